@@ -1,0 +1,61 @@
+# spanjax: `make` prints the targets. Needs Python 3.11 or newer; everything else is installed into $(VENV).
+#   make test PYTHON=python3.12 VENV=.venv312     another interpreter, in an environment of its own
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+DEMO := runs/demo
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install install-dev demo test test-slow lint format doctor clean clean-all
+
+help:  ## print the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# pip is the last thing that venv writes, so a half-made environment is made again.
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit("spanjax needs Python 3.11 or newer; $(PYTHON) is " + v + ". Name another one: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are written after a complete installation and are renewed when a list changes.
+$(VENV)/.installed: requirements.txt | $(VENV)/bin/pip
+	$(PY) -m pip install --quiet -r requirements.txt
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt requirements.txt | $(VENV)/bin/pip
+	$(PY) -m pip install --quiet -r requirements-dev.txt
+	@touch $(VENV)/.installed $@
+
+install: $(VENV)/.installed  ## create the environment and install the stack
+install-dev: $(VENV)/.installed-dev  ## the same with the tools for tests
+
+demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentation, on this machine
+	@test -d $(DEMO)/rows || $(PY) -m spanjax.prepare --input installed-docs --train-vocab 1000 --length 64 \
+		--holdout 0.02 --output $(DEMO)/rows
+	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --data.rows $(DEMO)/rows
+
+test: lint  ## style, types and the fast tests
+	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed-dev  ## the slow tests
+	$(PY) -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev  ## ruff and pyright
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright --pythonpath $(PY)
+
+format: $(VENV)/.installed-dev  ## format and sort imports in place
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+doctor: $(VENV)/.installed  ## versions, devices and known traps
+	$(PY) -m spanjax.doctor
+
+clean:  ## remove caches and the demo's run
+	rm -rf .pytest_cache .ruff_cache .hypothesis build dist *.egg-info $(DEMO)
+	find spanjax tests configs -type d -name __pycache__ -prune -exec rm -rf {} +
+
+clean-all: clean  ## the same, and the environment
+	rm -rf $(VENV)

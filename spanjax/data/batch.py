@@ -1,0 +1,137 @@
+"""The batch contract: names, shapes and types of what every feed yields, and how rows become a batch in NumPy.
+
+Shapes: B rows, L positions, K slots a row, V vocabulary.
+"""
+
+import dataclasses
+import typing
+from typing import Any, TypedDict
+
+import numpy as np
+
+from spanjax.data.hashing import Purpose, row_keys
+from spanjax.data.masking import Boundaries, GeometricSpans, MaskingPolicy, SpecialIds, TokenRows, refuse
+from spanjax.data.order import Order
+from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
+
+
+class Batch(TypedDict):
+    """Fixed shapes always. NumPy arrays as they leave a feed, jax arrays in the step."""
+
+    tokens_BL: Any
+    """int32, ids after replacement."""
+    segments_BL: Any
+    """int32, 0 padding, 1, 2, ... the block of this row; attention stays inside a block."""
+    positions_BL: Any
+    """int32, restart at 0 in each block; 0 on padding."""
+    types_BL: Any
+    """int32, 0."""
+    row_B: Any
+    """int32, place of the row in the global batch."""
+    slot_position_BK: Any
+    """int32, where a masked token is. Slots of a row are sorted by position; unused slots are 0 everywhere."""
+    slot_target_BK: Any
+    """int32, its original id."""
+    slot_weight_BK: Any
+    """float32, 1 for a used slot, else 0."""
+    slot_left_BK: Any
+    """int32, the position before the span; 0 where the boundary weight is 0."""
+    slot_right_BK: Any
+    """int32, the position after the span; 0 where the boundary weight is 0."""
+    slot_offset_BK: Any
+    """int32, 0-based index inside the span; 0 where the boundary weight is 0."""
+    slot_boundary_weight_BK: Any
+    """float32, 1 where the token has boundaries that may be used, else 0."""
+
+
+def batch_spec(rows_per_batch: int, length: int, slots: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+    """Name of every field -> its shape and type, in the order of `Batch`."""
+    sizes = {"B": rows_per_batch, "L": length, "K": slots}
+    floats = {"slot_weight_BK", "slot_boundary_weight_BK"}
+    return {
+        name: (
+            tuple(sizes[letter] for letter in name.rsplit("_", 1)[1]),
+            np.dtype(np.float32 if name in floats else np.int32),
+        )
+        for name in Batch.__annotations__
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedSpec:
+    """How rows become batches: everything that decides what global batch number `step` holds, but the rows themselves."""
+
+    seed: int
+    """Every draw of order and masks hashes it."""
+    batch_size: int
+    """Rows of the global batch, over all hosts."""
+    masking: MaskingPolicy = GeometricSpans()
+    """Which tokens are masked and what replaces them."""
+    boundaries: Boundaries = Boundaries()
+    """Which masked tokens have span boundaries."""
+    order: Order = "uniform"
+    """How an epoch orders its rows."""
+
+    def __post_init__(self) -> None:
+        refuse(
+            "FeedSpec",
+            {
+                f"seed is {self.seed}: expected 0 ... 2**63 - 1": not 0 <= self.seed < 2**63,
+                f"batch_size is {self.batch_size}: expected at least 1": self.batch_size < 1,
+                f"order is {self.order!r}: expected one of {typing.get_args(Order)}": self.order
+                not in typing.get_args(Order),
+            },
+        )
+
+
+class RowKeys(typing.NamedTuple):
+    """Where rows come from, which decides their draws."""
+
+    epoch_B: np.ndarray
+    index_B: np.ndarray
+    row_B: np.ndarray  # place in the global batch
+
+
+def build_batch(
+    rows: TokenRows, keys: RowKeys, spec: FeedSpec, specials: SpecialIds, unigram_V: np.ndarray, slots: int
+) -> Batch:
+    """Masks rows and lays out their slots. The result of a row is a function of (spec, epoch, index) and the row alone."""
+    mask_key, kind_key, random_key = (
+        row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
+        for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
+    )
+    mask_BL = spec.masking.token_mask(rows, specials, mask_key)
+    masked = find_spans(mask_BL, rows.segments_BL)
+    tokens_BL = np.asarray(rows.tokens_BL, dtype=np.int32)
+    cumulative_V = np.cumsum(unigram_V, dtype=np.int64)
+    replaced_BL = replaced_tokens(
+        tokens_BL, masked, spec.masking.replacement, specials.mask, cumulative_V, (kind_key, random_key)
+    )
+    return Batch(
+        tokens_BL=replaced_BL,
+        segments_BL=np.asarray(rows.segments_BL, dtype=np.int32),
+        positions_BL=restarted_positions(rows.segments_BL),
+        types_BL=np.zeros_like(tokens_BL),
+        row_B=np.asarray(keys.row_B, dtype=np.int32),
+        **slot_arrays(rows, masked, spec.boundaries, specials, slots),
+    )
+
+
+def batch_statistics(batch: Batch) -> dict[str, float]:
+    """Figures of a NumPy batch for logs.
+
+    fill: share of positions that are not padding. masked: masked tokens over text tokens ([CLS] and [SEP] of every block
+    are not text). span_tokens: mean length of the spans. row_spans: mean number of spans a row.
+    """
+    used_BK = batch["slot_weight_BK"] > 0
+    segments_BL = batch["segments_BL"]
+    text = (segments_BL > 0).sum() - 2 * segments_BL.max(axis=1, initial=0).sum()
+    follows_BK = used_BK[:, 1:] & used_BK[:, :-1] & (np.diff(batch["slot_position_BK"], axis=1) == 1)
+    masked = int(used_BK.sum())
+    spans = masked - int(follows_BK.sum())
+    return {
+        "fill": float((segments_BL > 0).mean()),
+        "masked": masked / max(1, int(text)),
+        "span_tokens": masked / max(1, spans),
+        "row_spans": spans / max(1, len(segments_BL)),
+    }

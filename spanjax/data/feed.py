@@ -1,0 +1,137 @@
+"""Batches from a seqio Task on tf.data: one Python call a batch fetches rows, all masking is in the graph.
+
+The Task's elements are whole host batches and its source is the step number, so the state of the pipeline is that number:
+starting at step s is the stream from step s on. Open a feed with `open_feed`; `numpy` is the kind that needs no TensorFlow.
+
+Shapes: B rows of this host, L positions, K slots a row.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from spanjax.data.batch import Batch, FeedSpec, batch_spec
+from spanjax.data.numpy_feed import numpy_feed
+from spanjax.data.rows import Rows
+from spanjax.data.share import HostShare
+
+Kind = Literal["tf", "numpy"]
+"""tf: seqio and tf.data. numpy: no TensorFlow. Both yield the same batches bit for bit."""
+
+
+def open_feed(
+    kind: Kind,
+    rows: Rows,
+    spec: FeedSpec,
+    start_step: int = 0,
+    host: int = 0,
+    hosts: int = 1,
+    held_out: bool = False,
+) -> Generator[Batch]:
+    """This host's part of global batches start_step, start_step + 1, ... as NumPy arrays; `close()` it when done.
+
+    With `held_out` the rows come once, in stored order, with the masks of epoch 0. Raises ValueError at once for an unknown
+    kind and for settings that do not fit the rows or the hosts.
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"feed kind is {kind!r}: expected one of {get_args(Kind)}")
+    return (tf_feed if kind == "tf" else numpy_feed)(rows, spec, start_step, host, hosts, held_out)
+
+
+def tf_feed(
+    rows: Rows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
+) -> Generator[Batch]:
+    """`numpy_feed` by seqio and tf.data. TensorFlow is told to leave accelerators alone."""
+    share = HostShare(rows, spec, host, hosts, held_out)
+    task = seqio_task(share, share.steps(start_step))
+    dataset = task.get_dataset(sequence_length=None, split="train", shuffle=False, use_cached=False)
+    return _drained(dataset.as_numpy_iterator())
+
+
+def _drained(batches: Iterator[Any]) -> Generator[Batch]:
+    yield from batches
+
+
+def seqio_task(share: HostShare, steps: Any) -> Any:
+    """An unregistered seqio.Task whose elements are this host's batches of `steps`."""
+    tf = import_tensorflow()
+    import seqio
+
+    shapes = batch_spec(share.size, share.rows.length, share.slots)
+    features = {
+        name: seqio.Feature(
+            seqio.PassThroughVocabulary(share.rows.vocabulary.size),
+            add_eos=False,
+            dtype=tf.as_dtype(dtype),
+            rank=len(shape),
+        )
+        for name, (shape, dtype) in shapes.items()
+    }
+
+    def source(split: str, shuffle_files: bool) -> Any:
+        del split, shuffle_files
+        first, end = (steps.start, steps.stop) if isinstance(steps, range) else (next(steps), np.iinfo(np.int64).max)
+        return tf.data.Dataset.range(first, end).map(lambda step: {"step": step})
+
+    return seqio.Task(
+        "spanjax_rows",
+        source=seqio.FunctionDataSource(source, splits=["train"]),
+        preprocessors=[fetch_rows(share), mask_rows(share)],
+        output_features=features,
+        shuffle_buffer_size=None,
+    )
+
+
+def fetch_rows(share: HostShare) -> Callable[[Any], Any]:
+    """Preprocessor: {"step"} -> the rows and their keys, by one Python call a batch."""
+    tf = import_tensorflow()
+    wide, long = [share.size, share.rows.length], [share.size]
+
+    def fetched(step: np.ndarray) -> list[np.ndarray]:
+        rows, keys = share.read(int(step))
+        return [
+            rows.tokens_BL.astype(np.int32),
+            rows.segments_BL.astype(np.int32),
+            rows.word_starts_BL,
+            *(np.asarray(key_B, dtype=np.int64) for key_B in keys),
+        ]
+
+    def element(example: dict[str, Any]) -> dict[str, Any]:
+        types = [tf.int32, tf.int32, tf.bool, tf.int64, tf.int64, tf.int64]
+        names = ["tokens_BL", "segments_BL", "word_starts_BL", "epoch_B", "index_B", "row_B"]
+        arrays = tf.numpy_function(fetched, [example["step"]], types, stateful=False)
+        return {
+            name: tf.ensure_shape(array, wide if name.endswith("L") else long)
+            for name, array in zip(names, arrays, strict=True)
+        }
+
+    return lambda dataset: dataset.map(element)
+
+
+def mask_rows(share: HostShare) -> Callable[[Any], Any]:
+    """Preprocessor: rows and keys -> a batch, in the graph, the next batches while this one is used."""
+    tf = import_tensorflow()
+    from spanjax.data import masking_tf
+
+    specials, unigram_V = share.rows.vocabulary.specials, share.rows.unigram_V
+    shapes = batch_spec(share.size, share.rows.length, share.slots)
+
+    def element(example: dict[str, Any]) -> dict[str, Any]:
+        rows = masking_tf.Rows(example["tokens_BL"], example["segments_BL"], example["word_starts_BL"])
+        keys = (example["epoch_B"], example["index_B"], example["row_B"])
+        batch = masking_tf.build_batch(rows, keys, share.spec, specials, unigram_V, share.slots)
+        return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in batch.items()}
+
+    return lambda dataset: dataset.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+
+
+def import_tensorflow() -> Any:
+    """TensorFlow, quiet, and kept off the accelerators that jax uses."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow as tf
+
+    for kind in ("GPU", "TPU"):
+        tf.config.set_visible_devices([], kind)
+    return tf

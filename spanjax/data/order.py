@@ -1,0 +1,69 @@
+"""Which rows make up global batch number `step`: a stateless function, so the data state of a run is one integer.
+
+Epoch e is a keyed permutation of range(rows): a Feistel network over the next power of four (Luby and Rackoff 1988) in which
+numbers outside the range walk on along their cycle until they are inside (Black and Rogaway 2002).
+
+Shapes: B places in the global batch, N rows, C batches of one epoch.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from spanjax.data.hashing import Purpose, Unsigned, fold
+
+ROUNDS = 8
+
+Order = Literal["uniform", "by_length"]
+"""uniform: a batch is a uniform sample of rows (SpanBERT, appendix A). by_length: batches are made once, of rows of similar
+length, and an epoch permutes the batches (what the released code does, D11)."""
+
+Integers = npt.NDArray[np.int64]
+
+
+def permuted(index_B: Integers, size: int, key_B: Unsigned) -> Integers:
+    """Where the permutation of range(size) with key `key_B` sends each index; every place may have its own key."""
+    half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
+    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
+    keys_RB = [fold(key_B, round_) for round_ in range(ROUNDS)]
+    result_B = np.asarray(index_B).astype(np.uint64)
+    walking = np.arange(len(result_B))
+    while len(walking):
+        left, right = result_B[walking] >> shift, result_B[walking] & mask
+        for key in keys_RB:
+            left, right = right, left ^ (fold(key[walking], right) & mask)
+        result_B[walking] = (left << shift) | right
+        walking = walking[result_B[walking] >= size]
+    return result_B.astype(np.int64)
+
+
+def sorted_by_length(lengths_N: np.ndarray) -> Integers:
+    """Row indices from the shortest row to the longest, ties in stored order: what `by_length` cuts into batches."""
+    return np.argsort(lengths_N, kind="stable").astype(np.int64)
+
+
+def global_rows(
+    seed: int, step: int, batch_size: int, rows: int, sorted_N: Integers | None = None
+) -> tuple[Integers, Integers]:
+    """Row indices and epochs of global batch `step`: ([B], [B]).
+
+    Without `sorted_N` the batch is places step*B ... step*B+B-1 of the endless sequence of epochs, and may straddle
+    epochs: with 4 rows and B = 6, steps 0 and 1 are each row three times, epochs 0 0 0 0 1 1 | 1 1 2 2 2 2. With
+    `sorted_N` (from `sorted_by_length`) it is one of the N // B batches of consecutive sorted rows, in an order drawn every
+    epoch; the rows left over are never used. Time is that of one batch, at any step.
+    """
+    key = fold(seed, int(Purpose.ORDER))
+    if sorted_N is None:
+        place_B = np.int64(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+        epoch_B = place_B // rows
+        return permuted(place_B % rows, rows, fold(key, epoch_B)), epoch_B
+    batches = rows // batch_size
+    if not batches:
+        raise ValueError(
+            f"order 'by_length' has {rows} rows for batches of {batch_size}: expected at least one full batch; "
+            "use order 'uniform' or a smaller batch"
+        )
+    epoch = np.array([step // batches], dtype=np.int64)
+    batch_1 = permuted(np.array([step % batches], dtype=np.int64), batches, fold(key, epoch))
+    return sorted_N[batch_1[0] * batch_size :][:batch_size], np.repeat(epoch, batch_size)

@@ -1,0 +1,75 @@
+"""Progress and totals of prepare: a bar on a terminal, a line now and then elsewhere."""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import rich.console
+import rich.progress
+import rich.table
+
+from spanjax.data.rows import Manifest
+
+_SECONDS = 10.0  # between plain lines
+log = logging.getLogger("spanjax.prepare")
+
+
+class Progress:
+    """Context manager that shows how many documents, tokens and megabytes are done."""
+
+    def __init__(self, name: str):
+        self._name = name
+        self._began = self._told = time.monotonic()
+        self._characters = 0
+        self._bar: rich.progress.Progress | None = None
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            columns = (rich.progress.SpinnerColumn(), rich.progress.TextColumn("{task.description}"))
+            self._bar = rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True)
+            self._task = self._bar.add_task(self._name, total=None)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def update(self, documents: int, tokens: int, characters: int) -> None:
+        """One more document of `characters`; `documents` and `tokens` are totals."""
+        self._characters += characters
+        now = time.monotonic()
+        if now - self._told < (0.2 if self._bar else _SECONDS):
+            return
+        self._told = now
+        speed = self._characters / 1e6 / (now - self._began)
+        line = f"{self._name}: {documents:,} documents, {tokens:,} tokens, {speed:.1f} million characters/s"
+        if self._bar:
+            self._bar.update(self._task, description=line)
+        else:
+            log.info(line)
+
+
+def totals_table(manifests: Mapping[str, Manifest]) -> None:
+    """Prints the totals of every split as a table, and what was skipped."""
+    table = rich.table.Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in manifests:
+        table.add_column(name, justify="right")
+    lines = {
+        "documents": lambda each: f"{each.documents:,}",
+        "sentences": lambda each: f"{each.sentences:,}",
+        "tokens": lambda each: f"{each.text_tokens:,}",
+        "unknown %": lambda each: f"{100 * each.unknown_tokens / max(1, each.text_tokens):.3f}",
+        "tokens per word": lambda each: f"{each.text_tokens / max(1, each.words):.3f}",
+        "blocks": lambda each: f"{each.blocks:,}",
+        "rows": lambda each: f"{each.rows:,}",
+        "fill %": lambda each: f"{100 * each.fill:.2f}",
+        "unigram entropy (nats)": lambda each: f"{each.unigram_entropy:.3f}",
+        "skipped": lambda each: ", ".join(f"{count:,} {kind}" for kind, count in each.skipped.items()) or "0",
+    }
+    for title, value in lines.items():
+        table.add_row(title, *(value(manifest) for manifest in manifests.values()))
+    rich.console.Console(width=None if sys.stdout.isatty() else 100).print(table)

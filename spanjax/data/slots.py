@@ -1,0 +1,103 @@
+"""From a token mask to a batch: spans, replacement, prediction slots and span boundaries, in NumPy.
+
+Shared by every masking policy. `masking_tf` has the same in a graph.
+
+Shapes: B rows, L positions, K slots a row, V vocabulary; X masked tokens of the whole batch in the order of the rows.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spanjax.data.hashing import Unsigned, fold, uniform
+from spanjax.data.masking import Booleans, Boundaries, Integers, Replacement, SpecialIds, TokenRows
+
+
+class Masked(NamedTuple):
+    """The masked tokens of a batch, laid flat. A span is a maximal run of masked tokens in a block (D4)."""
+
+    row_X: Integers
+    position_X: Integers
+    first_X: Integers  # position of the first token of the span
+    last_X: Integers  # position of its last token
+    count_B: Integers  # masked tokens of every row
+
+
+def find_spans(mask_BL: Booleans, segments_BL: np.ndarray) -> Masked:
+    """Where the masked tokens are and which span each is in.
+
+    A row whose tokens 2 3 and 5 are masked has position_X 2 3 5, first_X 2 2 5, last_X 3 3 5, count_B 3.
+    """
+    row_X, position_X = np.nonzero(mask_BL)
+    segment_X = segments_BL[row_X, position_X]
+    begins_X = np.ones(len(row_X), dtype=bool)
+    begins_X[1:] = (np.diff(position_X) != 1) | (np.diff(segment_X) != 0) | (np.diff(row_X) != 0)
+    span_X = np.cumsum(begins_X) - 1
+    first = np.flatnonzero(begins_X)
+    last = np.append(first, len(row_X))[1:] - 1
+    return Masked(row_X, position_X, position_X[first][span_X], position_X[last][span_X], mask_BL.sum(axis=1))
+
+
+def replaced_tokens(
+    tokens_BL: np.ndarray,
+    masked: Masked,
+    replacement: Replacement,
+    mask_id: int,
+    cumulative_V: Integers,
+    keys: tuple[Unsigned, Unsigned],
+) -> np.ndarray:
+    """The ids the model sees [B, L]. `keys` are the rows' keys for the kind of replacement and for random tokens.
+
+    One draw at the span's first position (or at every position) decides the kind; each random token is a draw at its own
+    position from the counts whose running sum is `cumulative_V`, so an id with count zero never comes.
+    """
+    kind_B, random_B = keys
+    place_X = masked.first_X if replacement.unit == "span" else masked.position_X
+    kind_X = uniform(fold(kind_B[masked.row_X], place_X))
+    point_X = uniform(fold(random_B[masked.row_X], masked.position_X)) * float(cumulative_V[-1])
+    random_X = np.searchsorted(cumulative_V, np.floor(point_X).astype(np.int64), side="right")
+    original_X = tokens_BL[masked.row_X, masked.position_X]
+    other_X = np.where(kind_X < replacement.mask + replacement.random, random_X, original_X)
+    tokens_BL = tokens_BL.copy()
+    tokens_BL[masked.row_X, masked.position_X] = np.where(kind_X < replacement.mask, mask_id, other_X)
+    return tokens_BL
+
+
+def slot_arrays(
+    rows: TokenRows, masked: Masked, boundaries: Boundaries, specials: SpecialIds, slots: int
+) -> dict[str, np.ndarray]:
+    """The `slot_` fields of the batch contract, K = `slots` a row, sorted by position."""
+    tokens_BL = np.asarray(rows.tokens_BL)
+    assert masked.count_B.max(initial=0) <= slots, "a row has more masked tokens than slots"
+    left_X, right_X = masked.first_X - 1, masked.last_X + 1
+    offset_X = masked.position_X - masked.first_X
+    bounded_X = offset_X < boundaries.max_offset
+    if not boundaries.specials:
+        for side_X in (left_X, right_X):
+            token_X = tokens_BL[masked.row_X, side_X]
+            bounded_X &= (token_X != specials.cls) & (token_X != specials.sep)
+    used_BK = np.arange(slots) < masked.count_B[:, None]
+
+    def placed(values_X: np.ndarray, dtype: type) -> np.ndarray:
+        array_BK = np.zeros(used_BK.shape, dtype=dtype)
+        array_BK[used_BK] = values_X
+        return array_BK
+
+    return {
+        "slot_position_BK": placed(masked.position_X, np.int32),
+        "slot_target_BK": placed(tokens_BL[masked.row_X, masked.position_X], np.int32),
+        "slot_weight_BK": used_BK.astype(np.float32),
+        "slot_left_BK": placed(left_X * bounded_X, np.int32),
+        "slot_right_BK": placed(right_X * bounded_X, np.int32),
+        "slot_offset_BK": placed(offset_X * bounded_X, np.int32),
+        "slot_boundary_weight_BK": placed(bounded_X, np.float32),
+    }
+
+
+def restarted_positions(segments_BL: np.ndarray) -> np.ndarray:
+    """Positions that begin at 0 in every segment: segments 1 1 1 2 2 0 have positions 0 1 2 0 1 0."""
+    place_L = np.arange(segments_BL.shape[1], dtype=np.int32)
+    begins_BL = np.ones(segments_BL.shape, dtype=bool)
+    begins_BL[:, 1:] = segments_BL[:, 1:] != segments_BL[:, :-1]
+    first_BL = np.maximum.accumulate(np.where(begins_BL, place_L, 0), axis=1)
+    return np.where(segments_BL > 0, place_L - first_BL, 0).astype(np.int32)

@@ -1,0 +1,1 @@
+"""The model: jax and flax, and nothing else of ours."""

@@ -1,0 +1,77 @@
+"""Heads of pretraining. Both end in a vector per slot that the tied token table decodes, so that their logits are one product.
+
+Shapes: B rows, K slots, D hidden size, P width of the offset embedding, V padded vocabulary.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.nn.encoder import EncoderConfig, gelu, layer_norm, linear, lookup, normal
+
+
+class TokenHead(nnx.Module):
+    """BERT's masked token head: dense, GELU, LayerNorm; decoded by the token table with a bias of its own."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.dense = linear(config.hidden_size, config.hidden_size, config, rngs)
+        self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+
+    def __call__(self, hidden_BKD: jax.Array) -> jax.Array:
+        """Hidden states at the masked positions [B, K, D] -> vectors to decode [B, K, D]."""
+        return self.norm(gelu(self.dense(hidden_BKD)))
+
+
+class BoundaryHead(nnx.Module):
+    """The span boundary objective's f(x_left, x_right, p_offset): two dense layers, GELU and LayerNorm (SpanBERT 3.2)."""
+
+    def __init__(self, config: EncoderConfig, position_size: int, offsets: int, rngs: nnx.Rngs):
+        size = config.hidden_size
+        self.position = nnx.Embed(offsets, position_size, embedding_init=normal(config), rngs=rngs)
+        self.dense1 = linear(2 * size + position_size, size, config, rngs)
+        self.norm1 = layer_norm(size, config, rngs)
+        self.dense2 = linear(size, size, config, rngs)
+        self.norm2 = layer_norm(size, config, rngs)
+        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+
+    def __call__(self, left_BKD: jax.Array, right_BKD: jax.Array, offset_BK: jax.Array) -> jax.Array:
+        """Hidden states of the two boundary tokens and the offset inside the span -> vectors to decode [B, K, D]."""
+        joined_BKC = jnp.concatenate([left_BKD, right_BKD, lookup(self.position, offset_BK)], axis=-1)
+        return self.norm2(gelu(self.dense2(self.norm1(gelu(self.dense1(joined_BKC))))))
+
+
+def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array:
+    """hidden_BLD[b, position_BK[b, k]] as [B, K, D]."""
+    return jnp.take_along_axis(hidden_BLD, position_BK[:, :, None], axis=1)
+
+
+def decode(vectors_BKD: jax.Array, table_VD: jax.Array) -> jax.Array:
+    """Scores of every piece, float32 [B, K, V], by the transposed token table."""
+    return jnp.einsum("bkd,vd->bkv", vectors_BKD, table_VD, preferred_element_type=jnp.float32)
+
+
+@jax.custom_vjp
+def cross_entropy(logits_V: jax.Array, target: jax.Array) -> jax.Array:
+    """-log softmax(logits)[target] in nats over the last axis: [..., V], int [...] -> [...].
+
+    The gradient is written out (softmax minus one-hot, one pass) because the derived one scatters into a zero array of the
+    size of the logits.
+    """
+    return _cross_entropy_forward(logits_V, target)[0]
+
+
+def _cross_entropy_forward(logits_V: jax.Array, target: jax.Array) -> tuple[jax.Array, tuple]:
+    norm = jax.nn.logsumexp(logits_V, axis=-1)
+    loss = norm - jnp.take_along_axis(logits_V, target[..., None], axis=-1)[..., 0]
+    return loss, (logits_V, norm, target)
+
+
+def _cross_entropy_backward(saved: tuple, cotangent: jax.Array) -> tuple[jax.Array, None]:
+    logits_V, norm, target = saved
+    pieces = jnp.arange(logits_V.shape[-1], dtype=target.dtype).reshape((1,) * target.ndim + (-1,))
+    hit = (pieces == target[..., None]).astype(logits_V.dtype)
+    return (jnp.exp(logits_V - norm[..., None]) - hit) * cotangent[..., None], None
+
+
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)

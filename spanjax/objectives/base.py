@@ -1,0 +1,57 @@
+"""The interface between the trunk and everything that can be trained."""
+
+import abc
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from flax import nnx
+
+from spanjax.data.batch import FeedSpec
+from spanjax.mean import Mean
+from spanjax.nn.dropout import DropoutKey
+from spanjax.nn.encoder import EncoderConfig
+
+
+class Objective(abc.ABC):
+    """A frozen dataclass that says what the examples are, which module stands around the encoder, and what the losses are.
+
+    A loss is a `Mean`: its total is summed where the rows are, its count is known from the batch alone, so that the step
+    divides by the count over all microbatches, devices and hosts.
+    """
+
+    @abc.abstractmethod
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """What is wrong with these settings, in words; empty when nothing is."""
+
+    @abc.abstractmethod
+    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
+        """How rows become batches: masking, boundaries, order."""
+
+    @abc.abstractmethod
+    def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """The encoder with its heads, freshly initialised."""
+
+    @abc.abstractmethod
+    def loss_weights(self) -> Mapping[str, float]:
+        """Name of every loss -> its weight in the sum that is minimised."""
+
+    @abc.abstractmethod
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Name of every loss -> what its total is divided by, for these rows."""
+
+    @abc.abstractmethod
+    def extra_counts(self) -> dict[str, float]:
+        """Name of every loss -> what is added to the global count before dividing (0 but for the released code, D6)."""
+
+    @abc.abstractmethod
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """Runs the module on these rows: every loss by its name, and further means to show. `key=None` evaluates."""
+
+    @abc.abstractmethod
+    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Name of every head that fills slots -> the most probable piece at every slot, int32 [B, K]."""
+
+    @abc.abstractmethod
+    def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
+        """Multiply-add = 2, forward and backward, of one full row of `length` tokens (one block)."""

@@ -1,0 +1,114 @@
+"""Mesh, sharding rules by parameter name, and host arrays as global arrays. The only file that says PartitionSpec.
+
+Mesh axes: `replica` (copies of everything, across slices), `data` (rows are split, and so are the fp32 master weights and the
+optimizer's moments: ZeRO-1), `tensor` (kernels are split; partitioned automatically).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from spanjax.trees import first_match, map_named
+
+ROW_AXES = ("replica", "data")
+
+TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
+    (r"layers/(query|key|value|feed_in)/(kernel|bias)$", -1),
+    (r"layers/(output|feed_out)/kernel$", -2),
+    (r"embeddings/token/embedding$", 0),
+    (r"", None),
+)
+"""First matching pattern -> the dimension of the parameter that is split over `tensor`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Shape of the device mesh; one of the three may be -1: what is left of the devices."""
+
+    replica: int = 1
+    """Copies of the whole state (slices that talk over a slow network)."""
+    data: int = -1
+    """Devices over which rows, master weights and moments are split."""
+    tensor: int = 1
+    """Devices over which single kernels are split; 1 for models of this size."""
+
+    def shape(self, devices: int) -> tuple[int, int, int]:
+        """(replica, data, tensor) for this number of devices; ValueError when it does not come out even."""
+        sizes = [self.replica, self.data, self.tensor]
+        free, fixed = sizes.count(-1), int(np.prod([size for size in sizes if size != -1]))
+        if any(size < 1 and size != -1 for size in sizes) or free > 1 or fixed < 1:
+            raise ValueError(f"mesh {self}: expected positive sizes and at most one -1")
+        if devices % fixed or (not free and fixed != devices):
+            raise ValueError(
+                f"mesh replica={self.replica} data={self.data} tensor={self.tensor} does not fit {devices} device(s):"
+                " the product of the sizes must be the number of devices; set mesh.data=-1 to use all of them"
+            )
+        replica, data, tensor = (devices // fixed if size == -1 else size for size in sizes)
+        return replica, data, tensor
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """The mesh (replica, data, tensor) over all devices, with automatic axes."""
+    devices = devices if devices is not None else jax.devices()
+    shape = config.shape(len(devices))
+    axes = ("replica", "data", "tensor")
+    return jax.make_mesh(shape, axes, axis_types=(AxisType.Auto,) * 3, devices=devices)
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are split."""
+    return mesh.shape["replica"] * mesh.shape["data"]
+
+
+def _split_dimensions(name: str, shape: tuple[int, ...], mesh: Mesh) -> tuple[int | None, int | None]:
+    """The dimensions of a parameter split over (data, tensor); None where no dimension divides evenly."""
+    tensor = first_match(TENSOR_RULES, name)
+    if tensor is not None:
+        tensor %= len(shape)
+        if shape[tensor] % mesh.shape["tensor"]:
+            tensor = None
+    free = [d for d in range(len(shape)) if d != tensor and shape[d] % mesh.shape["data"] == 0]
+    data = max(free, key=lambda d: (shape[d], -d)) if free else None
+    return data, tensor
+
+
+def data_dimension(name: str, shape: tuple[int, ...], mesh: Mesh) -> int | None:
+    """The dimension of a parameter that is split over `data`, or None for a parameter that every device keeps whole."""
+    return _split_dimensions(name, shape, mesh)[0]
+
+
+def parameter_spec(name: str, shape: tuple[int, ...], mesh: Mesh, manual_only: bool = False) -> PartitionSpec:
+    """How a master parameter (and its moments) lies on the mesh; `manual_only` names the data axis alone."""
+    data, tensor = _split_dimensions(name, shape, mesh)
+    entries: list[str | None] = [None] * len(shape)
+    if data is not None:
+        entries[data] = "data"
+    if tensor is not None and not manual_only:
+        entries[tensor] = "tensor"
+    return PartitionSpec(*entries)
+
+
+def parameter_shardings(abstract: Any, mesh: Mesh) -> Any:
+    """A NamedSharding for every leaf of a tree of parameters, by its name."""
+    return map_named(lambda name, leaf: NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh)), abstract)
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The same value on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def manual_specs(abstract: Any, mesh: Mesh) -> tuple[Any, PartitionSpec, PartitionSpec]:
+    """Specs inside the step's shard_map: of parameters, of batch arrays (rows split) and of replicated values."""
+    parameters = map_named(lambda name, leaf: parameter_spec(name, leaf.shape, mesh, manual_only=True), abstract)
+    return parameters, PartitionSpec(ROW_AXES), PartitionSpec()
+
+
+def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+    """This process's rows of a batch -> global arrays with rows split over the mesh."""
+    sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES))
+    return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}

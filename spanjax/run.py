@@ -1,0 +1,143 @@
+"""A run is one frozen dataclass; a file under `configs/` defines it as RUN and the command line overrides single fields."""
+
+import dataclasses
+import difflib
+import importlib.util
+import json
+import pathlib
+import sys
+from typing import Any, Literal
+
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.objectives.base import Objective
+from spanjax.objectives.masked import MaskedPrediction
+from spanjax.parallel import MeshConfig
+from spanjax.training.loop import Cadence
+from spanjax.training.optimizer import AdamW
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the rows are and how they are read."""
+
+    rows: str = ""
+    """Folder written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/."""
+    feed: Literal["tf", "numpy"] = "tf"
+    """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
+    order: Literal["uniform", "by_length"] = "uniform"
+    """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Everything that decides what is trained."""
+
+    objective: Objective = dataclasses.field(default_factory=MaskedPrediction)
+    """What is trained: masking policy and loss terms."""
+    encoder: EncoderConfig = EncoderConfig()
+    """Size and constants of the encoder."""
+    data: Data = Data()
+    """Where the rows are and how they are read."""
+    optimizer: AdamW = AdamW()
+    """Learning rate, decay, clipping."""
+    mesh: MeshConfig = MeshConfig()
+    """Shape of the device mesh."""
+    cadence: Cadence = Cadence()
+    """How often to log, evaluate and save."""
+    steps: int = 100_000
+    """Number of updates."""
+    batch_size: int = 256
+    """Rows of a global batch, over all devices and hosts."""
+    microbatches: int = 1
+    """Parts into which each device's rows are split to save memory; the result is the same."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations and of the gathered parameters; master weights and moments are always float32."""
+    seed: int = 0
+    """The one seed of weights, order, masks and dropout."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these settings, in words; empty when nothing is."""
+        found = self.encoder.problems() + self.objective.problems(self.encoder)
+        found += self.optimizer.problems() + self.cadence.problems()
+        for name in ("steps", "batch_size", "microbatches"):
+            if getattr(self, name) < 1:
+                found.append(f"{name} is {getattr(self, name)}: expected at least 1")
+        if not 0 <= self.seed < 2**31:
+            found.append(f"seed is {self.seed}: expected 0 to {2**31 - 1}")
+        return found
+
+
+# A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
+MAY_CHANGE = ("mesh/", "microbatches", "cadence/", "data/feed", "data/rows", "encoder/unroll")
+
+
+def load(path: str) -> Run:
+    """The RUN of a config file. Raises ValueError when the file is missing, does not load or defines no Run."""
+    file = pathlib.Path(path)
+    if not file.is_file():
+        near = [str(p) for p in sorted(pathlib.Path("configs").rglob("*.py"))]
+        close = difflib.get_close_matches(path, near, n=1) or near
+        raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
+    if root and root not in sys.path:
+        sys.path.append(root)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"--config {path} does not load: {type(error).__name__}: {error}") from error
+    run = getattr(module, "RUN", None)
+    if not isinstance(run, Run):
+        raise ValueError(f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__})")
+    return run
+
+
+def describe(value: Any) -> Any:
+    """A run as JSON: nested dicts, a class name under "class" wherever the type is a choice."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"class": type(value).__name__, **fields}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    return value
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = ((str(i), v) for i, v in enumerate(value))
+    else:
+        return {prefix: value}
+    return {k: v for name, part in items for k, v in _flat(part, f"{prefix}/{name}" if prefix else name).items()}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Lines "name: before -> now" for every setting that differs and may not, of two described runs."""
+    old, new = _flat(before), _flat(now)
+    names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
+    return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
+
+
+def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
+    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff."""
+    file = workdir / "run.json"
+    if file.exists():
+        try:
+            before = json.loads(file.read_text())
+        except ValueError as error:
+            raise ValueError(f"{file} is not readable JSON ({error}): restore it, or use another --workdir") from error
+        found = differences(before, json.loads(json.dumps(description)))
+        if found:
+            raise ValueError(
+                f"--workdir {workdir} holds another run; what differs (there -> now):\n"
+                + "\n".join(found)
+                + "\nuse the same settings to continue it, or another --workdir"
+            )
+        return
+    workdir.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".tmp")
+    temporary.write_text(json.dumps(description, indent=2) + "\n")
+    temporary.replace(file)

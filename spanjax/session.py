@@ -1,0 +1,179 @@
+"""From a Run to everything that runs it: rows, mesh, step functions, state. All problems are found before the first step."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from spanjax.data.batch import FeedSpec
+from spanjax.data.feed import open_feed
+from spanjax.data.rows import Rows, open_rows
+from spanjax.mean import Mean
+from spanjax.parallel import make_mesh, replicated, row_shards, to_global
+from spanjax.run import Run
+from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
+from spanjax.training.step import StepBuilder
+
+
+@dataclasses.dataclass(frozen=True)
+class Session:
+    """A run with its rows opened and its functions built; nothing is initialised or compiled yet."""
+
+    run: Run
+    """The run with `encoder.vocab_size` filled in."""
+    rows: Rows
+    validation: Rows | None
+    mesh: Mesh
+    spec: FeedSpec
+    optimizer: optax.GradientTransformation
+    builder: StepBuilder
+    abstract: TrainState
+    """Shapes, types and shardings of the state."""
+
+    @property
+    def shardings(self) -> TrainState:
+        """Where every leaf of the state lies."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
+
+    def fresh_state(self) -> TrainState:
+        """The state of step 0, made where it lies."""
+        make = state_factory(self.run.objective, self.run.encoder, self.optimizer, self.run.seed)
+        return jax.jit(make, out_shardings=self.shardings)()
+
+    def feed(self, start: int) -> Iterator[dict[str, np.ndarray]]:
+        """This process's rows of batch `start`, `start + 1`, ..."""
+        hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+        return open_feed(self.run.data.feed, self.rows, self.spec, start_step=start, **hosts)
+
+    def held_out_feed(self) -> Iterator[dict[str, np.ndarray]]:
+        """Every held-out row once, with the masks of epoch 0."""
+        assert self.validation is not None
+        hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
+        return open_feed("numpy", self.validation, self.spec, start_step=0, held_out=True, **hosts)
+
+    def evaluator(self) -> Any:
+        """A function: parameters -> held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
+        step, weights = self.builder.eval_step(), self.run.objective.loss_weights()
+
+        def evaluate(params: Any) -> dict[str, float]:
+            if self.validation is None:
+                return {}
+            sums: dict[str, Mean] = {}
+            for number, rows in enumerate(self.held_out_feed()):
+                if self.run.cadence.eval_batches and number >= self.run.cadence.eval_batches:
+                    break
+                means = step(params, to_global(rows, self.mesh))
+                sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
+            values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
+            return {**values, "loss": sum(weight * values[name] for name, weight in weights.items())}
+
+        return evaluate
+
+    def predictor(self) -> Any:
+        """A function: (parameters, a batch of any size) -> most probable pieces of every head, NumPy [B, K]."""
+        dtype = jnp.dtype(self.run.compute_dtype)
+
+        def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+            cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+            return self.run.objective.predict(nnx.merge(self.builder.structure, cast), batch)
+
+        whole = jax.jit(predict, out_shardings=replicated(self.mesh))
+        return lambda params, batch: jax.device_get(whole(params, dict(batch)))
+
+
+def _find_rows(folder: str) -> tuple[Rows | None, Rows | None, list[str]]:
+    """(training rows, validation rows or None, problems) of a folder written by prepare."""
+    if not folder:
+        return None, None, ["data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`"]
+    path = pathlib.Path(folder)
+    try:
+        if (path / "train").is_dir():
+            train = open_rows(path / "train")
+            held_out = path / "validation"
+            return train, open_rows(held_out, train.vocabulary) if held_out.is_dir() else None, []
+        return open_rows(path), None, []
+    except (ValueError, OSError) as error:
+        return None, None, [f"data.rows {folder}: {error}"]
+
+
+def _row_problems(run: Run, rows: Rows, validation: Rows | None) -> list[str]:
+    found = []
+    size = rows.vocabulary.size
+    if run.encoder.vocab_size not in (0, size):
+        found.append(
+            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {run.data.rows} have a vocabulary of {size:,}:"
+            " set it to 0, or prepare rows with the right vocabulary"
+        )
+    if rows.length > run.encoder.positions:
+        found.append(
+            f"rows of {rows.length} tokens need encoder.positions of at least {rows.length}, got {run.encoder.positions}"
+        )
+    if not len(rows):
+        found.append(f"data.rows {run.data.rows} holds no rows: prepare a larger text")
+    if validation is not None and validation.length != rows.length:
+        found.append(f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike")
+    if validation is not None and not len(validation):
+        found.append(f"{run.data.rows}/validation holds no rows: hold out more of the text")
+    if run.data.order == "by_length" and len(rows) < run.batch_size:
+        found.append(f"data.order=by_length needs at least one batch of rows: {len(rows)} rows < {run.batch_size}")
+    return found
+
+
+def _device_problems(run: Run, mesh: Mesh) -> list[str]:
+    shards, processes = row_shards(mesh), jax.process_count()
+    parts = shards * run.microbatches
+    if run.batch_size % parts:
+        return [
+            f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"
+            f" use a multiple of {parts}"
+        ]
+    if run.batch_size % processes:
+        return [f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"]
+    return []
+
+
+def open_session(run: Run) -> Session:
+    """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
+    problems = run.problems()
+    rows, validation, row_problems = _find_rows(run.data.rows)
+    problems += row_problems
+    mesh = None
+    try:
+        mesh = make_mesh(run.mesh)
+        problems += _device_problems(run, mesh)
+    except ValueError as error:
+        problems.append(str(error))
+    if rows is not None:
+        problems += _row_problems(run, rows, validation)
+    if problems:
+        raise ValueError("\n".join(problems))
+    assert rows is not None and mesh is not None
+    encoder = dataclasses.replace(run.encoder, vocab_size=rows.vocabulary.size)
+    return assemble(dataclasses.replace(run, encoder=encoder), rows, validation, mesh)
+
+
+def assemble(run: Run, rows: Rows, validation: Rows | None, mesh: Mesh) -> Session:
+    """The functions of a run whose settings are known to be good."""
+    structure, params = abstract_module(run.objective, run.encoder)
+    optimizer = run.optimizer.transformation(run.steps)
+    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed))
+    shardings = state_shardings(abstract, optimizer, mesh)
+    laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    builder = StepBuilder(
+        objective=run.objective,
+        structure=structure,
+        abstract_params=params,
+        mesh=mesh,
+        compute_dtype=jnp.dtype(run.compute_dtype),
+        microbatches=run.microbatches,
+        seed=run.seed,
+    )
+    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    return Session(run, rows, validation, mesh, spec, optimizer, builder, laid_out)

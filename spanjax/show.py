@@ -1,0 +1,117 @@
+"""What a person sees before and after a run: the plan of a dry run, a masked example in words, the same filled in."""
+
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from spanjax.data.rows import slots_needed
+from spanjax.data.vocab import Vocabulary
+from spanjax.session import Session
+from spanjax.training.state import count_parameters
+
+HostBatch = Mapping[str, np.ndarray]
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def original_tokens(batch: HostBatch, row: int) -> np.ndarray:
+    """The row before masking: every used slot put back."""
+    tokens_L = np.array(batch["tokens_BL"][row])
+    used_K = batch["slot_weight_BK"][row] > 0
+    tokens_L[batch["slot_position_BK"][row][used_K]] = batch["slot_target_BK"][row][used_K]
+    return tokens_L
+
+
+def _spans(batch: HostBatch, row: int, last: int) -> list[tuple[int, int]]:
+    """Maximal runs of masked positions up to `last`, as (first slot, number of slots)."""
+    used = int(np.sum(batch["slot_weight_BK"][row] > 0))
+    positions = batch["slot_position_BK"][row][:used]
+    starts = [k for k in range(used) if positions[k] <= last and (k == 0 or positions[k] != positions[k - 1] + 1)]
+    ends = [*starts[1:], int(np.sum(positions <= last))]
+    return [(start, end - start) for start, end in zip(starts, ends, strict=True)]
+
+
+def masked_text(batch: HostBatch, row: int, vocabulary: Vocabulary) -> str:
+    """The first block of a row: «masked span → what the model sees», |boundary tokens| between bars."""
+    segments_L = np.asarray(batch["segments_BL"][row])
+    last = int(np.flatnonzero(segments_L == 1)[-1])
+    before, shown = original_tokens(batch, row), np.asarray(batch["tokens_BL"][row])
+    positions = batch["slot_position_BK"][row]
+    span_at = {int(positions[start]): (start, count) for start, count in _spans(batch, row, last)}
+    bounded = batch["slot_boundary_weight_BK"][row] > 0
+    boundary = set(batch["slot_left_BK"][row][bounded].tolist()) | set(batch["slot_right_BK"][row][bounded].tolist())
+    pieces, plain, place = [], [], 0
+    while place <= last:
+        if place in boundary or place in span_at:
+            pieces.append(vocabulary.decode(plain))
+            plain = []
+        if place in span_at:
+            count = span_at[place][1]
+            seen = " ".join(vocabulary.pieces[i] for i in shown[place : place + count])
+            pieces.append(f"«{vocabulary.decode(before[place : place + count].tolist())} → {seen}»")
+            place += count
+            continue
+        if place in boundary:
+            pieces.append(f"|{vocabulary.pieces[int(shown[place])]}|")
+        elif 0 < place < last:
+            plain.append(int(shown[place]))
+        place += 1
+    return " ".join(part for part in [*pieces, vocabulary.decode(plain)] if part.strip())
+
+
+def filled_text(batch: HostBatch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
+    """A sentence with its span blanked, the truth, and what every head fills in; the longest span of the first block."""
+    last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
+    spans = _spans(batch, row, last)
+    if not spans:
+        return []
+    start, count = max(spans, key=lambda span: span[1])
+    first = int(batch["slot_position_BK"][row][start])
+    tokens = original_tokens(batch, row)
+    left, right = max(1, first - 24), min(last, first + count + 24)
+    blank = " ".join(["[MASK]"] * count)
+    around = [vocabulary.decode(tokens[a:b].tolist()) for a, b in ((left, first), (first + count, right))]
+    lines = [f"masked   … {around[0]} {blank} {around[1]} …"]
+    lines += [f"truth    {vocabulary.decode(tokens[first : first + count].tolist())}"]
+    lines += [f"by {name:6s}{vocabulary.decode(ids[row, start : start + count].tolist())}" for name, ids in guesses.items()]
+    return lines
+
+
+def sparkline(values: list[float]) -> str:
+    """Values as one line of bars, the largest at full height."""
+    top = max(values) or 1.0
+    return "".join(BARS[min(7, int(8 * value / top))] for value in values)
+
+
+def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
+    """What a run is going to do: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
+    run, rows, mesh = session.run, session.rows, session.mesh
+    slots = slots_needed(rows.manifest, session.spec.masking.rate)
+    flops = run.objective.flops_per_row(run.encoder, rows.length, slots)
+    used = float(np.mean(rows.lengths_N)) / rows.length
+    state = sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(session.abstract)
+    )
+    rates = [float(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39))) for i in range(40)]
+    device = mesh.devices.flat[0]
+    memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
+    return [
+        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
+        f"parameters  {count_parameters(session.abstract.params, run.encoder):,}",
+        f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
+        f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
+        f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
+        f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
+        f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
+        f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}",
+    ]
+
+
+def compiled_peak(session: Session, batch: Mapping[str, jax.Array]) -> int | None:
+    """Bytes a device needs for one training step, state included, by compiling it; None where XLA does not tell."""
+    schedule = session.run.optimizer.schedule(session.run.steps)
+    step = session.builder.train_step(session.optimizer, schedule, session.shardings)
+    analysis = step.lower(session.abstract, batch).compile().memory_analysis()
+    if analysis is None:
+        return None
+    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes

@@ -1,0 +1,184 @@
+"""python -m spanjax.train --config configs/pretrain/demo.py --workdir DIR: trains whatever Run the config file defines.
+
+The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 wrong input, 75 stopped by a signal after
+saving (run the same command again).
+"""
+
+import argparse
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import sys
+from typing import Annotated, Any
+
+import tyro
+
+EXIT_STOPPED = 75
+
+
+def _config_path(arguments: list[str]) -> str | None:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    return parser.parse_known_args(arguments)[0].config
+
+
+def parse(arguments: list[str]) -> Any:
+    """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
+    from spanjax.run import Run, load
+
+    path = _config_path(arguments)
+    base = load(path) if path else Run()
+
+    @dataclasses.dataclass(frozen=True)
+    class Train:
+        """Trains the run that a config file defines; every setting of it can be overridden here."""
+
+        run: Annotated[Run, tyro.conf.arg(name="")]
+        config: str
+        """File that defines RUN."""
+        workdir: str = ""
+        """Folder of checkpoints, metrics and the resolved run; the same command again continues from it."""
+        dry_run: bool = False
+        """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
+
+    default = Train(run=base, config=path or "")
+    marks = (tyro.conf.AvoidSubcommands,)
+    return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
+
+
+def _dry_run(session: Any) -> None:
+    from spanjax.parallel import to_global
+    from spanjax.show import compiled_peak, masked_text, plan_lines
+
+    rows = next(iter(session.feed(0)))
+    peak = compiled_peak(session, to_global(rows, session.mesh))
+    print("\n".join(plan_lines(session, peak)))
+    print(f"\nexample     {masked_text(rows, 0, session.rows.vocabulary)}")
+
+
+def _description(session: Any) -> dict[str, Any]:
+    from spanjax.run import describe
+
+    return {**describe(session.run), "rows_fingerprint": session.rows.manifest.fingerprint}
+
+
+def _meta(session: Any, description: dict[str, Any]) -> dict[str, Any]:
+    import base64
+
+    from spanjax import __version__
+
+    files = session.rows.vocabulary.files()
+    return {
+        "spanjax": __version__,
+        "run": description,
+        "rows": dataclasses.asdict(session.rows.manifest),
+        "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
+    }
+
+
+def _summary(session: Any, outcome: Any) -> list[str]:
+    """The end of a run in words: held-out losses beside the unigram entropy, one span filled in."""
+    import jax
+
+    from spanjax.show import filled_text
+
+    lines = [f"finished: {outcome.step:,} steps"]
+    if session.validation is None:
+        return [*lines, "no validation rows, so nothing to measure: prepare with --holdout or --validation"]
+    entropy = session.validation.manifest.unigram_entropy
+    for name, value in outcome.held_out.items():
+        if name.endswith("/loss"):
+            lines.append(
+                f"held-out {name.split('/')[0]} loss {value:.4f} nats, unigram entropy of the held-out text {entropy:.4f}:"
+                f" {abs(entropy - value):.4f} {'below' if value < entropy else 'ABOVE'} it"
+            )
+    if jax.process_count() == 1:
+        batch = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
+        guesses = session.predictor()(outcome.state.params, batch)
+        lines += ["", *filled_text(batch, 0, guesses, session.rows.vocabulary)]
+    return lines
+
+
+def train(command: Any) -> int:
+    """Runs one parsed command; returns the exit code."""
+    from spanjax.distributed import start
+
+    start()
+    import jax
+
+    from spanjax.data.batch import batch_statistics
+    from spanjax.run import claim_workdir
+    from spanjax.session import open_session
+    from spanjax.training.checkpoint import Checkpoints
+    from spanjax.training.loop import Loop, fit
+    from spanjax.training.metrics import JsonLines, TensorBoard, Terminal
+
+    session = open_session(command.run)
+    if command.dry_run:
+        _dry_run(session)
+        return 0
+    if not command.workdir:
+        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    workdir, first = pathlib.Path(command.workdir), jax.process_index() == 0
+    description = _description(session)
+    claim_workdir(workdir, description)
+    run = session.run
+    checkpoints = Checkpoints(workdir, run.cadence.keep)
+    state = checkpoints.restore_newest(session.abstract)
+    resumed = state is not None
+    if state is None:
+        state = session.fresh_state()
+    begin = int(state.step)
+    terminal = Terminal(run.steps) if first else None
+    if terminal and resumed:
+        terminal.note(f"continuing {workdir} from step {begin:,}")
+    writers = (JsonLines(workdir / "metrics.jsonl", begin), TensorBoard(workdir / "tensorboard", begin)) if first else ()
+    loop = Loop(
+        mesh=session.mesh,
+        steps=run.steps,
+        cadence=run.cadence,
+        train_step=session.builder.train_step(session.optimizer, run.optimizer.schedule(run.steps), session.shardings),
+        evaluate=session.evaluator(),
+        open_feed=session.feed,
+        statistics=batch_statistics,
+        checkpoints=checkpoints,
+        meta=_meta(session, description),
+        writers=writers,
+        terminal=terminal,
+    )
+    try:
+        outcome = fit(loop, state, begin)
+        checkpoints.close()
+    finally:
+        for writer in (*writers, *([terminal] if terminal else [])):
+            writer.close()
+    if outcome.interrupted:
+        if terminal:
+            terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
+        return EXIT_STOPPED
+    if terminal:
+        lines = _summary(session, outcome)
+        terminal.note("\n" + "\n".join(lines) + f"\n\ncheckpoints and curves are in {workdir}")
+        (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point: user errors are one message on stderr and exit code 2."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        return train(parse(sys.argv[1:] if arguments is None else arguments))
+    except ValueError as error:
+        from spanjax.training.checkpoint import CheckpointError
+
+        if type(error) not in (ValueError, CheckpointError):
+            raise
+        print(f"spanjax.train: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The loop, in plain sight: batch, step, log, evaluate, save, stop.
+
+Order within a step is law: (1) the batch of this step, (2) the update, (3) the log, (4) evaluation, (5) the checkpoint, (6) a
+request to stop. A run that is killed anywhere and started again does the same updates on the same batches.
+"""
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from spanjax.distributed import any_process
+from spanjax.mean import Mean
+from spanjax.parallel import to_global
+from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.metrics import Terminal, Writer, memory_values
+from spanjax.training.state import TrainState
+
+HostBatch = Mapping[str, np.ndarray]
+STOP_POLL_STEPS = 10  # several processes agree on stopping only at multiples of this
+
+
+@dataclasses.dataclass(frozen=True)
+class Cadence:
+    """How often things happen, in steps."""
+
+    log_every: int = 20
+    """Steps between records of losses and speed."""
+    eval_every: int = 1000
+    """Steps between evaluations on the held-out rows; 0 evaluates only at the end."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints; the end is always saved."""
+    keep: int = 3
+    """Newest checkpoints that are kept, besides the best one."""
+    eval_batches: int = 0
+    """Held-out batches per evaluation; 0 takes all of them."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        lowest = {"log_every": 1, "eval_every": 0, "checkpoint_every": 1, "keep": 1, "eval_batches": 0}
+        return [
+            f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
+            for name, low in lowest.items()
+            if getattr(self, name) < low
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """Everything `fit` needs besides the state."""
+
+    mesh: Mesh
+    steps: int
+    cadence: Cadence
+    train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
+    evaluate: Callable[[Any], dict[str, float]]
+    """Parameters -> held-out numbers; "loss" among them. Empty when there are no held-out rows."""
+    open_feed: Callable[[int], Iterator[HostBatch]]
+    """The first step -> this process's rows of every batch from there on."""
+    statistics: Callable[[HostBatch], dict[str, float]]
+    """Numbers about a batch: fill, masked share, span length."""
+    checkpoints: Checkpoints
+    meta: dict[str, Any]
+    """Stored with every checkpoint."""
+    writers: tuple[Writer, ...]
+    terminal: Terminal | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    state: TrainState
+    step: int
+    interrupted: bool
+    held_out: dict[str, float]
+
+
+class StopRequest:
+    """Set by SIGTERM or SIGUSR1 (a scheduler that wants the machine back) or Ctrl-C; looked at after every step."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+                signal.signal(number, self._note)
+
+    def _note(self, number: int, _: Any) -> None:
+        if number == signal.SIGINT and self.signal == signal.SIGINT:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait for a checkpoint
+        self.signal = number
+
+    def agreed(self, step: int) -> bool:
+        """Whether all processes stop after this step."""
+        if jax.process_count() > 1 and step % STOP_POLL_STEPS:
+            return False
+        return any_process(self.signal is not None)
+
+
+class Window:
+    """Losses, speed and batch statistics since the last log."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, Any]] = []
+        self.statistics: list[dict[str, float]] = []
+        self.waited = 0.0
+        self.started = time.perf_counter()
+
+    def record(self, step: int, steps: int) -> dict[str, float]:
+        """Fetches the window's numbers from the devices and sums them up."""
+        shown = jax.device_get(self.shown)
+        seconds = time.perf_counter() - self.started
+        values: dict[str, float] = {}
+        for name in shown[0]["means"]:
+            means = [Mean(*entry["means"][name]) for entry in shown]
+            values[f"train/{name}"] = Mean(sum(m.total for m in means), sum(m.count for m in means)).value()
+        values["train/gradient_norm"] = float(np.mean([entry["gradient_norm"] for entry in shown]))
+        values["train/learning_rate"] = float(shown[-1]["learning_rate"])
+        for name in self.statistics[0]:
+            values[f"data/{name}"] = float(np.mean([entry[name] for entry in self.statistics]))
+        tokens = sum(entry["tokens"] for entry in self.statistics) * jax.process_count()
+        values["speed/tokens_per_s"] = tokens / seconds
+        values["speed/steps_per_s"] = len(shown) / seconds
+        values["speed/data_wait"] = self.waited / seconds
+        values["speed/eta_s"] = (steps - step) * seconds / len(shown)
+        return values | memory_values()
+
+
+def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
+    """Trains from step `start` to the end, or until asked to stop; the state is saved either way."""
+    stop, window, held_out = StopRequest(), Window(), {}
+    feed = loop.open_feed(start) if start < loop.steps else iter(())
+    for step in range(start, loop.steps):
+        asked = time.perf_counter()
+        rows = next(feed)
+        window.waited += time.perf_counter() - asked
+        window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
+        state, shown = loop.train_step(state, to_global(rows, loop.mesh))
+        window.shown.append(shown)
+        done, last = step + 1, step + 1 == loop.steps
+
+        if done % loop.cadence.log_every == 0 or last:
+            _write(loop, done, window.record(done, loop.steps))
+            window = Window()
+        loss = None
+        if last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0):
+            held_out = _evaluate(loop, done, state)
+            loss = held_out.get("loss")
+            window.started = time.perf_counter()
+        stopping = stop.agreed(done) and not last
+        if last or stopping or done % loop.cadence.checkpoint_every == 0:
+            loop.checkpoints.save(state, done, loop.meta, loss)
+        if stopping:
+            loop.checkpoints.finish()
+            return Outcome(state, done, True, held_out)
+    loop.checkpoints.finish()
+    if not held_out:  # the run was already finished when it started
+        held_out = _evaluate(loop, loop.steps, state)
+    return Outcome(state, loop.steps, False, held_out)
+
+
+def _write(loop: Loop, step: int, values: Mapping[str, float]) -> None:
+    for writer in (*loop.writers, *([loop.terminal] if loop.terminal else [])):
+        writer.write(step, values)
+
+
+def _evaluate(loop: Loop, step: int, state: TrainState) -> dict[str, float]:
+    held_out = loop.evaluate(state.params)
+    if held_out:
+        _write(loop, step, {f"eval/{name}": value for name, value in held_out.items()})
+    return held_out

@@ -1,0 +1,132 @@
+"""Where numbers go: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
+
+import json
+import pathlib
+import resource
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+import rich.console
+import rich.live
+import rich.text
+from tensorboardX import SummaryWriter
+
+
+class Writer(Protocol):
+    """Takes the numbers of a step; a run has several."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Takes one record."""
+        ...
+
+    def close(self) -> None:
+        """Nothing follows."""
+        ...
+
+
+class JsonLines:
+    """One JSON object a line with `step` and the values; lines after `resumed_from` are cut off first."""
+
+    def __init__(self, path: pathlib.Path, resumed_from: int):
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines() if self._step(line) <= resumed_from]
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text("".join(line + "\n" for line in kept))
+            temporary.replace(path)
+        self.file = path.open("a", buffering=1)
+
+    @staticmethod
+    def _step(line: str) -> float:
+        try:
+            return json.loads(line)["step"]
+        except (ValueError, KeyError):
+            return float("inf")  # the half line of a killed process
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Appends a line."""
+        self.file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.file.close()
+
+
+class TensorBoard:
+    """Scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden."""
+
+    def __init__(self, folder: pathlib.Path, resumed_from: int):
+        self.writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Adds every value as a scalar."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self.writer.close()
+
+
+def format_duration(seconds: float) -> str:
+    """3725 -> "1h02m", 95 -> "1m35s", 7 -> "7s"."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
+    """What a person sees of a training record."""
+    parts = [f"step {step:,}/{steps:,}"]
+    parts += [f"{name[6:-5]} {value:.3f}" for name, value in values.items() if name.startswith("train/") and name.endswith("/loss")]
+    parts += [f"{name[6:-9]} acc {value:.1%}" for name, value in values.items() if name.startswith("train/") and name.endswith("/accuracy")]
+    if "speed/tokens_per_s" in values:
+        parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {values['speed/data_wait']:.0%}"]
+    if "speed/eta_s" in values:
+        parts.append(f"ETA {format_duration(values['speed/eta_s'])}")
+    return "  ".join(parts)
+
+
+class Terminal:
+    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+        self.console = rich.console.Console(highlight=False)
+        self.live = None
+        if self.console.is_terminal:
+            self.live = rich.live.Live(console=self.console, refresh_per_second=4)
+            self.live.start()
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Training records move the live line; held-out results are printed."""
+        held_out = {name: value for name, value in values.items() if name.startswith("eval/")}
+        if held_out:
+            shown = "  ".join(f"{name[5:]} {value:.4f}" for name, value in held_out.items())
+            self.note(f"step {step:,}  held-out  {shown}")
+        elif self.live:
+            self.live.update(rich.text.Text(progress_line(step, self.steps, values)))
+        else:
+            print(progress_line(step, self.steps, values), flush=True)
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True, markup=False)
+
+    def close(self) -> None:
+        """Leaves the last line on the screen."""
+        if self.live:
+            self.live.stop()
+
+
+def memory_values() -> dict[str, float]:
+    """Peak memory in GiB of this process and of its first device (where the device tells)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    values = {"memory/host_peak_gib": peak / 2**30}
+    device = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in device:
+        values["memory/device_peak_gib"] = device["peak_bytes_in_use"] / 2**30
+    return values

@@ -1,0 +1,77 @@
+"""The state of a run: step, fp32 master weights, optimizer moments; all of it lies sharded on the mesh.
+
+Where do the weights come from? (1) A checkpoint in the work directory: the run goes on from its newest whole one.
+(2) None there: fresh weights, drawn from the seed alone (the same on every mesh).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.objectives.base import Objective
+from spanjax.parallel import parameter_shardings, replicated
+from spanjax.trees import named_leaves
+
+
+class TrainState(NamedTuple):
+    """What a checkpoint holds."""
+
+    step: jax.Array
+    """int32: updates done; also the number of the next batch."""
+    params: Any
+    """Nested dict of fp32 master weights."""
+    opt_state: Any
+    """The optimizer's state, shaped by optax."""
+
+
+def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
+    """(graph definition, nested dict of ShapeDtypeStruct) of the objective's module, without computing anything."""
+    module = nnx.eval_shape(lambda: objective.build(encoder, nnx.Rngs(0)))
+    structure, state = nnx.split(module)
+    return structure, nnx.to_pure_dict(state)
+
+
+def state_factory(
+    objective: Objective, encoder: EncoderConfig, optimizer: optax.GradientTransformation, seed: int
+) -> Callable[[], TrainState]:
+    """A function without arguments that makes the state of step 0, to be jitted or shape-evaluated."""
+
+    def make() -> TrainState:
+        module = objective.build(encoder, nnx.Rngs(jax.random.key(seed)))
+        params = nnx.to_pure_dict(nnx.split(module)[1])
+        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+    return make
+
+
+def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
+    """A sharding for every leaf of the state; moments lie as their parameters do."""
+    shardings = parameter_shardings(abstract.params, mesh)
+    whole = replicated(mesh)
+    moments = optax.tree.map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        abstract.opt_state,
+        shardings,
+        transform_non_params=lambda _: whole,
+    )
+    return TrainState(whole, shardings, moments)
+
+
+def count_parameters(params: Any, encoder: EncoderConfig) -> int:
+    """Parameters of a model with its true vocabulary: rows that only pad the token table and biases are not counted."""
+    total = 0
+    for name, leaf in named_leaves(params).items():
+        size = 1
+        for dimension in leaf.shape:
+            size *= dimension
+        if name.endswith("token/embedding") or (leaf.shape == (encoder.padded_vocab_size,) and name.endswith("/bias")):
+            size = size // encoder.padded_vocab_size * encoder.vocab_size
+        total += size
+    return total

@@ -1,0 +1,134 @@
+"""The training step: gather, differentiate, reduce-scatter, update. One jitted function; the state is donated.
+
+Inside `shard_map` over the row axes every device gathers the parameters (cast to the compute type once), runs its
+microbatches, and hands each device the part of the gradient whose master weights it holds (ZeRO-1). The optimizer then works
+on shards. Losses are (total, count); totals are divided by the count over all microbatches, devices and hosts.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from spanjax.mean import Mean
+from spanjax.nn.dropout import DropoutKey, step_key
+from spanjax.objectives.base import Objective
+from spanjax.parallel import ROW_AXES, data_dimension, manual_specs, replicated
+from spanjax.training.state import TrainState
+from spanjax.trees import map_named, named_leaves
+
+Batch = Mapping[str, jax.Array]
+Means = dict[str, Mean]
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBuilder:
+    """Everything that is fixed while a run lasts: builds the training and the evaluation function."""
+
+    objective: Objective
+    structure: Any
+    """Graph definition of the module."""
+    abstract_params: Any
+    mesh: Mesh
+    compute_dtype: Any
+    microbatches: int
+    seed: int
+
+    @property
+    def reduce_dtype(self) -> Any:
+        """What gradients are summed in: the compute type, but fp32 on CPU, where XLA aborts on a bf16 reduce-scatter."""
+        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
+        return jnp.float32 if on_cpu else self.compute_dtype
+
+    def train_step(
+        self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: TrainState
+    ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
+        """(state, global batch) -> (state after one update, {"means": ..., "gradient_norm": ..., "learning_rate": ...})."""
+        gradients = self._mapped(self._local_gradients, returns_gradients=True)
+
+        def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+            grads, means = gradients(state.params, batch, step_key(self.seed, state.step))
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            params = optax.apply_updates(state.params, updates)
+            shown = {"means": means, "gradient_norm": optax.tree.norm(grads), "learning_rate": schedule(state.step)}
+            return TrainState(state.step + 1, params, opt_state), shown
+
+        whole = replicated(self.mesh)
+        return jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
+
+    def eval_step(self) -> Callable[[Any, Batch], Means]:
+        """(parameters, global batch) -> every mean of the objective over the batch, without dropout."""
+
+        def local(params: Any, batch: Batch, _: jax.Array) -> Means:
+            module = nnx.merge(self.structure, self._gather(params))
+            return jax.lax.psum(self.objective.measure(module, batch, None), ROW_AXES)
+
+        mapped = self._mapped(local, returns_gradients=False)
+        return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)))
+
+    def _mapped(self, function: Callable, returns_gradients: bool) -> Callable:
+        specs, rows, whole = manual_specs(self.abstract_params, self.mesh)
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=(specs, rows, whole),
+            out_specs=(specs, whole) if returns_gradients else whole,
+            axis_names=set(ROW_AXES),
+            check_vma=False,
+        )
+
+    def _dimension(self, name: str) -> int | None:
+        return data_dimension(name, named_leaves(self.abstract_params)[name].shape, self.mesh)
+
+    def _gather(self, params: Any) -> Any:
+        """Shards of master weights -> whole parameters in the compute type."""
+
+        def gather(name: str, leaf: jax.Array) -> jax.Array:
+            leaf, dimension = leaf.astype(self.compute_dtype), self._dimension(name)
+            return leaf if dimension is None else jax.lax.all_gather(leaf, "data", axis=dimension, tiled=True)
+
+        return map_named(gather, params)
+
+    def _scatter(self, grads: Any) -> Any:
+        """Whole gradients of this device's rows -> this device's part of the sum over all rows, fp32."""
+
+        def scatter(name: str, leaf: jax.Array) -> jax.Array:
+            leaf, dimension = leaf.astype(self.reduce_dtype), self._dimension(name)
+            if dimension is None:
+                return jax.lax.psum(leaf, ROW_AXES).astype(jnp.float32)
+            part = jax.lax.psum_scatter(leaf, "data", scatter_dimension=dimension, tiled=True)
+            return jax.lax.psum(part, "replica").astype(jnp.float32)
+
+        return map_named(scatter, grads)
+
+    def _local_gradients(self, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Means]:
+        whole = self._gather(params)
+        weights, extra = self.objective.loss_weights(), self.objective.extra_counts()
+        counts = jax.lax.psum(self.objective.counts(batch), ROW_AXES)
+        divisors = {name: jnp.maximum(counts[name] + extra[name], 1.0) for name in weights}
+
+        def loss(whole: Any, rows: Batch) -> tuple[jax.Array, Means]:
+            module = nnx.merge(self.structure, whole)
+            means = self.objective.measure(module, rows, DropoutKey(key, rows["row_B"]))
+            return sum((weights[n] * means[n].total / divisors[n] for n in weights), jnp.float32(0)), means
+
+        differentiate = jax.grad(loss, has_aux=True)
+        if self.microbatches == 1:
+            grads, means = differentiate(whole, batch)
+            return self._scatter(grads), jax.lax.psum(means, ROW_AXES)
+
+        parts = {k: v.reshape(self.microbatches, -1, *v.shape[1:]) for k, v in batch.items()}
+
+        def add(sums: tuple[Any, Means], rows: Batch) -> tuple[tuple[Any, Means], None]:
+            grads, means = differentiate(whole, rows)
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, (grads, means)), None
+
+        first = jax.eval_shape(differentiate, whole, {k: v[0] for k, v in parts.items()})
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), first)
+        (grads, means), _ = jax.lax.scan(add, zeros, parts)
+        return self._scatter(grads), jax.lax.psum(means, ROW_AXES)

@@ -1,0 +1,264 @@
+"""Known traps of the stack as pure functions: facts about a machine in, one finding each out.
+
+`spanjax.doctor` gathers the facts and prints the findings. Nothing in this file imports, reads or asks anything, so a
+test can describe any broken machine.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+Status = Literal["ok", "note", "fail"]
+
+REQUIRED = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tyro", "tokenizers", "safetensors", "rich")
+TENSORFLOW_FEED = ("tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio")
+SLOW_IMPORT_SECONDS = 60.0
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """One device as jax reports it; memory in bytes where the platform tells."""
+
+    platform: str
+    kind: str
+    memory: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What a subprocess that imported something said: its error (empty when all went well) and the seconds it took."""
+
+    error: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """Everything the traps look at; `versions` maps normalised names of installed distributions to their versions."""
+
+    python: str
+    system: str
+    versions: Mapping[str, str]
+    environment: Mapping[str, str]
+    devices: tuple[Device, ...]
+    jax_probe: Probe
+    seqio_probe: Probe | None  # None: seqio is not installed
+    jaxlib_required: str  # what the installed jax asks for, "<=0.10.2,>=0.10.1"
+    sentencepiece_gencode: str  # protobuf version its messages were generated for, "" if unknown
+    tensorflow_gpus: int
+    nvidia_gpu: bool
+    tpu_chips: int
+    memory_total: int | None
+    memory_available: int | None
+    disk_free: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The answer of one check; a note is worth reading, a failure has to be repaired."""
+
+    name: str
+    status: Status = "ok"
+    message: str = ""
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Numbers of a version's release part: "2.13.0+cpu" -> (2, 13), trailing zeros dropped so that 2.13 == 2.13.0."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    numbers = [int(part) for part in match.group().split(".")] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def _installed(facts: Facts) -> Finding:
+    """The packages spanjax cannot start without, and those of the TensorFlow feed."""
+    missing = [name for name in REQUIRED if name not in facts.versions]
+    if missing:
+        return Finding("installed", "fail", f"missing {', '.join(missing)}: pip install -r requirements.txt")
+    absent = [name for name in TENSORFLOW_FEED if name not in facts.versions]
+    if absent:
+        return Finding("installed", "note", f"without {', '.join(absent)} only the NumPy feed works")
+    return Finding("installed")
+
+
+def _python(facts: Facts) -> Finding:
+    """Python 3.11 is the oldest that works, and gets no new jax."""
+    if release(facts.python) < (3, 11):
+        return Finding("python", "fail", f"Python {facts.python} is too old: use 3.11 or newer")
+    if release(facts.python)[:2] == (3, 11):
+        return Finding(
+            "python", "note", "Python 3.11 stays at jax 0.10.2 and flax 0.12.8; use 3.12 or newer for later ones"
+        )
+    return Finding("python")
+
+
+def _jaxlib(facts: Facts) -> Finding:
+    """jaxlib has to lie within the bounds that the installed jax names."""
+    jaxlib = facts.versions.get("jaxlib", "")
+    for sign, bound in re.findall(r"(<=|>=|==)\s*([\d.]+)", facts.jaxlib_required):
+        ours, theirs = release(jaxlib), release(bound)
+        if not {"<=": ours <= theirs, ">=": ours >= theirs, "==": ours == theirs}[sign]:
+            jax = facts.versions.get("jax", "")
+            remedy = f"pip install --upgrade jax=={jax} jaxlib=={jax}"
+            return Finding("jaxlib", "fail", f"jax {jax} needs jaxlib{facts.jaxlib_required}, found {jaxlib}: {remedy}")
+    return Finding("jaxlib")
+
+
+def _cuda_plugin(facts: Facts) -> Finding:
+    """One CUDA plugin, of jaxlib's version, its parts alike, and nothing in front of the libraries of its wheels."""
+    jaxlib = facts.versions.get("jaxlib", "")
+    parts = {name: facts.versions[name] for name in facts.versions if re.fullmatch(r"jax-cuda\d+-(plugin|pjrt)", name)}
+    lines = sorted({name.split("-")[1] for name in parts})
+    if len(lines) > 1:
+        return Finding("cuda plugin", "fail", f"both {' and '.join(lines)} plugins are installed: uninstall one")
+    wrong = [f"{name} {version}" for name, version in sorted(parts.items()) if release(version) != release(jaxlib)]
+    if wrong:
+        remedy = f"pip install --upgrade 'jax[{lines[0]}]=={jaxlib}'"
+        return Finding("cuda plugin", "fail", f"{', '.join(wrong)} beside jaxlib {jaxlib}: {remedy}")
+    if parts and "cuda" in facts.environment.get("LD_LIBRARY_PATH", "").lower():
+        return Finding("cuda plugin", "note", "LD_LIBRARY_PATH hides the CUDA libraries of the jax wheels: unset it")
+    if facts.nvidia_gpu and not parts:
+        return Finding("cuda plugin", "note", "an NVIDIA GPU that jax cannot use: pip install --upgrade 'jax[cuda13]'")
+    return Finding("cuda plugin")
+
+
+def _libtpu(facts: Facts) -> Finding:
+    """libtpu on a machine without TPU is tried first, at every start; TPU chips without libtpu stay idle."""
+    chosen = facts.environment.get("JAX_PLATFORMS")
+    if "libtpu" in facts.versions and not facts.tpu_chips and not chosen:
+        message = "libtpu is installed and there is no TPU: set JAX_PLATFORMS=cpu (or cuda), or uninstall libtpu"
+        return Finding("libtpu", "note", message)
+    if facts.tpu_chips and "libtpu" not in facts.versions:
+        return Finding("libtpu", "note", f"{facts.tpu_chips} TPU chips that jax cannot use: pip install 'jax[tpu]'")
+    return Finding("libtpu")
+
+
+def _devices(facts: Facts) -> Finding:
+    """jax starts and sees something."""
+    if facts.jax_probe.error:
+        hint = "on a pod slice start it on every worker at once; a TPU or GPU held by another process looks the same"
+        return Finding("devices", "fail", f"jax does not start: {facts.jax_probe.error} ({hint})")
+    if not facts.devices:
+        return Finding("devices", "fail", "jax sees no device: check JAX_PLATFORMS")
+    return Finding("devices")
+
+
+def _memory_fraction(facts: Facts) -> Finding:
+    """The share of GPU memory jax takes has a new name, and jaxlib refuses both together."""
+    old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
+    if facts.environment.get(old) and facts.environment.get(new):
+        return Finding("memory fraction", "fail", f"jaxlib refuses {new} together with its old name: unset {old}")
+    if facts.environment.get(old):
+        return Finding("memory fraction", "note", f"{old} is deprecated: set {new}")
+    return Finding("memory fraction")
+
+
+def _tensorflow_text(facts: Facts) -> Finding:
+    """tensorflow-text 2.21.0 cannot be imported, and any version needs the TensorFlow it was built for."""
+    text, tensorflow = facts.versions.get("tensorflow-text", ""), facts.versions.get("tensorflow", "")
+    if text and release(text) == (2, 21):
+        remedy = "pip install 'tensorflow-text>=2.21.1,<2.22'"
+        return Finding("tensorflow-text", "fail", f"2.21.0 cannot be imported (undefined symbol icudt77_dat): {remedy}")
+    if text and tensorflow and text.split(".")[:2] != tensorflow.split(".")[:2]:
+        remedy = f"pip install 'tensorflow-text=={'.'.join(tensorflow.split('.')[:2])}.*'"
+        return Finding("tensorflow-text", "fail", f"{text} beside tensorflow {tensorflow}: {remedy}")
+    return Finding("tensorflow-text")
+
+
+def _protobuf(facts: Facts) -> Finding:
+    """sentencepiece 0.2.3 refuses a protobuf older than the one its messages were generated for; Beam forces one."""
+    protobuf = facts.versions.get("protobuf", "")
+    if "sentencepiece" not in facts.versions or not protobuf or not facts.sentencepiece_gencode:
+        return Finding("protobuf")
+    if release(protobuf) >= release(facts.sentencepiece_gencode):
+        return Finding("protobuf")
+    wanted = f"protobuf {facts.sentencepiece_gencode}, found {protobuf}"
+    problem = f"sentencepiece {facts.versions['sentencepiece']} was generated for {wanted}"
+    if "apache-beam" in facts.versions:
+        remedy = "apache-beam holds it back: give Beam its own environment, or pip install 'sentencepiece<0.2.3'"
+    else:
+        remedy = f"pip install 'protobuf>={facts.sentencepiece_gencode}'"
+    return Finding("protobuf", "fail", f"{problem}: {remedy}")
+
+
+def _seqio(facts: Facts) -> Finding:
+    """seqio, with TensorFlow behind it, imports, and in a bearable time."""
+    if facts.seqio_probe is None:
+        return Finding("seqio")
+    if facts.seqio_probe.error:
+        return Finding("seqio", "fail", f"does not import: {facts.seqio_probe.error}")
+    if facts.seqio_probe.seconds > SLOW_IMPORT_SECONDS:
+        message = f"its import took {facts.seqio_probe.seconds:.0f} s: keep the environment on a local disk"
+        return Finding("seqio", "note", message)
+    return Finding("seqio")
+
+
+def _tensorflow_gpu(facts: Facts) -> Finding:
+    """TensorFlow takes the whole memory of every GPU it sees; spanjax hides them from it, other code has to."""
+    if facts.tensorflow_gpus:
+        remedy = "spanjax's feed hides them; your own code calls tf.config.set_visible_devices([], 'GPU') first"
+        return Finding("tensorflow gpu", "note", f"TensorFlow sees {facts.tensorflow_gpus} GPUs: {remedy}")
+    return Finding("tensorflow gpu")
+
+
+def _transformers(facts: Facts) -> Finding:
+    """transformers 5 dropped its Flax models."""
+    version = facts.versions.get("transformers", "")
+    if release(version) >= (5,):
+        return Finding("transformers", "note", f"{version} has no Flax models; spanjax converts without them")
+    return Finding("transformers")
+
+
+def _coval(facts: Facts) -> Finding:
+    """The package index's coval is not the coreference scorer."""
+    if "coval" in facts.versions:
+        remedy = "spanjax.scoring has the official metrics; pip uninstall coval"
+        return Finding("coval", "note", f"this package is not the coreference scorer: {remedy}")
+    return Finding("coval")
+
+
+def _torch(facts: Facts) -> Finding:
+    """torch with CUDA packages where there is no GPU only costs disk."""
+    cuda = [name for name in facts.versions if re.match(r"nvidia-(cublas|cudnn|cuda-runtime)", name)]
+    ours = any(name.startswith("jax-cuda") for name in facts.versions)
+    if "torch" in facts.versions and cuda and not facts.nvidia_gpu and not ours:
+        return Finding("torch", "note", "CUDA packages (gigabytes) and no GPU: install torch's CPU build instead")
+    return Finding("torch")
+
+
+def _disk(facts: Facts) -> Finding:
+    """Checkpoints need room: one of a base encoder is 1.3 GB (float32 weights and two moments)."""
+    if facts.disk_free < GIB:
+        return Finding("disk", "fail", f"{facts.disk_free / GIB:.2f} GiB free here: a checkpoint will not fit")
+    if facts.disk_free < 10 * GIB:
+        return Finding("disk", "note", f"{facts.disk_free / GIB:.1f} GiB free here: few checkpoints will fit")
+    return Finding("disk")
+
+
+CHECKS: tuple[Callable[[Facts], Finding], ...] = (
+    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _memory_fraction),
+    *(_tensorflow_text, _protobuf, _seqio, _tensorflow_gpu, _transformers, _coval, _torch, _disk),
+)
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """One finding per known trap, in a fixed order."""
+    return [check(facts) for check in CHECKS]
+
+
+def check_expected(facts: Facts, devices: int | None, platform: str | None) -> list[Finding]:
+    """Findings on what the caller expects of jax's devices; nothing for an expectation that is None."""
+    findings = []
+    seen = sorted({device.platform for device in facts.devices})
+    if devices is not None:
+        wrong = len(facts.devices) != devices
+        message = f"expected {devices} devices, jax sees {len(facts.devices)}" if wrong else ""
+        findings.append(Finding("expected devices", "fail" if wrong else "ok", message))
+    if platform is not None:
+        wrong = seen != [platform]
+        message = f"expected platform {platform}, jax sees {', '.join(seen) or 'none'}" if wrong else ""
+        findings.append(Finding("expected platform", "fail" if wrong else "ok", message))
+    return findings

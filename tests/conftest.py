@@ -1,0 +1,47 @@
+"""Every test: CPU, four devices, strict ranks, warnings are errors (pyproject), a tiny encoder and a corpus made in code."""
+
+import os
+import pathlib
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+os.environ["XLA_FLAGS"] += " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compile fast
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import jax
+import pytest
+
+from tests.made import made_documents
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+DATA_VARIABLE = "SPANJAX_DATA"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> pathlib.Path:
+    """Folder of real test data; the test is skipped with the reason where it is absent."""
+    folder = pathlib.Path(os.environ.get(DATA_VARIABLE, ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data not found in {folder}: set {DATA_VARIABLE} to its folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """400 made documents in a text file, a blank line between them."""
+    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
+    path.write_text("\n\n".join(made_documents(400)) + "\n")
+    return path
+
+
+@pytest.fixture(scope="session")
+def rows_folder(corpus_file: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Rows of 64 tokens with a SentencePiece vocabulary of 120 pieces, every tenth document held out."""
+    from spanjax.prepare import main
+
+    folder = tmp_path_factory.mktemp("prepared") / "rows"
+    arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "64", "--holdout", "0.1"]
+    assert main([*arguments, "--workers", "1", "--output", str(folder)]) == 0
+    return folder

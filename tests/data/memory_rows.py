@@ -1,0 +1,80 @@
+"""Rows made in memory with the interface of `spanjax.data.rows.Rows`, and short rows written by hand."""
+
+import types
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spanjax.data.rows import RowBatch
+
+
+class Specials(NamedTuple):
+    pad: int = 0
+    unk: int = 1
+    cls: int = 2
+    sep: int = 3
+    mask: int = 4
+
+
+SPECIALS = Specials()
+FIRST_TEXT_ID = 5
+
+
+def laid_out(blocks: Sequence[Sequence[Sequence[int]]], length: int) -> RowBatch:
+    """One row a block list; a block is the number of pieces of each word: [[2, 1], [1]] is [CLS] un ##able to [SEP] [CLS] go [SEP]."""
+    tokens, segments, starts = [], [], []
+    for number, words in enumerate(blocks, start=1):
+        sizes = [size for size in words if not isinstance(size, list)]
+        marks = [place == 0 for size in sizes for place in range(size)]  # pyright: ignore[reportArgumentType]
+        tokens += [SPECIALS.cls, *(FIRST_TEXT_ID + len(tokens) + i for i in range(len(marks))), SPECIALS.sep]
+        segments += [number] * (len(marks) + 2)
+        starts += [False, *marks, False]
+    empty = length - len(tokens)
+    return RowBatch(
+        tokens_BL=np.array([tokens + [SPECIALS.pad] * empty], np.int32),
+        segments_BL=np.array([segments + [0] * empty], np.int32),
+        word_starts_BL=np.array([starts + [False] * empty], bool),
+    )
+
+
+class MemoryRows:
+    """Random rows: `blocks` blocks of random sizes in each, continuation pieces with probability `continued`."""
+
+    def __init__(
+        self,
+        count: int,
+        length: int,
+        *,
+        blocks: int = 1,
+        continued: float = 0.18,
+        vocabulary_size: int = 200,
+        full: bool = False,
+        seed: int = 0,
+    ):
+        random = np.random.default_rng(seed)
+        rows, most = [], [0] * (blocks + 1)
+        for _ in range(count):
+            block_count = blocks if full else int(random.integers(1, blocks + 1))
+            used = length if full else int(random.integers(4 * block_count, length + 1))
+            cuts = np.sort(random.choice(np.arange(1, used // 3), block_count - 1, replace=False)) * 3
+            sizes = np.diff([0, *cuts, used]) - 2
+            row = laid_out([[1] * int(size) for size in sizes], length)
+            rows.append(row)
+            most[block_count] = max(most[block_count], int(sizes.sum()))
+        self._rows = RowBatch(*(np.concatenate(arrays) for arrays in zip(*rows, strict=True)))
+        text = self._rows.tokens_BL >= FIRST_TEXT_ID
+        ids = random.integers(FIRST_TEXT_ID, vocabulary_size, text.shape, dtype=np.int32)
+        self._rows.tokens_BL[text] = ids[text]
+        self._rows.word_starts_BL[:] &= random.random(text.shape) >= continued
+        self.length = length
+        self.vocabulary: Any = types.SimpleNamespace(specials=SPECIALS, size=vocabulary_size)
+        self.unigram_V = np.bincount(self._rows.tokens_BL[text], minlength=vocabulary_size).astype(np.int64)
+        self.lengths_N = (self._rows.segments_BL > 0).sum(axis=1).astype(np.uint16)
+        self.manifest: Any = types.SimpleNamespace(text_tokens_by_blocks=tuple(most))
+
+    def __len__(self) -> int:
+        return len(self.lengths_N)
+
+    def fetch(self, index_B: np.ndarray) -> RowBatch:
+        return RowBatch(*(array[index_B] for array in self._rows))

@@ -1,0 +1,66 @@
+"""Which rows a global batch has: every epoch a permutation, stateless, and fast at any step."""
+
+import time
+
+import numpy as np
+import pytest
+
+from spanjax.data.order import global_rows, sorted_by_length
+
+
+def stream(seed: int, steps: int, batch_size: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    parts = [global_rows(seed, step, batch_size, rows) for step in range(steps)]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(1, 3), (2, 5), (4, 6), (17, 4), (64, 64), (1000, 7)])
+def test_every_epoch_is_a_permutation_and_batches_straddle_epochs(rows: int, batch_size: int) -> None:
+    index, epoch = stream(5, -(-3 * rows // batch_size), batch_size, rows)
+    assert (epoch == np.arange(len(epoch)) // rows).all()
+    for number in range(3):
+        assert sorted(index[epoch == number].tolist()) == list(range(rows))
+
+
+def test_the_example_in_the_docstring() -> None:
+    first, second = global_rows(0, 0, 6, 4), global_rows(0, 1, 6, 4)
+    assert first[1].tolist() == [0, 0, 0, 0, 1, 1] and second[1].tolist() == [1, 1, 2, 2, 2, 2]
+    assert sorted([*first[0], *second[0]]) == sorted([0, 1, 2, 3] * 3)
+
+
+def test_epochs_and_seeds_differ() -> None:
+    index, _ = stream(5, 3, 500, 500)
+    orders = {tuple(index[:500]), tuple(index[500:1000]), tuple(index[1000:]), tuple(global_rows(6, 0, 500, 500)[0])}
+    assert len(orders) == 4
+
+
+def test_first_place_is_uniform() -> None:
+    """Row at place 0 over 4000 epochs of 10 rows: chi-square with 9 degrees of freedom, limit at 5 deviations."""
+    firsts = np.array([global_rows(1, 10 * epoch, 1, 10)[0][0] for epoch in range(4000)])
+    counts = np.bincount(firsts, minlength=10)
+    assert ((counts - 400) ** 2 / 400).sum() < 9 + 5 * np.sqrt(18)
+
+
+def test_ten_million_rows_at_step_a_million_is_quick() -> None:
+    start = time.perf_counter()
+    index, epoch = global_rows(1, 1_000_000, 2048, 10_000_000)
+    assert time.perf_counter() - start < 1.0  # milliseconds when the machine is idle; listing the rows would take seconds
+    assert (epoch == 204).all() and len(set(index.tolist())) == 2048 and index.max() < 10_000_000
+
+
+def test_by_length_keeps_the_batches_and_permutes_their_order() -> None:
+    lengths = np.random.default_rng(0).integers(5, 100, 50)
+    sorted_N = sorted_by_length(lengths)
+    assert (np.diff(lengths[sorted_N]) >= 0).all()
+    batches = {tuple(sorted_N[i : i + 8]) for i in range(0, 48, 8)}
+    orders = []
+    for epoch in range(3):
+        got = [global_rows(2, epoch * 6 + step, 8, 50, sorted_N) for step in range(6)]
+        assert {tuple(index) for index, _ in got} == batches
+        assert all((epochs == epoch).all() for _, epochs in got)
+        orders.append(tuple(index[0] for index, _ in got))
+    assert len(set(orders)) == 3
+
+
+def test_by_length_needs_a_full_batch() -> None:
+    with pytest.raises(ValueError, match="at least one full batch"):
+        global_rows(0, 0, 8, 7, np.arange(7))

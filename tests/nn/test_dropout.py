@@ -1,0 +1,65 @@
+"""Hash dropout: right rate, no correlation between sites, steps and rows, independent of how rows are split."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spanjax.nn.dropout import DropoutKey, dropout, hash32, step_key
+
+
+def mask(rate: float, step: int, site: int, rows: list[int], shape: tuple[int, ...] = (64, 128), seed: int = 3) -> np.ndarray:
+    key = DropoutKey(step_key(seed, jnp.int32(step)), jnp.asarray(rows, jnp.int32))
+    return np.asarray(dropout(jnp.ones((len(rows), *shape)), rate, key, site) > 0)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_rate_and_scale(rate: float) -> None:
+    kept = mask(rate, 0, 0, list(range(16)))
+    deviation = np.sqrt(rate * (1 - rate) / kept.size)
+    assert abs(kept.mean() - (1 - rate)) < 5 * deviation
+    key = DropoutKey(step_key(0, jnp.int32(0)), jnp.arange(4))
+    values = np.asarray(dropout(jnp.full((4, 8), 2.0), rate, key, 0))
+    assert set(np.round(np.unique(values), 5)) <= {0.0, np.round(np.float32(2.0 / (1 - rate)), 5)}
+
+
+@pytest.mark.parametrize("other", [{"step": 1}, {"site": 1}, {"rows": [8, 9, 10, 11]}, {"seed": 4}])
+def test_masks_of_different_places_are_uncorrelated(other: dict) -> None:
+    base = {"rate": 0.5, "step": 0, "site": 0, "rows": [0, 1, 2, 3]}
+    first, second = mask(**base), mask(**{**base, **other})
+    correlation = np.corrcoef(first.ravel(), second.ravel())[0, 1]
+    assert abs(correlation) < 5 / np.sqrt(first.size)
+
+
+def test_rows_of_one_batch_are_uncorrelated() -> None:
+    kept = mask(0.5, 0, 0, list(range(8))).reshape(8, -1)
+    correlations = np.corrcoef(kept) - np.eye(8)
+    assert np.abs(correlations).max() < 5 / np.sqrt(kept.shape[1])
+
+
+def test_mask_of_a_row_depends_on_its_number_only() -> None:
+    together = mask(0.1, 7, 2, [0, 1, 2, 3])
+    np.testing.assert_array_equal(together[2:], mask(0.1, 7, 2, [2, 3]))
+    np.testing.assert_array_equal(together[[3, 0]], mask(0.1, 7, 2, [3, 0]))
+
+
+def test_without_key_or_rate_nothing_happens() -> None:
+    x = jnp.ones((2, 3))
+    assert dropout(x, 0.5, None, 0) is x
+    assert dropout(x, 0.0, DropoutKey(jnp.uint32(0), jnp.arange(2)), 0) is x
+
+
+def test_hash_bits_are_balanced() -> None:
+    bits = np.asarray(hash32(jnp.arange(1 << 16, dtype=jnp.uint32)))
+    ones = np.unpackbits(bits.view(np.uint8).reshape(-1, 4), axis=1).mean(axis=0)
+    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(bits))
+    flipped = np.asarray(hash32(jnp.arange(1 << 16, dtype=jnp.uint32) ^ jnp.uint32(1)))
+    changed = np.unpackbits((bits ^ flipped).view(np.uint8)).mean()
+    assert abs(changed - 0.5) < 0.01
+
+
+def test_gradient_uses_the_same_mask() -> None:
+    key = DropoutKey(step_key(1, jnp.int32(5)), jnp.arange(3))
+    x = jnp.ones((3, 50))
+    out, pull = jax.vjp(lambda v: dropout(v, 0.3, key, 1), x)
+    np.testing.assert_array_equal(np.asarray(out), np.asarray(pull(jnp.ones_like(x))[0]))

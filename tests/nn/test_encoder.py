@@ -1,0 +1,115 @@
+"""The encoder: packed rows equal separate rows, padding and other blocks are invisible, unrolling changes nothing."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from spanjax.nn.attention import attention
+from spanjax.nn.dropout import DropoutKey, step_key
+from spanjax.nn.encoder import Encoder, EncoderConfig
+
+CONFIG = EncoderConfig(
+    vocab_size=50, hidden_size=16, layers=3, heads=4, intermediate_size=32, positions=16, initializer_std=0.3
+)
+
+
+def packed() -> dict[str, jax.Array]:
+    """Row 0: blocks of 5 and 4 tokens and 3 of padding; row 1: all padding."""
+    segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3, [0] * 12])
+    positions = jnp.asarray([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0], [0] * 12])
+    tokens = jax.random.randint(jax.random.key(0), (2, 12), 0, 50)
+    return {"tokens_BL": tokens, "segments_BL": segments, "positions_BL": positions, "types_BL": jnp.zeros_like(tokens)}
+
+
+def block(row: dict[str, jax.Array], start: int, stop: int) -> dict[str, jax.Array]:
+    part = {name: value[:1, start:stop] for name, value in row.items()}
+    return {**part, "segments_BL": jnp.ones_like(part["segments_BL"])}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return Encoder(CONFIG, nnx.Rngs(0))
+
+
+def test_packed_row_equals_separate_rows(encoder: Encoder) -> None:
+    row = packed()
+    together = encoder(**row)
+    for start, stop in ((0, 5), (5, 9)):
+        alone = encoder(**block(row, start, stop))
+        np.testing.assert_allclose(together[0, start:stop], alone[0], atol=1e-5)
+    assert bool(jnp.isfinite(together).all())
+
+
+def test_padding_and_other_blocks_have_zero_gradient(encoder: Encoder) -> None:
+    row = packed()
+    structure, state = nnx.split(encoder)
+
+    def first_block(extra_BLD: jax.Array) -> jax.Array:
+        module = nnx.merge(structure, state)
+        embeddings = module.embeddings
+        module.embeddings = lambda *a, **k: embeddings(*a, **k) + extra_BLD  # pyright: ignore
+        return jnp.sum(module(**row)[0, :5] ** 2)
+
+    gradient = jax.grad(first_block)(jnp.zeros((2, 12, 16)))
+    assert float(jnp.abs(gradient[0, :5]).min(axis=-1).max()) > 0
+    assert float(jnp.abs(gradient[0, 5:]).max()) == 0.0
+    assert float(jnp.abs(gradient[1]).max()) == 0.0
+
+
+@pytest.mark.parametrize("unroll", [2, 3])
+def test_unrolling_changes_nothing(encoder: Encoder, unroll: int) -> None:
+    other = Encoder(dataclasses.replace(CONFIG, unroll=unroll), nnx.Rngs(0))
+    key = DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(2))
+    np.testing.assert_allclose(encoder(**packed(), key=key), other(**packed(), key=key), atol=1e-5)
+
+
+def test_layers_differ_and_dropout_sites_differ(encoder: Encoder) -> None:
+    kernels = np.asarray(encoder.layers.query.kernel[...])
+    assert kernels.shape == (3, 16, 16) and not np.allclose(kernels[0], kernels[1])
+    heavy = Encoder(dataclasses.replace(CONFIG, dropout=0.5, attention_dropout=0.5), nnx.Rngs(0))
+    keys = [DropoutKey(step_key(0, jnp.int32(step)), jnp.arange(2)) for step in (1, 1, 2)]
+    first, again, later = (heavy(**packed(), key=key) for key in keys)
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, later)
+    assert not np.allclose(first, heavy(**packed()))
+
+
+def test_attention_equals_the_formula() -> None:
+    query, key, value = jax.random.normal(jax.random.key(1), (3, 1, 6, 2, 4))
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 0]])
+    got = attention(query, key, value, segments)
+    for head in range(2):
+        for place in range(6):
+            seen = np.flatnonzero(np.asarray(segments[0]) == int(segments[0, place]))
+            scores = np.asarray(query[0, place, head]) @ np.asarray(key[0, seen, head]).T / 2.0
+            weights = np.exp(scores - scores.max())
+            expected = weights / weights.sum() @ np.asarray(value[0, seen, head])
+            np.testing.assert_allclose(got[0, place, head], expected, atol=1e-5)
+
+
+def test_attention_dropout_is_applied_to_probabilities() -> None:
+    query = key = jnp.zeros((4, 64, 2, 8))
+    value = jnp.ones((4, 64, 2, 8))
+    drop = DropoutKey(step_key(0, jnp.int32(0)), jnp.arange(4))
+    out = attention(query, key, value, jnp.ones((4, 64), jnp.int32), rate=0.25, dropout_key=drop, site=1)
+    kept = np.asarray(out[..., 0]) * 64 * 0.75
+    np.testing.assert_allclose(kept, np.round(kept), atol=1e-3)
+    assert abs(kept.mean() / 64 - 0.75) < 5 * np.sqrt(0.25 * 0.75 / (4 * 2 * 64 * 64))
+
+
+def test_bfloat16_stays_close_to_float32(encoder: Encoder) -> None:
+    structure, state = nnx.split(encoder)
+    half = nnx.merge(structure, jax.tree.map(lambda x: x.astype(jnp.bfloat16), state))
+    out = half(**packed())
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(out.astype(jnp.float32), encoder(**packed()), atol=0.15)
+
+
+def test_config_names_every_problem() -> None:
+    problems = EncoderConfig(hidden_size=30, heads=4, layers=0, dropout=1.0).problems()
+    assert len(problems) == 3
+    assert any("hidden_size 30" in p for p in problems) and any("encoder.dropout is 1.0" in p for p in problems)

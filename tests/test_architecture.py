@@ -1,0 +1,299 @@
+"""House tests: which room may import which (docs/design.md), who may touch a library, how large things may grow.
+
+Every check takes a source tree, so that it is also run on a small tree that breaks it.
+"""
+
+import ast
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# A room may import its own line of this table and the lines above it.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("spanjax", "mean", "trees", "scoring", "traps"),
+    ("distributed", "parallel"),
+    ("data",),
+    ("nn",),
+    ("objectives",),
+    ("tasks",),
+    ("training",),
+    ("run", "torch_format"),
+    ("session", "show"),
+    ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
+)
+BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
+TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
+TENSORFLOW_FILES = frozenset(f"spanjax.data.{name}" for name in ("seqio_vocab", "masking_tf", "hashing_tf", "feed"))
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """One imported module: its full name, the line, and whether importing the file runs it."""
+
+    name: str
+    line: int
+    at_start: bool
+
+    @property
+    def library(self) -> str:
+        """The top-level package."""
+        return self.name.split(".")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """One parsed source file."""
+
+    name: str
+    text: str
+    syntax: ast.Module
+    imports: tuple[Import, ...]
+
+
+Tree = Mapping[str, Module]
+
+
+def find_imports(node: ast.AST, package: str, known: frozenset[str], at_start: bool = True) -> Iterator[Import]:
+    """Every import below the node; `from package import module` names the module."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, child.lineno, at_start) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            parts = package.split(".")[: len(package.split(".")) - child.level + 1] if child.level else []
+            origin = ".".join([*parts, child.module] if child.module else parts)
+            full = (f"{origin}.{alias.name}" for alias in child.names)
+            names = {name if name in known else origin for name in full}
+            yield from (Import(name, child.lineno, at_start) for name in sorted(names))
+        else:
+            for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            now = at_start and not isinstance(child, Function) and not for_types
+            yield from find_imports(child, package, known, now)
+
+
+def read_tree(root: pathlib.Path) -> dict[str, Module]:
+    """Every module of root/spanjax by its full name."""
+    paths = {}
+    for path in sorted((root / "spanjax").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    known, tree = frozenset(paths), {}
+    for name, path in paths.items():
+        text = path.read_text()
+        syntax = ast.parse(text, str(path))
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        tree[name] = Module(name, text, syntax, tuple(find_imports(syntax, package, known)))
+    return tree
+
+
+def room(name: str) -> str:
+    """spanjax.data.rows -> data; the package itself is the room `spanjax`."""
+    return name.split(".")[1] if "." in name else name
+
+
+def layer(name: str) -> int:
+    """Place of the module's room in LAYERS, -1 for a room that is not there."""
+    return next((place for place, rooms in enumerate(LAYERS) if room(name) in rooms), -1)
+
+
+def reached(tree: Tree, start: str, at_start_only: bool) -> set[str]:
+    """Modules of ours that importing `start` brings in, itself and the packages around them included."""
+    found, waiting = set(), [start]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name not in tree:
+            continue
+        found.add(name)
+        waiting.append(name.rpartition(".")[0])
+        waiting += [i.name for i in tree[name].imports if i.at_start or not at_start_only]
+    return found
+
+
+def check_rooms(tree: Tree) -> list[str]:
+    """Imports go one way, nothing imports a command line, and every file belongs to a room."""
+    problems = [f"{name}: no room of that name in LAYERS" for name in tree if layer(name) < 0]
+    for name, module in tree.items():
+        for found in module.imports:
+            if found.library != "spanjax":
+                continue
+            if room(found.name) in LAYERS[-1]:
+                problems.append(f"{name}:{found.line} imports the command line {found.name}")
+            elif layer(found.name) > layer(name) >= 0:
+                problems.append(f"{name}:{found.line} imports {found.name}, a later room")
+    return problems
+
+
+def check_trunk(tree: Tree) -> list[str]:
+    """Training knows objectives and tasks by their interface only."""
+    return [
+        f"{name}:{found.line} imports {found.name}, not an interface"
+        for name, module in tree.items()
+        for found in module.imports
+        if room(name) == "training" and room(found.name) in ("objectives", "tasks") and found.name not in BASES
+    ]
+
+
+def check_no_jax(tree: Tree) -> list[str]:
+    """Neither data nor scoring brings in jax or flax, directly or through another of our modules."""
+    problems = []
+    for name in tree:
+        if room(name) not in ("data", "scoring", "traps"):
+            continue
+        for through in sorted(reached(tree, name, at_start_only=False)):
+            bad = [i for i in tree[through].imports if i.library in ("jax", "jaxlib", "flax", "optax")]
+            problems += [f"{name} imports {i.name} ({through}:{i.line})" for i in bad]
+    return problems
+
+
+def check_libraries(tree: Tree) -> list[str]:
+    """TensorFlow stays in the files of the seqio feed, Orbax in the checkpoints."""
+    problems = []
+    for name, module in tree.items():
+        for found in module.imports:
+            if found.library in TENSORFLOW and name not in TENSORFLOW_FILES:
+                problems.append(f"{name}:{found.line} imports {found.name}")
+            if found.library == "orbax" and name != "spanjax.training.checkpoint":
+                problems.append(f"{name}:{found.line} imports {found.name}")
+    return problems
+
+
+def check_lazy_tensorflow(tree: Tree) -> list[str]:
+    """Importing anything but the feed's own files does not load TensorFlow."""
+    problems = []
+    for name in sorted(set(tree) - TENSORFLOW_FILES):
+        for through in sorted(reached(tree, name, at_start_only=True)):
+            heavy = [
+                i for i in tree[through].imports if i.at_start and i.library in TENSORFLOW | {"tensorflow_datasets"}
+            ]
+            problems += [f"{name} loads {i.name} ({through}:{i.line})" for i in heavy]
+    return problems
+
+
+def check_partition_spec(tree: Tree) -> list[str]:
+    """Only parallel.py says PartitionSpec."""
+    problems = []
+    for name, module in tree.items():
+        for node in ast.walk(module.syntax):
+            said = {getattr(node, "id", None), getattr(node, "attr", None)}
+            if isinstance(node, ast.alias):
+                said.add(node.name.rpartition(".")[2])
+            if "PartitionSpec" in said and name != "spanjax.parallel":
+                problems.append(f"{name}:{getattr(node, 'lineno', 0)} says PartitionSpec")
+    return problems
+
+
+def check_size(tree: Tree) -> list[str]:
+    """No file over 300 lines, no function over 60."""
+    problems = []
+    for name, module in tree.items():
+        lines = len(module.text.splitlines())
+        if lines > MAX_FILE_LINES:
+            problems.append(f"{name} has {lines} lines, at most {MAX_FILE_LINES}")
+        for node in ast.walk(module.syntax):
+            if isinstance(node, Function):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    problems.append(
+                        f"{name}:{node.lineno} {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
+                    )
+    return problems
+
+
+def check_manners(tree: Tree) -> list[str]:
+    """No drawer for leftovers, no `global`."""
+    drawers = ("utils", "util", "common", "misc")
+    problems = [f"{name}: name it after what it does" for name in tree if name.rpartition(".")[2] in drawers]
+    for name, module in tree.items():
+        found = [node for node in ast.walk(module.syntax) if isinstance(node, ast.Global)]
+        problems += [f"{name}:{node.lineno} uses global" for node in found]
+    return problems
+
+
+def undocumented(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    """Public functions, classes and methods without a docstring; a protocol's own stands for its members."""
+    for node in body:
+        if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield f"{prefix}:{node.lineno} {node.name} has no docstring"
+        if isinstance(node, ast.ClassDef) and not any("Protocol" in ast.unparse(base) for base in node.bases):
+            yield from undocumented(node.body, prefix)
+
+
+def check_docstrings(tree: Tree) -> list[str]:
+    """Every module and everything public says what it is."""
+    problems = [f"{name} has no docstring" for name, module in tree.items() if not ast.get_docstring(module.syntax)]
+    return problems + [line for name, module in tree.items() for line in undocumented(module.syntax.body, name)]
+
+
+Check = Callable[[Tree], list[str]]
+FEED = {"data/feed.py": "import seqio"}
+CHECKS: tuple[Check, ...] = (
+    *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
+    *(check_partition_spec, check_size, check_manners, check_docstrings),
+)
+BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
+    (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
+    (check_rooms, "a later room", {"data/rows.py": "def f():\n    from ..nn import encoder", "nn/encoder.py": ""}),
+    (check_rooms, "command line", {"evaluate.py": "from spanjax.train import main", "train.py": ""}),
+    (check_rooms, "no room", {"models/bert.py": ""}),
+    (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import bert", "objectives/bert.py": ""}),
+    (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import Bert", "objectives/bert.py": ""}),
+    (check_no_jax, "data.rows imports jax", {"data/rows.py": "def f():\n    import jax.numpy as jnp"}),
+    (check_no_jax, "data.rows imports flax", {"data/rows.py": "from spanjax import mean", "mean.py": "import flax"}),
+    (check_libraries, "imports tensorflow", {"run.py": "def f():\n    import tensorflow as tf"}),
+    (check_libraries, "imports orbax", {"training/loop.py": "import orbax.checkpoint"}),
+    (check_lazy_tensorflow, "spanjax.predict", {"predict.py": "from spanjax.data import feed", **FEED}),
+    (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed", **FEED}),
+    (check_partition_spec, "says PartitionSpec", {"run.py": "from jax.sharding import PartitionSpec as P"}),
+    (check_partition_spec, "says PartitionSpec", {"run.py": "import jax\nspec = jax.sharding.PartitionSpec()"}),
+    (check_size, "has 301 lines", {"run.py": "x = 1\n" * 301}),
+    (check_size, "f has 61 lines", {"run.py": "def f():\n" + "    x = 1\n" * 60}),
+    (check_manners, "name it", {"data/utils.py": ""}),
+    (check_manners, "uses global", {"run.py": "def f():\n    global x\n    x = 1"}),
+    (check_docstrings, "spanjax.run has no docstring", {"run.py": "x = 1"}),
+    (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
+)  # fmt: skip
+ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
+    (check_rooms, {"nn/a.py": "from spanjax.data import rows", "data/rows.py": "from . import b", "data/b.py": ""}),
+    (check_trunk, {"training/loop.py": "from spanjax.objectives.base import Objective", "objectives/base.py": ""}),
+    (check_lazy_tensorflow, {"run.py": "def f():\n    from spanjax.data import feed", **FEED}),
+    (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),
+    (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
+)  # fmt: skip
+
+
+def write_tree(root: pathlib.Path, files: Mapping[str, str]) -> Tree:
+    """A package `spanjax` made of these files."""
+    for name, text in {"__init__.py": "", **files}.items():
+        path = root / "spanjax" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return read_tree(root)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_project(check: Check) -> None:
+    tree = read_tree(ROOT)
+    assert len(tree) > 10
+    problems = check(tree)
+    assert not problems, "\n".join(problems)
+
+
+@pytest.mark.parametrize(("check", "message", "files"), BROKEN)
+def test_broken_tree_is_seen(check: Check, message: str, files: dict[str, str], tmp_path: pathlib.Path) -> None:
+    assert message in "\n".join(check(write_tree(tmp_path, files)))
+
+
+@pytest.mark.parametrize(("check", "files"), ALLOWED)
+def test_allowed_tree_passes(check: Check, files: dict[str, str], tmp_path: pathlib.Path) -> None:
+    assert check(write_tree(tmp_path, files)) == []
+
+
+def test_every_check_is_seen_to_fail() -> None:
+    assert {check for check, _, _ in BROKEN} == set(CHECKS)

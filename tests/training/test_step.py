@@ -1,0 +1,115 @@
+"""The step: the same losses on 1, 2 and 4 devices, with and without a tensor axis, in 1 and 4 microbatches."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.terms import MaskedTokens, SpanBoundary
+from spanjax.parallel import MeshConfig, make_mesh, to_global
+from spanjax.training.optimizer import AdamW
+from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
+from spanjax.training.step import StepBuilder
+from tests.made import synthetic_batch
+
+ENCODER = EncoderConfig(
+    vocab_size=50, hidden_size=32, layers=2, heads=4, intermediate_size=64, positions=32, initializer_std=0.1
+)
+# epsilon is large because the gradient of a key bias is zero but for rounding, which Adam would blow up to full steps
+OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=2, epsilon=1e-3)
+STEPS = 4
+
+
+def run(
+    mesh: MeshConfig,
+    devices: int,
+    microbatches: int = 1,
+    objective: MaskedPrediction = MaskedPrediction(),
+    dtype: Any = jnp.float32,
+    optimizer: AdamW = OPTIMIZER,
+) -> tuple[list[dict[str, float]], TrainState]:
+    grid = make_mesh(mesh, jax.devices()[:devices])
+    structure, params = abstract_module(objective, ENCODER)
+    transform = optimizer.transformation(STEPS)
+    make = state_factory(objective, ENCODER, transform, seed=5)
+    shardings = state_shardings(jax.eval_shape(make), transform, grid)
+    state = jax.jit(make, out_shardings=shardings)()
+    builder = StepBuilder(objective, structure, params, grid, dtype, microbatches, seed=5)
+    step = builder.train_step(transform, optimizer.schedule(STEPS), shardings)
+    history = []
+    for number in range(STEPS):
+        state, shown = step(state, to_global(synthetic_batch(8, 32, 16, 50, seed=number), grid))
+        means = {name: mean.value() for name, mean in jax.device_get(shown["means"]).items()}
+        history.append({**means, "norm": float(shown["gradient_norm"])})
+    return history, state
+
+
+@pytest.fixture(scope="module")
+def reference() -> tuple[list[dict[str, float]], TrainState]:
+    return run(MeshConfig(), 1)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "microbatches"),
+    [
+        (MeshConfig(), 2, 1),
+        (MeshConfig(), 4, 1),
+        (MeshConfig(replica=2), 4, 1),
+        (MeshConfig(tensor=2), 4, 1),
+        (MeshConfig(), 1, 4),
+        (MeshConfig(), 2, 4),
+    ],
+    ids=["2 devices", "4 devices", "2 replicas", "tensor axis", "4 microbatches", "2 devices x 4 microbatches"],
+)
+def test_layout_changes_nothing(reference: tuple, mesh: MeshConfig, devices: int, microbatches: int) -> None:
+    history, state = run(mesh, devices, microbatches)
+    for expected, got in zip(reference[0], history, strict=True):
+        for name in expected:
+            assert got[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-7), name
+    for expected, got in zip(jax.tree.leaves(reference[1].params), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_allclose(expected, got, atol=1e-4)
+
+
+def test_training_lowers_the_loss_and_counts_steps(reference: tuple) -> None:
+    history, state = reference
+    assert int(state.step) == STEPS
+    assert all(np.isfinite(list(values.values())).all() for values in history)
+
+
+def test_state_is_sharded_over_data() -> None:
+    _, state = run(MeshConfig(), 4)
+    table = state.params["encoder"]["embeddings"]["token"]["embedding"]
+    moments = state.opt_state[2].mu["encoder"]["embeddings"]["token"]["embedding"]
+    for leaf in (table, moments):
+        assert leaf.addressable_shards[0].data.size * 4 == leaf.size
+    assert table.dtype == jnp.float32
+
+
+def test_bfloat16_follows_float32(reference: tuple) -> None:
+    history, state = run(MeshConfig(), 2, dtype=jnp.bfloat16)
+    assert jax.tree.leaves(state.params)[0].dtype == jnp.float32
+    assert history[0]["mlm/loss"] == pytest.approx(reference[0][0]["mlm/loss"], rel=0.02)
+
+
+def test_extra_count_divides_the_gradient() -> None:
+    """With one more than n targets (D6) the gradient of that term is n / (n + 1) of the mean's."""
+    counted = int(synthetic_batch(8, 32, 16, 50, seed=0)["slot_boundary_weight_BK"].sum())
+    norms = []
+    for extra in (0.0, 1.0):
+        only = MaskedPrediction(terms=(MaskedTokens(weight=0.0), SpanBoundary(extra_count=extra)))
+        norms.append(run(MeshConfig(), 1, objective=only)[0][0]["norm"])
+    assert norms[1] / norms[0] == pytest.approx(counted / (counted + 1), rel=1e-5)
+
+
+def test_zero_weight_term_does_not_train_its_head() -> None:
+    only = MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(weight=0.0)))
+    plain = dataclasses.replace(OPTIMIZER, weight_decay=0.0)
+    _, state = run(MeshConfig(), 1, objective=only, optimizer=plain)
+    fresh = state_factory(only, ENCODER, plain.transformation(STEPS), seed=5)().params
+    np.testing.assert_allclose(state.params["sbo"]["dense1"]["kernel"], fresh["sbo"]["dense1"]["kernel"], atol=1e-7)
+    assert not np.allclose(state.params["mlm"]["dense"]["kernel"], fresh["mlm"]["dense"]["kernel"], atol=1e-4)
