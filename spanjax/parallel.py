@@ -5,7 +5,7 @@ optimizer's moments: ZeRO-1), `tensor` (kernels are split; partitioned automatic
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ class MeshConfig:
         return replica, data, tensor
 
 
-def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh (replica, data, tensor) over all devices, with automatic axes."""
     devices = devices if devices is not None else jax.devices()
     shape = config.shape(len(devices))
@@ -108,7 +108,7 @@ def manual_specs(abstract: Any, mesh: Mesh) -> tuple[Any, PartitionSpec, Partiti
     return parameters, PartitionSpec(ROW_AXES), PartitionSpec()
 
 
-def to_global(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
+def to_global(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows of a batch -> global arrays with rows split over the mesh."""
     sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES))
     return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}

@@ -1,7 +1,7 @@
 """python -m spanjax.prepare --input GLOB [GLOB ...] --vocab FILE --output DIR: text to packed rows on disk.
 
-Writes DIR/train and, where asked for, DIR/validation. The rows do not depend on the number of worker processes. Exit codes: 0
-done, 2 wrong input, 130 stopped by Ctrl-C. DIR appears when everything is written and not before.
+Writes DIR/train and, where asked for, DIR/validation. The rows do not depend on the number of worker processes.
+DIR appears when everything is written and not before. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import collections
@@ -33,8 +33,8 @@ class Prepare:
     """Tokenizes documents and packs them into rows of fixed length, ready for training."""
 
     input: tuple[str, ...]
-    """Files or globs: text (a blank line between documents) or JSON-lines with a field "text", plain, .gz or .xz; or the word
-    installed-docs for the docstrings of installed Python packages."""
+    """Files or globs: text (a blank line between documents) or JSON-lines with a field "text", plain, .gz or .xz; or
+    the word installed-docs for the docstrings of installed Python packages."""
     output: str
     """Folder to write: DIR/train and DIR/validation."""
     vocab: str = ""
@@ -86,7 +86,9 @@ class Split:
 
 def _option_problems(options: Prepare) -> list[str]:
     rules = {
-        f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH <= options.length <= MAX_LENGTH,
+        f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
+        <= options.length
+        <= MAX_LENGTH,
         f"--max-blocks {options.max_blocks}: expected 1 to {MOST_BLOCKS}": not 1 <= options.max_blocks <= MOST_BLOCKS,
         f"--workers {options.workers}: expected 1 or more, or 0 for one a CPU": options.workers < 0,
         f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
@@ -94,8 +96,10 @@ def _option_problems(options: Prepare) -> list[str]:
         "--holdout and --validation are both given: keep one of them": bool(options.holdout and options.validation),
         "--vocab and --train-vocab are both given: keep one of them": bool(options.vocab and options.train_vocab),
         "no vocabulary: give --vocab FILE or --train-vocab SIZE": not options.vocab and not options.train_vocab,
-        f"--train-vocab {options.train_vocab}: expected 100 or more pieces": options.train_vocab and options.train_vocab < 100,
-        "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab and options.casing is not None,
+        f"--train-vocab {options.train_vocab}: expected 100 or more pieces": options.train_vocab
+        and options.train_vocab < 100,
+        "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab
+        and options.casing is not None,
     }
     return [message for message, broken in rules.items() if broken]
 
@@ -132,7 +136,9 @@ def _checked(options: Prepare) -> tuple[list[Split], Vocabulary | None]:
     every = round(1 / options.holdout) if options.holdout else 0
     splits = [Split("train", source, every=every, most=options.max_documents)]
     if every or held_out:
-        splits.append(Split("validation", held_out or source, every=every, most=0 if held_out else options.max_documents))
+        splits.append(
+            Split("validation", held_out or source, every=every, most=0 if held_out else options.max_documents)
+        )
     return splits, vocabulary
 
 
@@ -162,7 +168,10 @@ def _write(split: Split, folder: pathlib.Path, vocabulary: Vocabulary, options: 
             writer.add(row)
         writer.skipped = dict(skipped)
         if not writer.rows:
-            raise ValueError(f"the {split.name} split holds no text; give more documents" + (" or a larger --holdout" * bool(split.every)))
+            raise ValueError(
+                f"the {split.name} split holds no text; give more documents"
+                + (" or a larger --holdout" * bool(split.every))
+            )
     return writer.manifest
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.data.batch import FeedSpec
+from spanjax.data.batch import Batch, FeedSpec
 from spanjax.data.feed import open_feed
 from spanjax.data.rows import Rows, open_rows
 from spanjax.mean import Mean
@@ -47,16 +46,23 @@ class Session:
         make = state_factory(self.run.objective, self.run.encoder, self.optimizer, self.run.seed)
         return jax.jit(make, out_shardings=self.shardings)()
 
-    def feed(self, start: int) -> Iterator[dict[str, np.ndarray]]:
+    def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""
-        hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-        return open_feed(self.run.data.feed, self.rows, self.spec, start_step=start, **hosts)
+        return open_feed(
+            self.run.data.feed, self.rows, self.spec, start, host=jax.process_index(), hosts=jax.process_count()
+        )
 
-    def held_out_feed(self) -> Iterator[dict[str, np.ndarray]]:
+    def held_out_feed(self) -> Iterator[Batch]:
         """Every held-out row once, with the masks of epoch 0."""
         assert self.validation is not None
-        hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
-        return open_feed("numpy", self.validation, self.spec, start_step=0, held_out=True, **hosts)
+        return open_feed(
+            "numpy",
+            self.validation,
+            self.spec,
+            host=jax.process_index(),
+            hosts=jax.process_count(),
+            held_out=True,
+        )
 
     def evaluator(self) -> Any:
         """A function: parameters -> held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
@@ -118,7 +124,9 @@ def _row_problems(run: Run, rows: Rows, validation: Rows | None) -> list[str]:
     if not len(rows):
         found.append(f"data.rows {run.data.rows} holds no rows: prepare a larger text")
     if validation is not None and validation.length != rows.length:
-        found.append(f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike")
+        found.append(
+            f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike"
+        )
     if validation is not None and not len(validation):
         found.append(f"{run.data.rows}/validation holds no rows: hold out more of the text")
     if run.data.order == "by_length" and len(rows) < run.batch_size:
@@ -135,7 +143,9 @@ def _device_problems(run: Run, mesh: Mesh) -> list[str]:
             f" use a multiple of {parts}"
         ]
     if run.batch_size % processes:
-        return [f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"]
+        return [
+            f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"
+        ]
     return []
 
 

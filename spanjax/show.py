@@ -5,16 +5,16 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
+from spanjax.data.batch import Batch
 from spanjax.data.rows import slots_needed
 from spanjax.data.vocab import Vocabulary
 from spanjax.session import Session
 from spanjax.training.state import count_parameters
 
-HostBatch = Mapping[str, np.ndarray]
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def original_tokens(batch: HostBatch, row: int) -> np.ndarray:
+def original_tokens(batch: Batch, row: int) -> np.ndarray:
     """The row before masking: every used slot put back."""
     tokens_L = np.array(batch["tokens_BL"][row])
     used_K = batch["slot_weight_BK"][row] > 0
@@ -22,7 +22,7 @@ def original_tokens(batch: HostBatch, row: int) -> np.ndarray:
     return tokens_L
 
 
-def _spans(batch: HostBatch, row: int, last: int) -> list[tuple[int, int]]:
+def _spans(batch: Batch, row: int, last: int) -> list[tuple[int, int]]:
     """Maximal runs of masked positions up to `last`, as (first slot, number of slots)."""
     used = int(np.sum(batch["slot_weight_BK"][row] > 0))
     positions = batch["slot_position_BK"][row][:used]
@@ -31,7 +31,7 @@ def _spans(batch: HostBatch, row: int, last: int) -> list[tuple[int, int]]:
     return [(start, end - start) for start, end in zip(starts, ends, strict=True)]
 
 
-def masked_text(batch: HostBatch, row: int, vocabulary: Vocabulary) -> str:
+def masked_text(batch: Batch, row: int, vocabulary: Vocabulary) -> str:
     """The first block of a row: «masked span → what the model sees», |boundary tokens| between bars."""
     segments_L = np.asarray(batch["segments_BL"][row])
     last = int(np.flatnonzero(segments_L == 1)[-1])
@@ -59,7 +59,7 @@ def masked_text(batch: HostBatch, row: int, vocabulary: Vocabulary) -> str:
     return " ".join(part for part in [*pieces, vocabulary.decode(plain)] if part.strip())
 
 
-def filled_text(batch: HostBatch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
+def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
     """A sentence with its span blanked, the truth, and what every head fills in; the longest span of the first block."""
     last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
     spans = _spans(batch, row, last)
@@ -73,7 +73,9 @@ def filled_text(batch: HostBatch, row: int, guesses: Mapping[str, np.ndarray], v
     around = [vocabulary.decode(tokens[a:b].tolist()) for a, b in ((left, first), (first + count, right))]
     lines = [f"masked   … {around[0]} {blank} {around[1]} …"]
     lines += [f"truth    {vocabulary.decode(tokens[first : first + count].tolist())}"]
-    lines += [f"by {name:6s}{vocabulary.decode(ids[row, start : start + count].tolist())}" for name, ids in guesses.items()]
+    lines += [
+        f"by {name:6s}{vocabulary.decode(ids[row, start : start + count].tolist())}" for name, ids in guesses.items()
+    ]
     return lines
 
 
@@ -90,9 +92,10 @@ def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
     flops = run.objective.flops_per_row(run.encoder, rows.length, slots)
     used = float(np.mean(rows.lengths_N)) / rows.length
     state = sum(
-        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(session.abstract)
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(session.abstract)
     )
-    rates = [float(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39))) for i in range(40)]
+    rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
     device = mesh.devices.flat[0]
     memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
     return [

@@ -64,7 +64,7 @@ def _description(session: Any) -> dict[str, Any]:
     return {**describe(session.run), "rows_fingerprint": session.rows.manifest.fingerprint}
 
 
-def _meta(session: Any, description: dict[str, Any]) -> dict[str, Any]:
+def _meta(session: Any) -> dict[str, Any]:
     import base64
 
     from spanjax import __version__
@@ -72,7 +72,7 @@ def _meta(session: Any, description: dict[str, Any]) -> dict[str, Any]:
     files = session.rows.vocabulary.files()
     return {
         "spanjax": __version__,
-        "run": description,
+        "run": _description(session),
         "rows": dataclasses.asdict(session.rows.manifest),
         "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
     }
@@ -95,46 +95,33 @@ def _summary(session: Any, outcome: Any) -> list[str]:
                 f" {abs(entropy - value):.4f} {'below' if value < entropy else 'ABOVE'} it"
             )
     if jax.process_count() == 1:
-        batch = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
+        batch: Any = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
         guesses = session.predictor()(outcome.state.params, batch)
         lines += ["", *filled_text(batch, 0, guesses, session.rows.vocabulary)]
     return lines
 
 
-def train(command: Any) -> int:
-    """Runs one parsed command; returns the exit code."""
-    from spanjax.distributed import start
+def _next_commands(command: Any) -> list[str]:
+    folder = command.workdir
+    return [
+        "",
+        f"checkpoints and curves are in {folder}; to go on:",
+        f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
+        "  python -m spanjax.prepare --input 'your/text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows",
+        "  python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny",
+    ]
 
-    start()
-    import jax
 
+def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
+    """Runs the loop with every writer open; returns how it ended."""
     from spanjax.data.batch import batch_statistics
-    from spanjax.run import claim_workdir
-    from spanjax.session import open_session
-    from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import Loop, fit
-    from spanjax.training.metrics import JsonLines, TensorBoard, Terminal
+    from spanjax.training.metrics import JsonLines, TensorBoard
 
-    session = open_session(command.run)
-    if command.dry_run:
-        _dry_run(session)
-        return 0
-    if not command.workdir:
-        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    workdir, first = pathlib.Path(command.workdir), jax.process_index() == 0
-    description = _description(session)
-    claim_workdir(workdir, description)
-    run = session.run
-    checkpoints = Checkpoints(workdir, run.cadence.keep)
-    state = checkpoints.restore_newest(session.abstract)
-    resumed = state is not None
-    if state is None:
-        state = session.fresh_state()
-    begin = int(state.step)
-    terminal = Terminal(run.steps) if first else None
-    if terminal and resumed:
-        terminal.note(f"continuing {workdir} from step {begin:,}")
-    writers = (JsonLines(workdir / "metrics.jsonl", begin), TensorBoard(workdir / "tensorboard", begin)) if first else ()
+    run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
+    writers = ()
+    if terminal:
+        writers = (JsonLines(workdir / "metrics.jsonl", begin), TensorBoard(workdir / "tensorboard", begin))
     loop = Loop(
         mesh=session.mesh,
         steps=run.steps,
@@ -144,25 +131,52 @@ def train(command: Any) -> int:
         open_feed=session.feed,
         statistics=batch_statistics,
         checkpoints=checkpoints,
-        meta=_meta(session, description),
+        meta=_meta(session),
         writers=writers,
         terminal=terminal,
     )
     try:
-        outcome = fit(loop, state, begin)
-        checkpoints.close()
+        return fit(loop, state, begin)
     finally:
         for writer in (*writers, *([terminal] if terminal else [])):
             writer.close()
-    if outcome.interrupted:
-        if terminal:
-            terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
-        return EXIT_STOPPED
-    if terminal:
-        lines = _summary(session, outcome)
-        terminal.note("\n" + "\n".join(lines) + f"\n\ncheckpoints and curves are in {workdir}")
+
+
+def train(command: Any) -> int:
+    """Runs one parsed command; returns the exit code."""
+    from spanjax.distributed import start
+
+    start()
+    import jax
+
+    from spanjax.run import claim_workdir
+    from spanjax.session import open_session
+    from spanjax.training.checkpoint import Checkpoints
+    from spanjax.training.metrics import Terminal
+
+    session = open_session(command.run)
+    if command.dry_run:
+        _dry_run(session)
+        return 0
+    if not command.workdir:
+        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    workdir = pathlib.Path(command.workdir)
+    claim_workdir(workdir, _description(session))
+    terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
+    checkpoints = Checkpoints(workdir, session.run.cadence.keep)
+    state = checkpoints.restore_newest(session.abstract)
+    if state is None:
+        state = session.fresh_state()
+    elif terminal:
+        terminal.note(f"continuing {workdir} from step {int(state.step):,}")
+    outcome = _fit(command, session, checkpoints, state, terminal)
+    checkpoints.close()
+    if terminal and outcome.interrupted:
+        terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
+    elif terminal:
+        terminal.note("\n".join(["", *_summary(session, outcome), *_next_commands(command)]))
         (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
-    return 0
+    return EXIT_STOPPED if outcome.interrupted else 0
 
 
 def main(arguments: list[str] | None = None) -> int:

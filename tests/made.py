@@ -29,7 +29,9 @@ def made_documents(count: int, seed: int = 0) -> list[str]:
 def synthetic_batch(rows: int, length: int, slots: int, vocab: int, seed: int = 0) -> dict[str, np.ndarray]:
     """A batch by the contract: two blocks a row, three masked spans of random length, the rest padding."""
     rng = np.random.default_rng(seed)
-    batch = {name: np.zeros((rows, length), np.int32) for name in ("tokens_BL", "segments_BL", "positions_BL", "types_BL")}
+    batch: dict[str, np.ndarray] = {
+        name: np.zeros((rows, length), np.int32) for name in ("tokens_BL", "segments_BL", "positions_BL", "types_BL")
+    }
     names = ("position", "target", "weight", "left", "right", "offset", "boundary_weight")
     batch |= {f"slot_{n}_BK": np.zeros((rows, slots), np.float32 if "weight" in n else np.int32) for n in names}
     batch["row_B"] = np.arange(rows, dtype=np.int32)

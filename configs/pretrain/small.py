@@ -18,8 +18,8 @@ RUN = dataclasses.replace(
         initializer_std=0.0625,
         unroll=4,
     ),
-    optimizer=AdamW(learning_rate=1e-3, warmup_steps=500, weight_decay=0.01),
-    cadence=Cadence(log_every=20, eval_every=500, checkpoint_every=250),
-    steps=5000,
-    batch_size=32,
+    optimizer=AdamW(learning_rate=1e-3, warmup_steps=200, weight_decay=0.01),
+    cadence=Cadence(log_every=20, eval_every=400, checkpoint_every=200),
+    steps=2400,
+    batch_size=16,
 )

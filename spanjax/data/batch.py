@@ -59,7 +59,8 @@ def batch_spec(rows_per_batch: int, length: int, slots: int) -> dict[str, tuple[
 
 @dataclasses.dataclass(frozen=True)
 class FeedSpec:
-    """How rows become batches: everything that decides what global batch number `step` holds, but the rows themselves."""
+    """How rows become batches: everything that decides what global batch number `step` holds, but the rows
+    themselves."""
 
     seed: int
     """Every draw of order and masks hashes it."""
@@ -95,7 +96,8 @@ class RowKeys(typing.NamedTuple):
 def build_batch(
     rows: TokenRows, keys: RowKeys, spec: FeedSpec, specials: SpecialIds, unigram_V: np.ndarray, slots: int
 ) -> Batch:
-    """Masks rows and lays out their slots. The result of a row is a function of (spec, epoch, index) and the row alone."""
+    """Masks rows and lays out their slots. The result of a row is a function of (spec, epoch, index) and the row
+    alone."""
     mask_key, kind_key, random_key = (
         row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
         for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
@@ -120,8 +122,8 @@ def build_batch(
 def batch_statistics(batch: Batch) -> dict[str, float]:
     """Figures of a NumPy batch for logs.
 
-    fill: share of positions that are not padding. masked: masked tokens over text tokens ([CLS] and [SEP] of every block
-    are not text). span_tokens: mean length of the spans. row_spans: mean number of spans a row.
+    fill: share of positions that are not padding. masked: masked tokens over text tokens ([CLS] and [SEP] of every
+    block are not text). span_tokens: mean length of the spans. row_spans: mean number of spans a row.
     """
     used_BK = batch["slot_weight_BK"] > 0
     segments_BL = batch["segments_BL"]

@@ -52,7 +52,9 @@ class InstalledDocs:
         """Yields a document for every module or long class that has prose; ValueError where no package has any."""
         found = package_documents(self.packages)
         if not found:
-            raise ValueError(f"none of the packages {', '.join(self.packages)} has docstrings here; give text files instead")
+            raise ValueError(
+                f"none of the packages {', '.join(self.packages)} has docstrings here; give text files instead"
+            )
         yield from (Document(text, where) for text, where in found)
 
 
@@ -90,13 +92,15 @@ class _Trouble:
 
     def report(self, kind: str, line: int, message: str) -> None:
         if not self.skip_bad:
-            raise ValueError(f"{self.path}{f':{line}' if line else ''}: {message} (--skip-bad skips and counts such input)")
+            raise ValueError(
+                f"{self.path}{f':{line}' if line else ''}: {message} (--skip-bad skips and counts such input)"
+            )
         self.seen = True
         self.skipped[kind] += 1
 
 
 def find_files(patterns: Sequence[str]) -> tuple[pathlib.Path, ...]:
-    """Files that the paths or globs name, each once, sorted within a pattern; ValueError lists all that match nothing."""
+    """Files that paths or globs name, each once, sorted within a pattern; ValueError lists all that match nothing."""
     found: dict[pathlib.Path, None] = {}
     problems = []
     for pattern in patterns:
@@ -166,7 +170,9 @@ def _json_documents(lines: Iterator[tuple[int, str]], trouble: _Trouble) -> Iter
         text = fields.get("text") if isinstance(fields, dict) else None
         if not isinstance(text, str):
             what = f"the fields are {sorted(fields)}" if isinstance(fields, dict) else "not a JSON object"
-            trouble.report("lines without text", number, f'no field "text" with a string ({what}); rename the field of the text')
+            trouble.report(
+                "lines without text", number, f'no field "text" with a string ({what}); rename the field of the text'
+            )
         elif text.strip():
             yield Document(text, f"{trouble.path}:{number}")
         else:

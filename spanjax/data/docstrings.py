@@ -9,15 +9,21 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 
-PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "chex", "seqio", "tensorflow", "keras", "absl", "rich", "tyro")
-_SKIPPED_FOLDERS = frozenset("tests test testing _api _vendor vendored third_party compat api".split())  # copies, or little prose
-_LONG = 2_000  # characters of prose from which a class is a document of its own
-_HEADINGS = frozenset(
-    "parameters returns return yields raises args arguments attributes examples example notes note references see also "
-    "methods warnings warning other keyword raise usage defaults inputs outputs input output shape call todo".split()
+PACKAGES = ("numpy", "scipy", "jax", "flax", "optax", "orbax", "seqio", "tensorflow", "keras", "absl", "rich", "tyro")
+_SKIPPED_FOLDERS = frozenset(
+    {"tests", "test", "testing", "_api", "_vendor", "vendored", "third_party", "compat", "api", "keras"}
 )
+_LONG = 2_000  # characters of prose from which a class is a document of its own
+_HEADING_WORDS = """
+parameters returns return yields raises args arguments attributes examples example notes note references see also
+methods warnings warning other keyword raise usage defaults inputs outputs input output shape call todo
+"""
+_HEADINGS = frozenset(_HEADING_WORDS.split())
+_QUOTED = re.compile(rb'"""(.*?)"""', re.DOTALL)
 _UNDERLINE = re.compile(r"^\s*([=\-~^\"'*+#_.`])\1{2,}[\s=\-]*$")
-_CODE_START = re.compile(r"^\s*(>>>|\.\.\. |In \[\d|Out\[\d|\$ |%|@|import |from \w[\w.]* import |def |class |return\b|```|~~~|#)")
+_CODE_START = re.compile(
+    r"^\s*(>>>|\.\.\. |In \[\d|Out\[\d|\$ |%|@|import |from \w[\w.]* import |def |class |return\b|```|~~~|#)"
+)
 _FIELD = re.compile(r"^\s*[:*]{0,2}[\w.`*, \[\]()-]{1,60}\s*:(\s|$)")
 _ROLE = re.compile(r":[\w+:-]+:`~?\.?([^`<]*?)(?:\s*<[^`>]*>)?`")
 _LINK = re.compile(r"`([^`<]+?)\s*<[^`>]*>`_{0,2}|\[([^\]]+)\]\((?:https?:)?[^)]*\)")
@@ -46,10 +52,13 @@ def _is_prose(paragraph: str) -> bool:
 
 def _unwanted(line: str, following: str) -> bool:
     text = line.strip()
+    if not text:
+        return True
+    if text[0].isalnum() and " " in text and len(text) > 40 and following.strip()[:1].isalnum():
+        return False
     heading = text.rstrip(":").lower()
     return (
-        not text
-        or text.startswith(("..", "|", "+-"))
+        text.startswith(("..", "|", "+-"))
         or bool(_UNDERLINE.match(line))
         or bool(_UNDERLINE.match(following) and len(following.strip()) >= 3)
         or (len(heading.split()) <= 2 and all(word in _HEADINGS for word in heading.split()))
@@ -57,8 +66,11 @@ def _unwanted(line: str, following: str) -> bool:
 
 
 def _field_text(line: str) -> str:
-    """What "name: description" says after the name."""
-    return line[found.end() :].strip() if (found := _FIELD.match(line)) else line.strip()
+    """What "name: description" says after the name; nothing of NumPy's "name : type"."""
+    found = _FIELD.match(line)
+    if found is None:
+        return line.strip()
+    return "" if found.group().rstrip().endswith(" :") else line[found.end() :].strip()
 
 
 def prose(docstring: str) -> list[str]:
@@ -76,7 +88,7 @@ def prose(docstring: str) -> list[str]:
             paragraphs.append(_markup(" ".join(gathered)))
             gathered.clear()
 
-    last_indent = 0
+    last_indent, item = 0, False
     for number, line in enumerate(lines):
         following = lines[number + 1] if number + 1 < len(lines) else ""
         indent = len(line) - len(line.lstrip())
@@ -99,8 +111,10 @@ def prose(docstring: str) -> list[str]:
             code_indent = indent if line.strip().startswith("..") else None
         else:
             code_indent = None
-            if indent != last_indent or _BULLET.match(line.strip()) or _FIELD.match(line):
+            starts_item = bool(_BULLET.match(line.strip()) or _FIELD.match(line))
+            if starts_item or indent < last_indent or (indent > last_indent and not item):
                 close()
+            item = starts_item
             gathered.append(_BULLET.sub("", _field_text(line)))
             if line.rstrip().endswith("::"):
                 gathered[-1] = gathered[-1].rstrip(":") + ":"
@@ -130,7 +144,13 @@ def _module_documents(tree: ast.Module, name: str, seen: set[str]) -> Iterator[t
     rest_line = 1
     for child in [tree, *tree.body]:
         own = _docstrings(child, getattr(child, "lineno", 1))
-        found = [next(own)] if child is tree and ast.get_docstring(tree, clean=False) else [] if child is tree else list(own)
+        found = (
+            [next(own)]
+            if child is tree and ast.get_docstring(tree, clean=False)
+            else []
+            if child is tree
+            else list(own)
+        )
         paragraphs = [text for _, docstring in found for text in prose(docstring)]
         new = [text for text in dict.fromkeys(paragraphs) if text not in seen]
         seen.update(new)
@@ -145,9 +165,9 @@ def _module_documents(tree: ast.Module, name: str, seen: set[str]) -> Iterator[t
 
 @functools.lru_cache(maxsize=2)
 def package_documents(packages: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """(prose, "package/module.py:line") of every module or long class of the packages that are installed, in a fixed order.
+    """(prose, "package/module.py:line") of every module or long class of the installed ones of `packages`.
 
-    No paragraph comes twice. The order depends only on the packages' versions.
+    No paragraph comes twice. The order is fixed for given versions.
     """
     seen: set[str] = set()
     documents: list[tuple[str, str]] = []
@@ -158,10 +178,14 @@ def package_documents(packages: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
             for path in sorted(root.rglob("*.py")):
                 if not _SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts) or path.name.endswith("_test.py"):
                     continue
+                source = path.read_bytes()
+                quoted = sum(map(len, _QUOTED.findall(source)))
+                if quoted < max(1_000, 0.2 * len(source)):
+                    continue  # mostly code: much to parse, little to read
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # invalid escapes in other people's source
                     try:
-                        tree = ast.parse(path.read_bytes())
+                        tree = ast.parse(source)
                     except (SyntaxError, ValueError):
                         continue
                 documents += _module_documents(tree, path.relative_to(root.parent).as_posix(), seen)

@@ -1,7 +1,8 @@
 """Batches from a seqio Task on tf.data: one Python call a batch fetches rows, all masking is in the graph.
 
-The Task's elements are whole host batches and its source is the step number, so the state of the pipeline is that number:
-starting at step s is the stream from step s on. Open a feed with `open_feed`; `numpy` is the kind that needs no TensorFlow.
+The Task's elements are whole host batches and its source is the step number, so the state of the pipeline is that
+number: starting at step s is the stream from step s on. Open a feed with `open_feed`; `numpy` is the kind that needs no
+TensorFlow.
 
 Shapes: B rows of this host, L positions, K slots a row.
 """
@@ -14,7 +15,7 @@ import numpy as np
 
 from spanjax.data.batch import Batch, FeedSpec, batch_spec
 from spanjax.data.numpy_feed import numpy_feed
-from spanjax.data.rows import Rows
+from spanjax.data.rows import RowBatch, Rows
 from spanjax.data.share import HostShare
 
 Kind = Literal["tf", "numpy"]
@@ -32,8 +33,8 @@ def open_feed(
 ) -> Generator[Batch]:
     """This host's part of global batches start_step, start_step + 1, ... as NumPy arrays; `close()` it when done.
 
-    With `held_out` the rows come once, in stored order, with the masks of epoch 0. Raises ValueError at once for an unknown
-    kind and for settings that do not fit the rows or the hosts.
+    With `held_out` the rows come once, in stored order, with the masks of epoch 0. Raises ValueError at once for an
+    unknown kind and for settings that do not fit the rows or the hosts.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"feed kind is {kind!r}: expected one of {get_args(Kind)}")
@@ -70,8 +71,8 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
         for name, (shape, dtype) in shapes.items()
     }
 
-    def source(split: str, shuffle_files: bool) -> Any:
-        del split, shuffle_files
+    def source(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
+        del split, shuffle_files, seed
         first, end = (steps.start, steps.stop) if isinstance(steps, range) else (next(steps), np.iinfo(np.int64).max)
         return tf.data.Dataset.range(first, end).map(lambda step: {"step": step})
 
@@ -119,7 +120,7 @@ def mask_rows(share: HostShare) -> Callable[[Any], Any]:
     shapes = batch_spec(share.size, share.rows.length, share.slots)
 
     def element(example: dict[str, Any]) -> dict[str, Any]:
-        rows = masking_tf.Rows(example["tokens_BL"], example["segments_BL"], example["word_starts_BL"])
+        rows = RowBatch(example["tokens_BL"], example["segments_BL"], example["word_starts_BL"])
         keys = (example["epoch_B"], example["index_B"], example["row_B"])
         batch = masking_tf.build_batch(rows, keys, share.spec, specials, unigram_V, share.slots)
         return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in batch.items()}

@@ -1,7 +1,8 @@
-"""Random numbers without a stream: a 64-bit hash of a key and a counter (the finaliser of SplitMix64, Steele et al. 2014).
+"""Random numbers without a stream: a 64-bit hash of a key and a counter (the finaliser of SplitMix64, Steele et al.
+2014).
 
-A draw depends on what it is for (seed, purpose, epoch, row, counter) and on nothing that was drawn before it, so any host can
-draw any row's numbers in any order. `masking_tf` has the same functions in a graph; both give the same bits.
+A draw depends on what it is for (seed, purpose, epoch, row, counter) and on nothing that was drawn before it, so any
+host can draw any row's numbers in any order. `hashing_tf` has the same functions in a graph; both give the same bits.
 """
 
 import enum
@@ -18,7 +19,8 @@ Unsigned = npt.NDArray[np.uint64]
 
 
 class Purpose(enum.IntEnum):
-    """What a draw is for; draws for different purposes are independent. Never renumber: masks and order would change."""
+    """What a draw is for; draws for different purposes are independent. Never renumber: masks and order would
+    change."""
 
     ORDER = 1
     MASK = 2

@@ -1,10 +1,11 @@
-"""Which tokens are masked: policies, and the geometric spans of SpanBERT (Joshi et al. 2020, section 3.1), batched in NumPy.
+"""Which tokens are masked: policies, and the geometric spans of SpanBERT (Joshi et al. 2020, section 3.1), batched in
+NumPy.
 
-A policy answers one question, `token_mask`; all that follows from the mask (spans, replacement, slots) is in `slots`. The
-same functions in a TensorFlow graph are in `masking_tf`, equal bit for bit.
+A policy answers one question, `token_mask`; all that follows from the mask (spans, replacement, slots) is in `slots`.
+The same functions in a TensorFlow graph are in `masking_tf`, equal bit for bit.
 
-Shapes: B rows, L positions; W words and M blocks of the whole batch, laid flat in the order of the rows; A blocks that are
-still drawing, R rounds, S words a span may have.
+Shapes: B rows, L positions; W words and M blocks of the whole batch, laid flat in the order of the rows; A blocks that
+are still drawing, R rounds, S words a span may have.
 """
 
 import abc
@@ -56,7 +57,8 @@ def refuse(what: str, problems: Mapping[str, bool]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a masked token: [MASK], a token drawn from the corpus unigram distribution, or itself (D13)."""
+    """What stands in the place of a masked token: [MASK], a token drawn from the corpus unigram distribution, or itself
+    (D13)."""
 
     mask: float = 0.8
     """Probability of [MASK]."""
@@ -83,8 +85,8 @@ class Boundaries:
     """Which masked tokens have the two boundary tokens that the span boundary objective reads (D5)."""
 
     specials: bool = True
-    """Whether [CLS] or [SEP] may be a boundary: the paper has every masked token in the loss, the released code drops spans at a
-    block's edge."""
+    """Whether [CLS] or [SEP] may be a boundary: the paper has every masked token in the loss, the released code drops
+    spans at a block's edge."""
     max_offset: int = 15
     """Tokens at this offset and further inside their span have no boundary."""
 
@@ -94,7 +96,8 @@ class Boundaries:
 
 @dataclasses.dataclass(frozen=True)
 class MaskingPolicy(abc.ABC):
-    """Chooses tokens to predict. A new policy is one more frozen dataclass with a `token_mask`, and its twin in `masking_tf`."""
+    """Chooses tokens to predict. A new policy is one more frozen dataclass with a `token_mask`, and its twin in
+    `masking_tf`."""
 
     rate: float = 0.15
     """Share of every block's text tokens that is masked, rounded up."""
@@ -110,7 +113,8 @@ class MaskingPolicy(abc.ABC):
 
     @abc.abstractmethod
     def token_mask(self, rows: TokenRows, specials: SpecialIds, key_B: Unsigned) -> Booleans:
-        """True where a token is to be predicted [B, L]: at most ceil(rate * n) of a block's n text tokens, never a special.
+        """True where a token is to be predicted [B, L]: at most ceil(rate * n) of a block's n text tokens, never a
+        special.
 
         The mask of a row depends on that row and its key alone, not on the rest of the batch.
         """
@@ -131,7 +135,8 @@ class GeometricSpans(MaskingPolicy):
 
     @classmethod
     def as_released(cls) -> "GeometricSpans":
-        """What facebookresearch/SpanBERT's code does (D2, D3); it goes with Boundaries(specials=False, max_offset=15)."""
+        """What facebookresearch/SpanBERT's code does (D2, D3); it goes with Boundaries(specials=False,
+        max_offset=15)."""
         return cls(starts="pieces", cut="exact")
 
     def problems(self) -> dict[str, bool]:
@@ -144,12 +149,14 @@ class GeometricSpans(MaskingPolicy):
         }
 
     def length_distribution(self) -> npt.NDArray[np.float64]:
-        """Probability of 1, 2, ... max_words words: p (1-p)^(i-1), renormalised; mean 3.797098 for p = .2 and 10 words."""
+        """Probability of 1, 2, ... max_words words: p (1-p)^(i-1), renormalised; mean 3.797098 for p = .2 and 10
+        words."""
         weights = self.p * (1 - self.p) ** np.arange(self.max_words)
         return weights / weights.sum()
 
     def length_steps(self) -> npt.NDArray[np.float64]:
-        """The distribution function at 1 ... max_words words; u in [0, 1) draws 1 + the number of steps that are <= u."""
+        """The distribution function at 1 ... max_words words; u in [0, 1) draws 1 + the number of steps that are <=
+        u."""
         steps = np.cumsum(self.length_distribution())
         steps[-1] = 1.0
         return steps
@@ -177,8 +184,8 @@ class Text(NamedTuple):
 def find_words(rows: TokenRows, specials: SpecialIds) -> Text:
     """The words and blocks of a batch.
 
-    [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, pieces_W 2 1 1, first_M 1 6, tokens_M 3 1, first_word_M 0 2,
-    words_M 2 1. What begins a block begins a word.
+    [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, pieces_W 2 1 1, first_M 1 6, tokens_M 3 1, first_word_M 0
+    2, words_M 2 1. What begins a block begins a word.
     """
     length = rows.tokens_BL.shape[1]
     segments_BL = rows.segments_BL
@@ -202,8 +209,8 @@ def find_words(rows: TokenRows, specials: SpecialIds) -> Text:
 def draw_spans(policy: GeometricSpans, text: Text, key_M: Unsigned) -> Integers:
     """The number of leading masked pieces of every word [W].
 
-    All blocks run their rounds together. What the rounds try does not depend on what was masked before, so it is drawn for
-    several rounds at once; blocks that are finished are dropped in between.
+    All blocks run their rounds together. What the rounds try does not depend on what was masked before, so it is drawn
+    for several rounds at once; blocks that are finished are dropped in between.
     """
     free_W = np.concatenate([text.pieces_W, np.zeros(policy.max_words, dtype=np.int64)])
     left_M = np.ceil(policy.rate * text.tokens_M).astype(np.int64)
@@ -261,17 +268,16 @@ def mask_spans(
     tried_AS = (more_S < words_A[:, None]) & (free_AS[:, :1] == whole_A[:, None])
     cost_AS = np.where(tried_AS, free_AS, 0)
     over_AS = np.cumsum(cost_AS, axis=1) - left_A[:, None]
-    if policy.cut == "words":
-        taken_AS = np.where(over_AS <= 0, cost_AS, 0)
-    else:
-        taken_AS = np.clip(cost_AS - over_AS, 0, cost_AS)
+    whole = policy.cut == "words"
+    taken_AS = np.where(over_AS <= 0, cost_AS, 0) if whole else np.clip(cost_AS - over_AS, 0, cost_AS)
     changed_AS = taken_AS > 0
     free_W[word_AS[changed_AS]] -= taken_AS[changed_AS]
     return left_A - taken_AS.sum(axis=1)
 
 
 def leading_pieces(first_W: Integers, masked_W: Integers, shape: tuple[int, ...]) -> Booleans:
-    """A token mask from the number of leading masked pieces of every word: words at 1 and 3 with 1 and 2 mask 1, 3, 4."""
+    """A token mask from the number of leading masked pieces of every word: words at 1 and 3 with 1 and 2 mask 1, 3,
+    4."""
     word_X = np.flatnonzero(masked_W)
     edges = np.zeros(shape[0] * shape[1] + 1, dtype=np.int8)
     edges[first_W[word_X]] += 1

@@ -1,6 +1,6 @@
-"""`hashing`, `masking` and `slots` once more as TensorFlow graph functions on batches, equal to the NumPy ones bit for bit.
+"""`masking` and `slots` once more as TensorFlow graph functions on batches, equal to the NumPy ones bit for bit.
 
-Function by function the same names and the same arithmetic; the docstrings are there. Imported only by `feed`, inside functions.
+Function by function the same names and the same arithmetic; the docstrings are there. Only `feed` imports it, lazily.
 
 Shapes: as in `masking` and `slots`.
 """
@@ -12,45 +12,12 @@ import numpy as np
 import tensorflow as tf
 
 from spanjax.data.batch import Batch, FeedSpec
-from spanjax.data.hashing import FIRST, GAMMA, SECOND, UNIT, Purpose
+from spanjax.data.hashing import Purpose
+from spanjax.data.hashing_tf import fold, row_keys, uniform
 from spanjax.data.masking import ROUNDS_AT_ONCE, Boundaries, GeometricSpans, MaskingPolicy, Replacement, SpecialIds
+from spanjax.data.rows import RowBatch
 
 Tensor = Any
-
-
-def uint64(value: int) -> Tensor:
-    """A scalar constant."""
-    return tf.constant(value, dtype=tf.uint64)
-
-
-def mix(z: Tensor) -> Tensor:
-    """`hashing.mix`."""
-    z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, uint64(30))) * uint64(FIRST)
-    z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, uint64(27))) * uint64(SECOND)
-    return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, uint64(31)))
-
-
-def fold(key: Tensor, value: Tensor) -> Tensor:
-    """`hashing.fold`."""
-    return mix(tf.cast(key, tf.uint64) + (tf.cast(value, tf.uint64) + uint64(1)) * uint64(GAMMA))
-
-
-def uniform(bits: Tensor) -> Tensor:
-    """`hashing.uniform`; 53 bits fit an int64, from which the cast is exact."""
-    return tf.cast(tf.cast(tf.bitwise.right_shift(bits, uint64(11)), tf.int64), tf.float64) * UNIT
-
-
-def row_keys(seed: int, purpose: Purpose, epoch_B: Tensor, index_B: Tensor) -> Tensor:
-    """`hashing.row_keys`."""
-    return fold(fold(fold(uint64(seed), uint64(int(purpose))), epoch_B), index_B)
-
-
-class Rows(NamedTuple):
-    """`rows.RowBatch` as tensors."""
-
-    tokens_BL: Tensor
-    segments_BL: Tensor
-    word_starts_BL: Tensor
 
 
 class Text(NamedTuple):
@@ -85,15 +52,15 @@ def differences(first: Tensor, end: Tensor) -> Tensor:
     return tf.concat([first[1:], tf.reshape(end, [1])], axis=0) - first
 
 
-def find_words(rows: Rows, specials: SpecialIds) -> Text:
+def find_words(rows: RowBatch, specials: SpecialIds) -> Text:
     """`masking.find_words`."""
     segments_BL = rows.segments_BL
     text_BL = (segments_BL > 0) & (rows.tokens_BL != specials.cls) & (rows.tokens_BL != specials.sep)
     joined_BL = text_BL[:, 1:] & text_BL[:, :-1] & (segments_BL[:, 1:] == segments_BL[:, :-1])
-    none_B1 = tf.zeros_like(text_BL[:, :1])
-    begins_BL = text_BL & ~tf.concat([none_B1, joined_BL], axis=1)
+    apart_BL, any_B1 = tf.logical_not(joined_BL), tf.ones_like(text_BL[:, :1])
+    begins_BL = text_BL & tf.concat([any_B1, apart_BL], axis=1)
     first_W = true_places(begins_BL | (text_BL & rows.word_starts_BL))
-    first_M, end_M = true_places(begins_BL), true_places(text_BL & ~tf.concat([joined_BL, none_B1], axis=1)) + 1
+    first_M, end_M = true_places(begins_BL), true_places(text_BL & tf.concat([apart_BL, any_B1], axis=1)) + 1
     first_word_M = tf.searchsorted(first_W, first_M)
     words_M = differences(first_word_M, tf.size(first_W))
     last_word_M = first_word_M + words_M - 1
@@ -106,7 +73,7 @@ def find_words(rows: Rows, specials: SpecialIds) -> Text:
 
 
 @functools.singledispatch
-def token_mask(policy: MaskingPolicy, rows: Rows, specials: SpecialIds, key_B: Tensor) -> Tensor:
+def token_mask(policy: MaskingPolicy, rows: RowBatch, specials: SpecialIds, key_B: Tensor) -> Tensor:
     """`MaskingPolicy.token_mask`; every policy registers its twin here."""
     del rows, specials, key_B
     raise ValueError(
@@ -116,7 +83,7 @@ def token_mask(policy: MaskingPolicy, rows: Rows, specials: SpecialIds, key_B: T
 
 
 @token_mask.register
-def _(policy: GeometricSpans, rows: Rows, specials: SpecialIds, key_B: Tensor) -> Tensor:
+def _(policy: GeometricSpans, rows: RowBatch, specials: SpecialIds, key_B: Tensor) -> Tensor:
     text = find_words(rows, specials)
     masked_W = draw_spans(policy, text, fold(tf.gather(key_B, text.row_M), text.number_M))
     return leading_pieces(text.first_W, masked_W, tf.shape(rows.tokens_BL))
@@ -202,10 +169,11 @@ def leading_pieces(first_W: Tensor, masked_W: Tensor, shape: Tensor) -> Tensor:
     """`masking.leading_pieces`."""
     word_X = true_places(masked_W > 0)
     first_X = tf.gather(first_W, word_X)
+    first_X += first_X // shape[1]  # rows of L + 1, so that a word's end is in its row
     place = tf.concat([first_X, first_X + tf.gather(masked_W, word_X)], axis=0)
     change = tf.concat([tf.ones_like(first_X), -tf.ones_like(first_X)], axis=0)
-    edges = tf.scatter_nd(place[:, None], change, [shape[0] * shape[1] + 1])
-    return tf.reshape(tf.cumsum(edges)[:-1], shape) > 0
+    edges = tf.reshape(tf.scatter_nd(place[:, None], change, [shape[0] * (shape[1] + 1)]), [shape[0], shape[1] + 1])
+    return tf.cumsum(edges, axis=1)[:, :-1] > 0
 
 
 def find_spans(mask_BL: Tensor, segments_BL: Tensor, slots: int) -> Masked:
@@ -216,7 +184,7 @@ def find_spans(mask_BL: Tensor, segments_BL: Tensor, slots: int) -> Masked:
     row_X, position_X = tf.cast(index_X2[:, 0], tf.int32), tf.cast(index_X2[:, 1], tf.int32)
     segment_X = tf.gather_nd(segments_BL, index_X2)
     joined_X = (position_X[1:] - position_X[:-1] == 1) & (segment_X[1:] == segment_X[:-1]) & (row_X[1:] == row_X[:-1])
-    begins_X = tf.concat([tf.ones_like(position_X[:1], tf.bool), ~joined_X], axis=0)
+    begins_X = tf.concat([tf.ones_like(position_X[:1], tf.bool), tf.logical_not(joined_X)], axis=0)
     span_X = tf.cumsum(tf.cast(begins_X, tf.int32)) - 1
     first = true_places(begins_X)
     last = first + differences(first, tf.size(row_X)) - 1
@@ -245,24 +213,22 @@ def replaced_tokens(
     keys: tuple[Tensor, Tensor],
 ) -> Tensor:
     """`slots.replaced_tokens`."""
-    kind_B1, random_B1 = keys[0][:, None], keys[1][:, None]
+    kind_B, random_B = keys
     place_BK = masked.first_BK if replacement.unit == "span" else masked.position_BK
-    kind_BK = uniform(fold(kind_B1, place_BK))
-    point_BK = tf.cast(
-        tf.floor(uniform(fold(random_B1, masked.position_BK)) * float(cumulative_V[-1])), tf.int64
-    )
-    random_BK = searched(tf.constant(cumulative_V), point_BK)
+    kind_BK = uniform(fold(kind_B[:, None], place_BK))
     original_BK = tf.gather(tokens_BL, masked.position_BK, batch_dims=1)
-    other_BK = tf.where(kind_BK < replacement.mask + replacement.random, random_BK, original_BK)
-    seen_BK = tf.where(kind_BK < replacement.mask, tf.constant(mask_id), other_BK)
+    seen_BK = tf.where(kind_BK < replacement.mask, tf.constant(mask_id), original_BK)
+    random_BK = (kind_BK >= replacement.mask) & (kind_BK < replacement.mask + replacement.random)
+    drawn = tf.where(random_BK & masked.used_BK)
+    hashed = fold(tf.gather(random_B, drawn[:, 0]), tf.gather_nd(masked.position_BK, drawn))
+    point = tf.cast(tf.floor(uniform(hashed) * float(cumulative_V[-1])), tf.int64)
+    seen_BK = tf.tensor_scatter_nd_update(seen_BK, drawn, searched(tf.constant(cumulative_V), point))
     change_BK = (seen_BK - original_BK) * tf.cast(masked.used_BK, tf.int32)
     row_BK = tf.broadcast_to(tf.range(tf.shape(tokens_BL)[0])[:, None], tf.shape(change_BK))
     return tf.tensor_scatter_nd_add(tokens_BL, tf.stack([row_BK, masked.position_BK], axis=-1), change_BK)
 
 
-def slot_arrays(
-    tokens_BL: Tensor, masked: Masked, boundaries: Boundaries, specials: SpecialIds
-) -> dict[str, Tensor]:
+def slot_arrays(tokens_BL: Tensor, masked: Masked, boundaries: Boundaries, specials: SpecialIds) -> dict[str, Tensor]:
     """`slots.slot_arrays`."""
     used_BK = tf.cast(masked.used_BK, tf.int32)
     left_BK, right_BK = (masked.first_BK - 1) * used_BK, (masked.last_BK + 1) * used_BK
@@ -285,7 +251,8 @@ def slot_arrays(
 
 
 def restarted_positions(segments_BL: Tensor) -> Tensor:
-    """`slots.restarted_positions`: the first position of a segment is the sum of the steps from one first to the next."""
+    """`slots.restarted_positions`: the first position of a segment is the sum of the steps from one first to the
+    next."""
     shape = tf.shape(segments_BL)
     changed_BL = segments_BL[:, 1:] != segments_BL[:, :-1]
     index_X2 = tf.where(tf.concat([tf.zeros_like(changed_BL[:, :1]), changed_BL], axis=1))
@@ -297,7 +264,7 @@ def restarted_positions(segments_BL: Tensor) -> Tensor:
 
 
 def build_batch(
-    rows: Rows,
+    rows: RowBatch,
     keys: tuple[Tensor, Tensor, Tensor],
     spec: FeedSpec,
     specials: SpecialIds,

@@ -28,7 +28,8 @@ def numpy_feed(
 
 
 def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
-    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised where its item would be."""
+    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised where its item would
+    be."""
     ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
     stop = threading.Event()
 

@@ -1,7 +1,7 @@
 """Which rows make up global batch number `step`: a stateless function, so the data state of a run is one integer.
 
-Epoch e is a keyed permutation of range(rows): a Feistel network over the next power of four (Luby and Rackoff 1988) in which
-numbers outside the range walk on along their cycle until they are inside (Black and Rogaway 2002).
+Epoch e is a keyed permutation of range(rows): a Feistel network over the next power of four (Luby and Rackoff 1988) in
+which numbers outside the range walk on along their cycle until they are inside (Black and Rogaway 2002).
 
 Shapes: B places in the global batch, N rows, C batches of one epoch.
 """
@@ -16,8 +16,8 @@ from spanjax.data.hashing import Purpose, Unsigned, fold
 ROUNDS = 8
 
 Order = Literal["uniform", "by_length"]
-"""uniform: a batch is a uniform sample of rows (SpanBERT, appendix A). by_length: batches are made once, of rows of similar
-length, and an epoch permutes the batches (what the released code does, D11)."""
+"""uniform: a batch is a uniform sample of rows (SpanBERT, appendix A). by_length: batches are made once, of rows of
+similar length, and an epoch permutes the batches (what the released code does, D11)."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -50,8 +50,8 @@ def global_rows(
 
     Without `sorted_N` the batch is places step*B ... step*B+B-1 of the endless sequence of epochs, and may straddle
     epochs: with 4 rows and B = 6, steps 0 and 1 are each row three times, epochs 0 0 0 0 1 1 | 1 1 2 2 2 2. With
-    `sorted_N` (from `sorted_by_length`) it is one of the N // B batches of consecutive sorted rows, in an order drawn every
-    epoch; the rows left over are never used. Time is that of one batch, at any step.
+    `sorted_N` (from `sorted_by_length`) it is one of the N // B batches of consecutive sorted rows, in an order drawn
+    every epoch; the rows left over are never used. Time is that of one batch, at any step.
     """
     key = fold(seed, int(Purpose.ORDER))
     if sorted_N is None:

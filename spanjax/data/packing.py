@@ -1,8 +1,8 @@
 """Documents -> blocks of whole sentences -> rows of blocks. Pure functions of token ids, the same whatever runs them.
 
-A block is text of one document, at most L - 2 tokens, and becomes [CLS] text [SEP]. As in SpanBERT (Joshi et al., 2020, section
-4.1) a block takes whole sentences while they fit; unlike the released code nothing is dropped: an over-long sentence is cut
-into pieces, and the last sentence and the last document count as any other. Several blocks then share a row (best fit).
+A block is text of one document, at most L - 2 tokens, and becomes [CLS] text [SEP]. As in SpanBERT (Joshi et al., 2020,
+section 4.1) a block takes whole sentences while they fit; unlike the released code nothing is dropped: an over-long
+sentence is cut, and the last sentence and the last document count as any other. Several blocks then share a row.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import numpy as np
 
 MOST_BLOCKS = 127  # a row stores the number of its block in seven bits
 MIN_LENGTH, MAX_LENGTH = 8, 65_535
-_WINDOW = 1024  # open rows
+_GATHERED, _OPEN = 4096, 1024  # blocks placed at a time; rows left open for the next ones
 
 
 def split_sentence(ids: np.ndarray, word_starts_V: np.ndarray, limit: int) -> list[np.ndarray]:
-    """Cuts a sentence into parts of at most `limit` tokens, before a word where a word begins in reach, else anywhere."""
+    """Cuts a sentence into parts of at most `limit` tokens, before a word where one begins in reach, else anywhere."""
     parts = []
     while len(ids) > limit:
         starts = np.flatnonzero(word_starts_V[ids[1 : limit + 1]])
@@ -44,9 +44,11 @@ def make_blocks(sentences: Sequence[np.ndarray], word_starts_V: np.ndarray, limi
 
 
 class Packer:
-    """Puts blocks into rows of `length` positions: best fit over at most 1024 open rows, the fullest is closed first.
+    """Puts blocks into rows of `length` positions.
 
-    Deterministic in the order of the blocks. `most_blocks` 1 gives every block a row of its own.
+    Blocks are gathered 4096 at a time and placed from the longest to the shortest, each into the fullest row that has
+    room (best fit decreasing); of more than 1024 open rows the fullest is closed. The same blocks give the same rows.
+    `most_blocks` 1 gives every block a row of its own, in their order.
     """
 
     def __init__(self, length: int, most_blocks: int):
@@ -59,35 +61,48 @@ class Packer:
         if problems:
             raise ValueError("\n".join(problems))
         self.length, self.most_blocks = length, most_blocks
+        self._gathered: list[np.ndarray] = []
         self._by_space: list[list[list[np.ndarray]]] = [[] for _ in range(length + 1)]
         self._spaces = 0  # bit s is set where an open row has s free positions
         self._open = 0
 
     def add(self, block: np.ndarray) -> list[list[np.ndarray]]:
         """Takes a block of 1 ... L - 2 text tokens; returns the rows that are finished now (lists of blocks)."""
-        need = len(block) + 2
-        if not 3 <= need <= self.length:
-            raise ValueError(f"a block of {len(block)} tokens: expected 1 to {self.length - 2} for rows of {self.length}")
-        fitting = self._spaces >> need
-        if fitting:
-            space = need + (fitting & -fitting).bit_length() - 1
-            row = self._take(space)
-        else:
-            space, row = self.length, []
-        row.append(block)
-        if space - need < 3 or len(row) >= self.most_blocks:
-            return [row]
-        self._put(space - need, row)
-        if self._open <= _WINDOW:
-            return []
-        return [self._take((self._spaces & -self._spaces).bit_length() - 1)]
+        if not 1 <= len(block) <= self.length - 2:
+            raise ValueError(
+                f"a block of {len(block)} tokens: expected 1 to {self.length - 2} for rows of {self.length}"
+            )
+        if self.most_blocks == 1:
+            return [[block]]
+        self._gathered.append(block)
+        return self._place_gathered() if len(self._gathered) >= _GATHERED else []
 
     def finish(self) -> list[list[np.ndarray]]:
-        """The rows that are still open."""
-        rows = [row for rows in self._by_space for row in rows]
-        self._by_space = [[] for _ in range(self.length + 1)]
-        self._spaces = self._open = 0
-        return rows
+        """All rows that are not yet returned."""
+        finished = self._place_gathered()
+        while self._open:
+            finished.append(self._take_fullest())
+        return finished
+
+    def _place_gathered(self) -> list[list[np.ndarray]]:
+        finished = []
+        for block in sorted(self._gathered, key=len, reverse=True):  # a stable sort: ties keep their order
+            need = len(block) + 2
+            fitting = self._spaces >> need
+            space = need + (fitting & -fitting).bit_length() - 1 if fitting else self.length
+            row = self._take(space) if fitting else []
+            row.append(block)
+            if space - need < 3 or len(row) >= self.most_blocks:
+                finished.append(row)
+                continue
+            self._put(space - need, row)
+        self._gathered = []
+        while self._open > _OPEN:
+            finished.append(self._take_fullest())
+        return finished
+
+    def _take_fullest(self) -> list[np.ndarray]:
+        return self._take((self._spaces & -self._spaces).bit_length() - 1)
 
     def _put(self, space: int, row: list[np.ndarray]) -> None:
         self._by_space[space].append(row)

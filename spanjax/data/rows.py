@@ -1,14 +1,13 @@
 """Packed rows on disk: written once, read by index through memory maps.
 
-A row is a record of fixed size: tokens uint16[L] (uint32 from 65,537 ids on), then marks uint8[L]: the number of the block in the
-low seven bits (0 is padding), word start in the high bit. Legend: N rows, B rows of a batch, L positions, V ids.
+A row is a record of fixed size: tokens uint16[L] (uint32 from 65,537 ids on), then marks uint8[L]: the number of the
+block in the low seven bits (0 is padding), word start in the high bit.
+Legend: N rows, B rows of a batch, L positions, V ids.
 """
 
 import dataclasses
-import fractions
 import hashlib
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
@@ -16,11 +15,13 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from spanjax import __version__
+from spanjax.data.manifest import FORMAT, Manifest, Shard, slots_needed
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 from spanjax.data.staging import finished_folder
 from spanjax.data.vocab import Vocabulary, load_vocabulary, save_vocabulary
 
-FORMAT = 1
+__all__ = ["Manifest", "RowBatch", "Rows", "RowsWriter", "open_rows", "slots_needed"]
+
 _SHARD_BYTES = 64 * 2**20
 _MANIFEST, _VOCABULARY, _UNIGRAM, _LENGTHS = "manifest.json", "vocabulary", "unigram.npy", "lengths.npy"
 _WORD_START, _BLOCK = np.uint8(0x80), np.uint8(0x7F)
@@ -32,73 +33,6 @@ class RowBatch(NamedTuple):
     tokens_BL: np.ndarray  # int32 ids, with [CLS] ... [SEP] around every block, pad elsewhere
     segments_BL: np.ndarray  # int32, 0 padding, 1, 2, ... the block of this row
     word_starts_BL: np.ndarray  # bool, True at the first piece of every word (False on specials and padding)
-
-
-class Shard(NamedTuple):
-    """A file of rows."""
-
-    name: str
-    rows: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """What a folder of rows holds; `manifest.json` on disk."""
-
-    format: int
-    fingerprint: str  # of the rows' bytes, their shape and the vocabulary: equal when and only when the rows are the same
-    length: int
-    rows: int
-    shards: tuple[Shard, ...]
-    vocabulary_fingerprint: str
-    vocabulary_size: int
-    max_blocks: int
-    source: str
-    code_version: str
-    documents: int
-    sentences: int
-    text_tokens: int  # without [CLS], [SEP] and padding
-    words: int
-    unknown_tokens: int
-    blocks: int
-    fill: float  # used positions, specials included, of all positions
-    skipped: dict[str, int]
-    unigram_entropy: float  # nats, of these text tokens' own distribution
-    text_tokens_by_blocks: tuple[int, ...]  # [m]: most text tokens of any row with m blocks
-
-    @classmethod
-    def from_json(cls, text: str, name: str) -> "Manifest":
-        """Parses manifest.json; ValueError where the format is another or a field is missing."""
-        try:
-            fields = json.loads(text)
-            found = fields.get("format")
-        except (json.JSONDecodeError, AttributeError):
-            raise ValueError(f"{name} is not a manifest of rows; prepare the rows again") from None
-        if found != FORMAT:
-            raise ValueError(f"{name} has format {found}, this spanjax {__version__} reads {FORMAT}; prepare the rows again")
-        expected = {field.name for field in dataclasses.fields(cls)}
-        if set(fields) != expected:
-            raise ValueError(f"{name}: wrong fields {sorted(set(fields) ^ expected)}; prepare the rows again")
-        fields["shards"] = tuple(Shard(*shard) for shard in fields["shards"])
-        fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
-        return cls(**fields)
-
-
-def slots_needed(manifest: Manifest, rate: float) -> int:
-    """K, a multiple of 8: no row masks more than K tokens when every block of n text tokens masks at most ceil(rate * n).
-
-    For m blocks with N tokens in all, the sum of ceil(n p/q) is at most floor(N p/q + m (q-1)/q); for m = 1 it is that number.
-    Taken for the decimal `rate` and for the float beside it, since 0.55 * 100 rounds up to 56 in floating point.
-    """
-    if not 0 < rate <= 1:
-        raise ValueError(f"rate is {rate}: expected more than 0 and at most 1")
-    most = 1
-    for exact in (fractions.Fraction(str(rate)), fractions.Fraction(float(rate))):
-        rest = 1 - fractions.Fraction(1, exact.denominator)
-        for blocks, tokens in enumerate(manifest.text_tokens_by_blocks):
-            if tokens:
-                most = max(most, min(tokens, math.floor(exact * tokens + blocks * rest)))
-    return -(-most // 8) * 8
 
 
 def _record(length: int, vocabulary_size: int) -> np.dtype:
@@ -139,6 +73,7 @@ class RowsWriter:
         self._file: IO[bytes] | None = None
         self._digest = hashlib.sha256()
         self._unigram_V = np.zeros(vocabulary.size, np.int64)
+        self._uncounted: list[np.ndarray] = []
         self._lengths: list[int] = []
         self._by_blocks = [0] * (MOST_BLOCKS + 1)
         self.text_tokens = self.words = self.blocks = 0
@@ -165,12 +100,14 @@ class RowsWriter:
         self._staging.__exit__(kind, error, trace)
 
     def add(self, blocks: Sequence[np.ndarray]) -> None:
-        """Writes a row of 1 ... 127 blocks, each the ids of its text without specials, together at most L with their specials."""
+        """Writes a row of 1 ... 127 blocks, each the ids of its text; with specials they fill at most L positions."""
         specials = self.vocabulary.specials
         used = sum(len(block) + 2 for block in blocks)
         if used > self.length or not 1 <= len(blocks) <= MOST_BLOCKS or not all(len(block) for block in blocks):
             sizes = [len(block) for block in blocks]
-            raise ValueError(f"blocks of {sizes} tokens: expected 1 to {MOST_BLOCKS} that fill at most {self.length} positions")
+            raise ValueError(
+                f"blocks of {sizes} tokens: expected 1 to {MOST_BLOCKS} that fill at most {self.length} positions"
+            )
         row = np.zeros((), self._dtype)
         tokens_L, marks_L = row["tokens"], row["marks"]
         tokens_L[used:] = specials.pad
@@ -183,15 +120,22 @@ class RowsWriter:
             starts[0] = True  # the rest of a word that was cut begins a word here
             marks_L[place:end] = number
             marks_L[place + 1 : end - 1] |= np.where(starts, _WORD_START, np.uint8(0))
-            self._unigram_V += np.bincount(block, minlength=self.vocabulary.size)
+            self._uncounted.append(block)
             self.words += int(np.count_nonzero(starts))
             place = end
         self._write(row.tobytes())
+        if len(self._uncounted) >= 1024:
+            self._count()
         text = used - 2 * len(blocks)
         self._by_blocks[len(blocks)] = max(self._by_blocks[len(blocks)], text)
         self._lengths.append(used)
         self.text_tokens += text
         self.blocks += len(blocks)
+
+    def _count(self) -> None:
+        if self._uncounted:
+            self._unigram_V += np.bincount(np.concatenate(self._uncounted), minlength=self.vocabulary.size)
+            self._uncounted = []
 
     def _write(self, content: bytes) -> None:
         if self._file is None or self._shards[-1].rows == self._rows_per_shard:
@@ -204,6 +148,7 @@ class RowsWriter:
         self._shards[-1] = self._shards[-1]._replace(rows=self._shards[-1].rows + 1)
 
     def _finish(self) -> None:
+        self._count()
         counted_V = self._unigram_V.copy()
         unknown = int(counted_V[self.vocabulary.specials.unk])
         counted_V[list(self.vocabulary.specials)] = 0
@@ -254,7 +199,7 @@ class Rows:
     def fetch(self, index_B: np.ndarray) -> RowBatch:
         """Rows of any indices 0 ... N-1, in any order, with repetitions; IndexError outside."""
         index_B = np.asarray(index_B, np.int64)
-        if index_B.size and not (0 <= index_B.min() and index_B.max() < len(self)):
+        if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
             raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
         dtype = _record(self.length, self.manifest.vocabulary_size)
         record_B = np.empty(len(index_B), dtype)
@@ -284,22 +229,32 @@ def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:
 def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) -> Rows:
     """Opens rows written by `RowsWriter`, with the vocabulary stored beside them.
 
-    ValueError for a folder that is missing, unfinished or damaged, of another format, or of another vocabulary than `vocabulary`.
+    ValueError for a folder that is missing, unfinished or damaged, of another format or another vocabulary.
     """
     folder = pathlib.Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; `python -m spanjax.prepare` writes one")
     if not (folder / _MANIFEST).is_file():
-        inside = "; the rows are in its train and validation folders" if (folder / "train" / _MANIFEST).is_file() else ""
-        raise ValueError(f"{folder}: not a finished folder of rows (no {_MANIFEST}){inside or '; run spanjax.prepare again'}")
+        inside = (
+            "; the rows are in its train and validation folders" if (folder / "train" / _MANIFEST).is_file() else ""
+        )
+        raise ValueError(
+            f"{folder}: not a finished folder of rows (no {_MANIFEST}){inside or '; run spanjax.prepare again'}"
+        )
     manifest = Manifest.from_json((folder / _MANIFEST).read_text("utf-8"), str(folder / _MANIFEST))
     if problems := _size_problems(folder, manifest):
-        raise ValueError(f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems))
+        raise ValueError(
+            f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems)
+        )
     stored = load_vocabulary(folder / _VOCABULARY)
-    for other, what in ((stored, f"the vocabulary stored in {folder / _VOCABULARY}"), (vocabulary, "the vocabulary in use")):
+    for other, what in (
+        (stored, f"the vocabulary stored in {folder / _VOCABULARY}"),
+        (vocabulary, "the vocabulary in use"),
+    ):
         if other is not None and other.fingerprint != manifest.vocabulary_fingerprint:
             raise ValueError(
-                f"{folder} was prepared with the vocabulary {manifest.vocabulary_fingerprint[:16]} ({manifest.vocabulary_size:,} "
-                f"ids), {what} is {other.fingerprint[:16]} ({other.size:,} ids); prepare the rows again or use that vocabulary"
+                f"{folder} was prepared with the vocabulary {manifest.vocabulary_fingerprint[:16]} "
+                f"({manifest.vocabulary_size:,} ids), {what} is {other.fingerprint[:16]} ({other.size:,} ids); "
+                "prepare the rows again or use that vocabulary"
             )
     return Rows(folder, manifest, vocabulary or stored)

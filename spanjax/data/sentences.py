@@ -1,15 +1,16 @@
 """Cleaning and sentence splitting by rules; nothing here is learnt or depends on a language's word spaces."""
 
 import functools
+import itertools
 import re
-import sys
 import unicodedata
 
-_ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof sr jr st rev gen col lt capt sgt gov sen rep hon pres no nos vol vols fig figs eq eqs sec ch pp ed eds "
-    "vs cf al ca approx inc ltd co corp dept univ jan feb mar apr jun jul aug sep sept oct nov dec e.g i.e eg ie u.s u.k a.m "
-    "p.m viz resp".split()
-)
+_ABBREVIATION_WORDS = """
+mr mrs ms dr prof sr jr st rev gen col lt capt sgt gov sen rep hon pres no nos vol vols fig figs eq eqs sec ch pp ed eds
+vs cf al ca approx inc ltd co corp dept univ jan feb mar apr jun jul aug sep sept oct nov dec e.g i.e eg ie u.s u.k a.m
+p.m viz resp
+"""
+_ABBREVIATIONS = frozenset(_ABBREVIATION_WORDS.split())
 _CLOSING = "\"'”’»)\\]」』】）"
 _OPENING = "\"'“‘«([¿¡「『【（"
 _END = re.compile(rf"[.!?…]+[{_CLOSING}]*\s+|[。！？｡]+[{_CLOSING}]*\s*")
@@ -19,7 +20,7 @@ _LAST_WORD = re.compile(r"[\w.]+$")
 @functools.cache
 def _marks() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     kinds: dict[str, list[int]] = {}
-    for code in range(sys.maxunicode + 1):
+    for code in itertools.chain(range(0xD800), range(0xF900, 0x20000), range(0xE0000, 0xE1000)):  # the others have none
         kinds.setdefault(unicodedata.category(chr(code)), []).append(code)
 
     def pattern(names: str, without: str = "") -> re.Pattern[str]:
@@ -32,15 +33,16 @@ def _marks() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
                 ranges.append([code, code])
         return re.compile("[" + "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges) + "]")
 
-    return pattern("Zl Zp"), pattern("Cc Zs", "\n\t "), pattern("Cf Cs Co")
+    removed = pattern("Cf").pattern[:-1] + "\ud800-\uf8ff\U000f0000-\U0010ffff]"  # with surrogates and private use
+    return pattern("Zl Zp"), pattern("Cc Zs", "\n\t "), re.compile(removed)
 
 
 def clean(text: str) -> str:
     """The text as every tokenizer here reads it; all text goes through this once, and only here is it changed.
 
-    Line and paragraph separators become newlines. Control characters other than newline and tab, and every space that is
-    not U+0020 (U+00A0, say), become a space. Format characters (zero-width spaces and joiners, byte order marks, soft
-    hyphens), lone surrogates and private-use characters are removed. There is no Unicode normalisation.
+    Line and paragraph separators become newlines. Control characters other than newline and tab, and every space that
+    is not U+0020 (U+00A0, say), become a space. Format characters (zero-width spaces and joiners, byte order marks,
+    soft hyphens), lone surrogates and private-use characters are removed. There is no Unicode normalisation.
     """
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
@@ -52,7 +54,13 @@ def _splits(line: str, end: re.Match[str]) -> bool:
     following = line[end.end()] if end.end() < len(line) else ""
     if not following or end.group()[0] in "。！？｡":
         return True
-    if not (following.isupper() or following.isdigit() or following in _OPENING or following.isalpha() and not following.islower()):
+    if not (
+        following.isupper()
+        or following.isdigit()
+        or following in _OPENING
+        or following.isalpha()
+        and not following.islower()
+    ):
         return False
     if not end.group().rstrip().endswith(".") or end.group().startswith(".."):
         return True
@@ -66,8 +74,9 @@ def _splits(line: str, end: re.Match[str]) -> bool:
 def sentences(text: str) -> list[str]:
     """Sentences of cleaned text, without surrounding blanks, none empty.
 
-    A newline always ends one. Inside a line one ends after . ! ? or … (and closing quotes or brackets) before a blank and an
-    uppercase letter, a letter without case, a digit or an opening quote, unless an abbreviation or an initial stands before the full stop; and after 。！？ anywhere.
+    A newline always ends one. Inside a line one ends after . ! ? or … (and closing quotes or brackets) before a blank
+    and an uppercase letter, a letter without case, a digit or an opening quote, unless an abbreviation or an initial
+    stands before the full stop; and after 。！？ anywhere.
     """
     found = []
     for line in text.split("\n"):

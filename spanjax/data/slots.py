@@ -48,18 +48,18 @@ def replaced_tokens(
 ) -> np.ndarray:
     """The ids the model sees [B, L]. `keys` are the rows' keys for the kind of replacement and for random tokens.
 
-    One draw at the span's first position (or at every position) decides the kind; each random token is a draw at its own
-    position from the counts whose running sum is `cumulative_V`, so an id with count zero never comes.
+    One draw at the span's first position (or at every position) decides the kind; each random token is a draw at its
+    own position from the counts whose running sum is `cumulative_V`, so an id with count zero never comes.
     """
     kind_B, random_B = keys
     place_X = masked.first_X if replacement.unit == "span" else masked.position_X
     kind_X = uniform(fold(kind_B[masked.row_X], place_X))
-    point_X = uniform(fold(random_B[masked.row_X], masked.position_X)) * float(cumulative_V[-1])
-    random_X = np.searchsorted(cumulative_V, np.floor(point_X).astype(np.int64), side="right")
-    original_X = tokens_BL[masked.row_X, masked.position_X]
-    other_X = np.where(kind_X < replacement.mask + replacement.random, random_X, original_X)
+    seen_X = np.where(kind_X < replacement.mask, mask_id, tokens_BL[masked.row_X, masked.position_X])
+    drawn = np.flatnonzero((kind_X >= replacement.mask) & (kind_X < replacement.mask + replacement.random))
+    point = uniform(fold(random_B[masked.row_X[drawn]], masked.position_X[drawn])) * float(cumulative_V[-1])
+    seen_X[drawn] = np.searchsorted(cumulative_V, np.floor(point).astype(np.int64), side="right")
     tokens_BL = tokens_BL.copy()
-    tokens_BL[masked.row_X, masked.position_X] = np.where(kind_X < replacement.mask, mask_id, other_X)
+    tokens_BL[masked.row_X, masked.position_X] = seen_X
     return tokens_BL
 
 

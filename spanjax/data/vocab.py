@@ -1,7 +1,7 @@
-"""Vocabularies behind one interface: ids, special ids and where words begin. NumPy, tokenizers, sentencepiece; no TensorFlow.
+"""Vocabularies behind one interface: ids, special ids and where words begin. No TensorFlow.
 
-WordPiece as in BERT (Devlin et al., 2018), SentencePiece unigram models (Kudo, 2018). Special pieces exist only as ids: the
-text "[MASK]" is encoded as the ordinary characters that it is.
+WordPiece as in BERT (Devlin et al., 2018), SentencePiece unigram models (Kudo, 2018). Special pieces exist only as ids:
+the text "[MASK]" is encoded as the ordinary characters that it is.
 """
 
 import abc
@@ -87,7 +87,7 @@ class WordPieceVocabulary(Vocabulary):
     kind = "wordpiece"
 
     def __init__(self, pieces: Sequence[str], lower_case: bool | None = None, name: str = _WORDPIECE):
-        """`lower_case` None guesses it: lower-casing if no piece but those in square brackets has an uppercase letter."""
+        """`lower_case` None guesses it: lower-casing if no piece but those in brackets has an uppercase letter."""
         self.pieces = tuple(pieces)
         _check_wordpiece(self.pieces, name)
         ids = {piece: number for number, piece in enumerate(self.pieces)}
@@ -95,7 +95,7 @@ class WordPieceVocabulary(Vocabulary):
         self.lower_case = _looks_uncased(self.pieces) if lower_case is None else lower_case
         self.casing = "lower" if self.lower_case else "cased"
         model = tokenizers.models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=100)
-        self._known: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[int, ...]] = {}
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lower_case)  # pyright: ignore
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
@@ -104,13 +104,13 @@ class WordPieceVocabulary(Vocabulary):
         return not piece.startswith("##")
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`. What stands between two blanks is encoded on its own, so each distinct part only once."""
+        """See `Vocabulary.encode`. Blanks separate parts that are encoded on their own: each distinct one only once."""
         parts = [text.split(" ") for text in texts]
         if len(self._known) > _KNOWN_PARTS:
             self._known.clear()
-        new = list(set(itertools.chain.from_iterable(parts)) - self._known.keys())
+        new = [part for part in set(itertools.chain.from_iterable(parts)) if part not in self._known]
         found = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        self._known.update(zip(new, (encoding.ids for encoding in found), strict=True))
+        self._known.update(zip(new, (tuple(encoding.ids) for encoding in found), strict=True))
         known = self._known.__getitem__
         return [np.fromiter(itertools.chain.from_iterable(map(known, each)), np.int32) for each in parts]
 
@@ -143,13 +143,15 @@ class SentencePieceVocabulary(Vocabulary):
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise ValueError(f"{name}: not a SentencePiece model ({error}); give the .model file that spm_train wrote") from None
+            raise ValueError(
+                f"{name}: not a SentencePiece model ({error}); give the .model file that spm_train wrote"
+            ) from None
         own = self.processor.get_piece_size()
         pieces = [self.processor.id_to_piece(number) for number in range(own)]
         found = {"[UNK]": self.processor.unk_id(), "[PAD]": self.processor.pad_id()}
         for piece in SPECIAL_PIECES:
             number = self.processor.piece_to_id(piece)
-            # A piece that literal text can produce (user-defined, say) is not a special: the special gets an id of its own.
+            # A piece that literal text can produce (user-defined, say) is no special: the special gets an id.
             if found.get(piece, -1) < 0 and pieces[number] == piece and self.processor.is_control(number):
                 found[piece] = number
             if found.get(piece, -1) < 0:
@@ -201,7 +203,9 @@ def _check_wordpiece(pieces: Sequence[str], name: str) -> None:
         shown = ", ".join(map(repr, repeated[:5])) + (", ..." if len(repeated) > 5 else "")
         problems.append(f"{len(repeated)} piece(s) on more than one line ({shown}); every piece must have one id")
     if problems:
-        raise ValueError(f"{name}: not a usable WordPiece vocabulary:\n" + "\n".join(f"  - {each}" for each in problems))
+        raise ValueError(
+            f"{name}: not a usable WordPiece vocabulary:\n" + "\n".join(f"  - {each}" for each in problems)
+        )
 
 
 def _wordpiece_lines(content: bytes, name: str) -> list[str]:
@@ -209,7 +213,9 @@ def _wordpiece_lines(content: bytes, name: str) -> list[str]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
-        raise ValueError(f"{name}:{line}: not UTF-8 ({error.reason}); expected a vocab.txt with one piece a line") from None
+        raise ValueError(
+            f"{name}:{line}: not UTF-8 ({error.reason}); expected a vocab.txt with one piece a line"
+        ) from None
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     while lines and not lines[-1]:
         lines.pop()
@@ -219,11 +225,15 @@ def _wordpiece_lines(content: bytes, name: str) -> list[str]:
 def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
     """The vocabulary whose `files()` these are."""
     if _SETTINGS not in files:
-        raise ValueError(f"no {_SETTINGS} among {sorted(files)}; expected the files that a vocabulary's files() returned")
+        raise ValueError(
+            f"no {_SETTINGS} among {sorted(files)}; expected the files that a vocabulary's files() returned"
+        )
     settings = json.loads(files[_SETTINGS])
     needed = {"wordpiece": _WORDPIECE, "sentencepiece": _MODEL}.get(settings.get("kind"))
     if needed is None or needed not in files:
-        raise ValueError(f"{_SETTINGS} says {settings}, and the files are {sorted(files)}: expected {_WORDPIECE} or {_MODEL}")
+        raise ValueError(
+            f"{_SETTINGS} says {settings}, and the files are {sorted(files)}: expected {_WORDPIECE} or {_MODEL}"
+        )
     if needed == _MODEL:
         return SentencePieceVocabulary(files[_MODEL])
     return WordPieceVocabulary(_wordpiece_lines(files[_WORDPIECE], _WORDPIECE), settings["lower_case"])
@@ -239,23 +249,23 @@ def save_vocabulary(vocabulary: Vocabulary, folder: str | pathlib.Path) -> None:
 def load_vocabulary(path: str | pathlib.Path, lower_case: bool | None = None) -> Vocabulary:
     """Reads a vocab.txt (WordPiece), a *.model (SentencePiece) or a folder written by `save_vocabulary`.
 
-    `lower_case` is for vocab.txt files only; None guesses it from the pieces. ValueError if the file is missing or unusable.
+    `lower_case` is for WordPiece only; None guesses it. ValueError if the file is missing or unusable.
     """
     path = pathlib.Path(path)
     if path.is_dir():
         if not (path / _SETTINGS).is_file():
-            raise ValueError(f"{path}: a folder without {_SETTINGS}; give a vocab.txt, a .model file or a saved vocabulary")
+            raise ValueError(f"{path}: a folder without {_SETTINGS}; give a vocab.txt, a .model file or a saved one")
         vocabulary = vocabulary_from_files({item.name: item.read_bytes() for item in path.iterdir() if item.is_file()})
         if isinstance(vocabulary, WordPieceVocabulary) and lower_case not in (None, vocabulary.lower_case):
             vocabulary = WordPieceVocabulary(vocabulary.pieces, lower_case, str(path))
     elif not path.is_file():
-        raise ValueError(f"{path}: no such file; expected a vocab.txt, a SentencePiece .model or a saved vocabulary's folder")
+        raise ValueError(f"{path}: no such file; expected a vocab.txt, a .model file or a saved vocabulary")
     elif path.suffix == ".model":
         vocabulary = SentencePieceVocabulary(path.read_bytes(), str(path))
     else:
         vocabulary = WordPieceVocabulary(_wordpiece_lines(path.read_bytes(), str(path)), lower_case, str(path))
     if lower_case is not None and isinstance(vocabulary, SentencePieceVocabulary):
-        raise ValueError(f"{path}: the casing of a SentencePiece model is part of the model; leave the casing option out")
+        raise ValueError(f"{path}: a SentencePiece model has its own casing; leave the casing option out")
     return vocabulary
 
 
@@ -281,5 +291,7 @@ def train_sentencepiece(texts: Iterable[str], size: int, seed: int = 0) -> bytes
         )  # fmt: skip
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2] or str(error)
-        raise ValueError(f"cannot train a vocabulary of {size} pieces from {len(sample):,} sentences: {reason}") from None
+        raise ValueError(
+            f"cannot train a vocabulary of {size} pieces from {len(sample):,} sentences: {reason}"
+        ) from None
     return model.getvalue()

@@ -105,9 +105,7 @@ class Embeddings(nnx.Module):
         self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
     ) -> jax.Array:
         """[B, L] ids -> [B, L, D]."""
-        hidden_BLD = (
-            lookup(self.token, tokens_BL) + lookup(self.position, positions_BL) + lookup(self.type, types_BL)
-        )
+        hidden_BLD = lookup(self.token, tokens_BL) + lookup(self.position, positions_BL) + lookup(self.type, types_BL)
         return dropout(self.norm(hidden_BLD), self.rate, key, site)
 
 

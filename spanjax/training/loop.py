@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from spanjax.data.batch import Batch
 from spanjax.distributed import any_process
 from spanjax.mean import Mean
 from spanjax.parallel import to_global
@@ -22,7 +23,6 @@ from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.metrics import Terminal, Writer, memory_values
 from spanjax.training.state import TrainState
 
-HostBatch = Mapping[str, np.ndarray]
 STOP_POLL_STEPS = 10  # several processes agree on stopping only at multiples of this
 
 
@@ -61,9 +61,9 @@ class Loop:
     train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
     evaluate: Callable[[Any], dict[str, float]]
     """Parameters -> held-out numbers; "loss" among them. Empty when there are no held-out rows."""
-    open_feed: Callable[[int], Iterator[HostBatch]]
+    open_feed: Callable[[int], Iterator[Batch]]
     """The first step -> this process's rows of every batch from there on."""
-    statistics: Callable[[HostBatch], dict[str, float]]
+    statistics: Callable[[Batch], dict[str, float]]
     """Numbers about a batch: fill, masked share, span length."""
     checkpoints: Checkpoints
     meta: dict[str, Any]

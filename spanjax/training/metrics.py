@@ -81,8 +81,16 @@ def format_duration(seconds: float) -> str:
 def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     """What a person sees of a training record."""
     parts = [f"step {step:,}/{steps:,}"]
-    parts += [f"{name[6:-5]} {value:.3f}" for name, value in values.items() if name.startswith("train/") and name.endswith("/loss")]
-    parts += [f"{name[6:-9]} acc {value:.1%}" for name, value in values.items() if name.startswith("train/") and name.endswith("/accuracy")]
+    parts += [
+        f"{name[6:-5]} {value:.3f}"
+        for name, value in values.items()
+        if name.startswith("train/") and name.endswith("/loss")
+    ]
+    parts += [
+        f"{name[6:-9]} acc {value:.1%}"
+        for name, value in values.items()
+        if name.startswith("train/") and name.endswith("/accuracy")
+    ]
     if "speed/tokens_per_s" in values:
         parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {values['speed/data_wait']:.0%}"]
     if "speed/eta_s" in values:

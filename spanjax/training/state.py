@@ -50,8 +50,8 @@ def state_factory(
     return make
 
 
-def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """A sharding for every leaf of the state; moments lie as their parameters do."""
+def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
+    """A TrainState of shardings, one for every leaf; moments lie as their parameters do."""
     shardings = parameter_shardings(abstract.params, mesh)
     whole = replicated(mesh)
     moments = optax.tree.map_params(
@@ -61,7 +61,7 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
         shardings,
         transform_non_params=lambda _: whole,
     )
-    return TrainState(whole, shardings, moments)
+    return jax.tree.unflatten(jax.tree.structure(abstract), [whole, *jax.tree.leaves((shardings, moments))])
 
 
 def count_parameters(params: Any, encoder: EncoderConfig) -> int:

@@ -46,7 +46,7 @@ class StepBuilder:
         return jnp.float32 if on_cpu else self.compute_dtype
 
     def train_step(
-        self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: TrainState
+        self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
     ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
         """(state, global batch) -> (state after one update, {"means": ..., "gradient_norm": ..., "learning_rate": ...})."""
         gradients = self._mapped(self._local_gradients, returns_gradients=True)
@@ -115,7 +115,10 @@ class StepBuilder:
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, Means]:
             module = nnx.merge(self.structure, whole)
             means = self.objective.measure(module, rows, DropoutKey(key, rows["row_B"]))
-            return sum((weights[n] * means[n].total / divisors[n] for n in weights), jnp.float32(0)), means
+            total = jnp.float32(0)
+            for name, weight in weights.items():
+                total += weight * means[name].total / divisors[name]
+            return total, means
 
         differentiate = jax.grad(loss, has_aux=True)
         if self.microbatches == 1:

@@ -21,12 +21,12 @@ SPECIALS = Specials()
 FIRST_TEXT_ID = 5
 
 
-def laid_out(blocks: Sequence[Sequence[Sequence[int]]], length: int) -> RowBatch:
-    """One row a block list; a block is the number of pieces of each word: [[2, 1], [1]] is [CLS] un ##able to [SEP] [CLS] go [SEP]."""
+def laid_out(blocks: Sequence[Sequence[int]], length: int) -> RowBatch:
+    """One row; a block is the number of pieces of each word: [[2, 1], [1]] is [CLS] un ##able to [SEP] [CLS] go
+    [SEP]."""
     tokens, segments, starts = [], [], []
     for number, words in enumerate(blocks, start=1):
-        sizes = [size for size in words if not isinstance(size, list)]
-        marks = [place == 0 for size in sizes for place in range(size)]  # pyright: ignore[reportArgumentType]
+        marks = [place == 0 for size in words for place in range(size)]
         tokens += [SPECIALS.cls, *(FIRST_TEXT_ID + len(tokens) + i for i in range(len(marks))), SPECIALS.sep]
         segments += [number] * (len(marks) + 2)
         starts += [False, *marks, False]

@@ -45,15 +45,15 @@ def test_purposes_epochs_and_rows_have_different_keys() -> None:
 
 
 def test_tensorflow_gives_the_same_bits() -> None:
-    from spanjax.data import masking_tf
+    from spanjax.data import hashing_tf
 
     random = np.random.default_rng(0)
     bits = random.integers(0, 2**64, 1000, dtype=np.uint64)
     values = random.integers(0, 2**62, 1000)
-    assert (masking_tf.mix(bits).numpy() == mix(bits)).all()
-    assert (masking_tf.fold(bits, values).numpy() == fold(bits, values)).all()
-    assert (masking_tf.uniform(masking_tf.mix(bits)).numpy() == uniform(mix(bits))).all()
+    assert (hashing_tf.mix(bits).numpy() == mix(bits)).all()
+    assert (hashing_tf.fold(bits, values).numpy() == fold(bits, values)).all()
+    assert (hashing_tf.uniform(hashing_tf.mix(bits)).numpy() == uniform(mix(bits))).all()
     assert (
-        masking_tf.row_keys(2**62, Purpose.REPLACE, values, values[::-1].copy()).numpy()
+        hashing_tf.row_keys(2**62, Purpose.REPLACE, values, values[::-1].copy()).numpy()
         == row_keys(2**62, Purpose.REPLACE, values, values[::-1])
     ).all()

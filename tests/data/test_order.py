@@ -43,7 +43,9 @@ def test_first_place_is_uniform() -> None:
 def test_ten_million_rows_at_step_a_million_is_quick() -> None:
     start = time.perf_counter()
     index, epoch = global_rows(1, 1_000_000, 2048, 10_000_000)
-    assert time.perf_counter() - start < 1.0  # milliseconds when the machine is idle; listing the rows would take seconds
+    assert (
+        time.perf_counter() - start < 1.0
+    )  # milliseconds when the machine is idle; listing the rows would take seconds
     assert (epoch == 204).all() and len(set(index.tolist())) == 2048 and index.max() < 10_000_000
 
 

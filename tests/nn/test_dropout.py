@@ -8,7 +8,9 @@ import pytest
 from spanjax.nn.dropout import DropoutKey, dropout, hash32, step_key
 
 
-def mask(rate: float, step: int, site: int, rows: list[int], shape: tuple[int, ...] = (64, 128), seed: int = 3) -> np.ndarray:
+def mask(
+    rate: float, step: int, site: int, rows: list[int], shape: tuple[int, ...] = (64, 128), seed: int = 3
+) -> np.ndarray:
     key = DropoutKey(step_key(seed, jnp.int32(step)), jnp.asarray(rows, jnp.int32))
     return np.asarray(dropout(jnp.ones((len(rows), *shape)), rate, key, site) > 0)
 

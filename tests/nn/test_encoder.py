@@ -1,6 +1,7 @@
 """The encoder: packed rows equal separate rows, padding and other blocks are invisible, unrolling changes nothing."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ CONFIG = EncoderConfig(
 )
 
 
-def packed() -> dict[str, jax.Array]:
+def packed() -> dict[str, Any]:
     """Row 0: blocks of 5 and 4 tokens and 3 of padding; row 1: all padding."""
     segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3, [0] * 12])
     positions = jnp.asarray([[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0], [0] * 12])
@@ -25,7 +26,7 @@ def packed() -> dict[str, jax.Array]:
     return {"tokens_BL": tokens, "segments_BL": segments, "positions_BL": positions, "types_BL": jnp.zeros_like(tokens)}
 
 
-def block(row: dict[str, jax.Array], start: int, stop: int) -> dict[str, jax.Array]:
+def block(row: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     part = {name: value[:1, start:stop] for name, value in row.items()}
     return {**part, "segments_BL": jnp.ones_like(part["segments_BL"])}
 

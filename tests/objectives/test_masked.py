@@ -105,7 +105,7 @@ def test_cross_entropy_gradient_equals_the_derived_one() -> None:
     target = jnp.asarray([[1, 2, 3], [0, 10, 5]])
 
     def plain(x: jax.Array) -> jax.Array:
-        return jnp.sum(-jnp.take_along_axis(jax.nn.log_softmax(x), target[..., None], axis=-1) ** 2)
+        return jnp.sum(-(jnp.take_along_axis(jax.nn.log_softmax(x), target[..., None], axis=-1) ** 2))
 
     def ours(x: jax.Array) -> jax.Array:
         return jnp.sum(-(cross_entropy(x, target) ** 2))

@@ -1,0 +1,82 @@
+"""What a folder of packed rows says about itself, and the number of prediction slots that follows from it."""
+
+import dataclasses
+import fractions
+import json
+import math
+from typing import NamedTuple
+
+from spanjax import __version__
+
+FORMAT = 1
+
+
+class Shard(NamedTuple):
+    """A file of rows."""
+
+    name: str
+    rows: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What a folder of rows holds; `manifest.json` on disk."""
+
+    format: int
+    fingerprint: (
+        str  # of the rows' bytes, their shape and the vocabulary: equal when and only when the rows are the same
+    )
+    length: int
+    rows: int
+    shards: tuple[Shard, ...]
+    vocabulary_fingerprint: str
+    vocabulary_size: int
+    max_blocks: int
+    source: str
+    code_version: str
+    documents: int
+    sentences: int
+    text_tokens: int  # without [CLS], [SEP] and padding
+    words: int
+    unknown_tokens: int
+    blocks: int
+    fill: float  # used positions, specials included, of all positions
+    skipped: dict[str, int]
+    unigram_entropy: float  # nats, of these text tokens' own distribution
+    text_tokens_by_blocks: tuple[int, ...]  # [m]: most text tokens of any row with m blocks
+
+    @classmethod
+    def from_json(cls, text: str, name: str) -> "Manifest":
+        """Parses manifest.json; ValueError where the format is another or a field is missing."""
+        try:
+            fields = json.loads(text)
+            found = fields.get("format")
+        except (json.JSONDecodeError, AttributeError):
+            raise ValueError(f"{name} is not a manifest of rows; prepare the rows again") from None
+        if found != FORMAT:
+            raise ValueError(
+                f"{name} has format {found}, this spanjax {__version__} reads {FORMAT}; prepare the rows again"
+            )
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != expected:
+            raise ValueError(f"{name}: wrong fields {sorted(set(fields) ^ expected)}; prepare the rows again")
+        fields["shards"] = tuple(Shard(*shard) for shard in fields["shards"])
+        fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
+        return cls(**fields)
+
+
+def slots_needed(manifest: Manifest, rate: float) -> int:
+    """K, a multiple of 8: the most tokens any row masks when a block of n text tokens masks at most ceil(rate * n).
+
+    For m blocks of N tokens in all, the sum of ceil(n p/q) is at most floor(N p/q + m (q-1)/q), and equal for m = 1.
+    Taken for the decimal `rate` and for the float beside it, since 0.55 * 100 rounds up to 56 in floating point.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate is {rate}: expected more than 0 and at most 1")
+    most = 1
+    for exact in (fractions.Fraction(str(rate)), fractions.Fraction(float(rate))):
+        rest = 1 - fractions.Fraction(1, exact.denominator)
+        for blocks, tokens in enumerate(manifest.text_tokens_by_blocks):
+            if tokens:
+                most = max(most, min(tokens, math.floor(exact * tokens + blocks * rest)))
+    return -(-most // 8) * 8
