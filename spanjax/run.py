@@ -6,7 +6,9 @@ import importlib.util
 import json
 import pathlib
 import sys
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.base import Objective
@@ -20,9 +22,9 @@ from spanjax.training.optimizer import AdamW
 class Data:
     """Where the rows are and how they are read."""
 
-    rows: str = ""
+    rows: Annotated[str, tyro.conf.arg(aliases=("--rows",))] = ""
     """Folder written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/."""
-    feed: Literal["tf", "numpy"] = "tf"
+    feed: Annotated[Literal["tf", "numpy"], tyro.conf.arg(aliases=("--feed",))] = "tf"
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
     order: Literal["uniform", "by_length"] = "uniform"
     """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11)."""

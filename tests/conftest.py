@@ -40,10 +40,10 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def rows_folder(corpus_file: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Rows of 64 tokens with a SentencePiece vocabulary of 120 pieces, every tenth document held out."""
+    """Rows of 128 tokens with a SentencePiece vocabulary of 120 pieces, every tenth document held out."""
     from spanjax.prepare import main
 
     folder = tmp_path_factory.mktemp("prepared") / "rows"
-    arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "64", "--holdout", "0.1"]
+    arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
     assert main([*arguments, "--workers", "1", "--output", str(folder)]) == 0
     return folder

@@ -11,8 +11,10 @@ def made_sentences(count: int, seed: int = 0) -> list[str]:
     things = ["the broken clock", "a small wooden boat", "three heavy books", "the blue lantern", "some warm bread"]
     places = ["in the harbour", "near the bridge", "under the old tower", "at the market", "behind the library"]
     times = ["on Monday", "before the storm", "every winter", "late at night", "after supper"]
-    parts = (subjects, verbs, things, places, times)
-    picks = rng.integers(0, 5, (count, len(parts)))
+    syllables = ["ka", "ro", "mi", "ten", "lu", "sha", "vor", "pel", "dim", "gus"]
+    names = [(first + second + third).title() for first in syllables for second in syllables for third in ("n", "ra")]
+    parts = (subjects, verbs, things, ["for"], names, places, times)
+    picks = rng.integers(0, [len(part) for part in parts], (count, len(parts)))
     sentences = [" ".join(part[i] for part, i in zip(parts, pick, strict=True)) for pick in picks]
     return [sentence[0].upper() + sentence[1:] + "." for sentence in sentences]
 

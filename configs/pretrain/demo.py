@@ -1,4 +1,12 @@
-"""The first look: SpanBERT of 2 layers on the docstrings of the installed packages, on a laptop. `make demo` runs it."""
+"""The first look: SpanBERT of 2 layers of 128 on the docstrings of the installed Python packages. `make demo` runs it.
+
+Command:
+    python -m spanjax.prepare --input installed-docs --train-vocab 1000 --length 64 --holdout 0.02 --output runs/demo/rows
+    python -m spanjax.train --config configs/pretrain/demo.py --workdir runs/demo/run
+
+Expect: held-out MLM and SBO losses well below the unigram entropy of the held-out text, which the run prints at its end;
+docs/results.md has the figures that were measured.
+"""
 
 import dataclasses
 

@@ -1,0 +1,88 @@
+"""Runs of the real command line for the tests, in this process or in processes of their own."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+TINY = [
+    "--encoder.hidden-size=16",
+    "--encoder.layers=2",
+    "--encoder.heads=2",
+    "--encoder.intermediate-size=32",
+    "--encoder.positions=128",
+    "--encoder.vocab-size=0",
+    "--encoder.unroll=1",
+    "--objective.terms.1.position-size=8",
+    "--batch-size=4",
+    "--cadence.log-every=1",
+    "--cadence.eval-batches=1",
+]
+
+
+def shrunk(config: str, rows: pathlib.Path, workdir: pathlib.Path, steps: int, *more: str) -> list[str]:
+    """The arguments of a config cut down to a model that trains in seconds; later arguments win."""
+    arguments = [f"--config={config}", f"--data.rows={rows}", f"--workdir={workdir}", f"--steps={steps}"]
+    given = {word.split("=")[0] for word in more}
+    return [*arguments, *(word for word in TINY if word.split("=")[0] not in given), *more]
+
+
+def final_leaves(workdir: pathlib.Path) -> dict[str, np.ndarray]:
+    """Every array of the newest checkpoint by its name."""
+    import jax
+    import orbax.checkpoint as ocp
+
+    folder = max((p for p in (workdir / "checkpoints").iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    with ocp.PyTreeCheckpointer() as reader:
+        path = (folder / "state").absolute()
+        tree = reader.metadata(path).item_metadata.tree
+        arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        restored = reader.restore(path, restore_args=arguments)
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(restored)}
+
+
+def records(workdir: pathlib.Path, key: str) -> dict[int, float]:
+    """step -> value of one metric."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line[key] for line in lines if key in line}
+
+
+def environment(devices: int, **more: str) -> dict[str, str]:
+    """Environment of a process with so many CPU devices, compiling fast."""
+    flags = f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), **more}
+
+
+def start(arguments: list[str], **options: Any) -> subprocess.Popen:
+    """`python -m spanjax.train` in a process of its own."""
+    command = [sys.executable, "-m", "spanjax.train", *arguments]
+    options = {"env": environment(1), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+    return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+def finish(process: subprocess.Popen, code: int = 0) -> str:
+    """Waits for the end, checks the exit code, returns what was printed."""
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == code, output
+    return output
+
+
+def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
+    """Returns when the metrics file has a line for this step, or the process has ended."""
+    file = workdir / "metrics.jsonl"
+    while process.poll() is None and not (file.exists() and f'"step": {step},' in file.read_text()):
+        time.sleep(0.05)
+
+
+def kill(process: subprocess.Popen) -> None:
+    """kill -9."""
+    process.send_signal(signal.SIGKILL)
+    process.communicate()

@@ -1,0 +1,60 @@
+"""Every file under configs/pretrain loads, says what it is, takes an override, and trains, saves and resumes when shrunk."""
+
+import ast
+import dataclasses
+import pathlib
+
+import pytest
+
+from spanjax import train
+from spanjax.run import Run, load
+from tests.running import ROOT, records, shrunk
+
+CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs" / "pretrain").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def test_there_are_the_promised_configs() -> None:
+    names = {pathlib.Path(path).stem for path in CONFIGS}
+    assert names >= {"demo", "tiny", "small", "spanbert_base", "spanbert_large", "spanbert_base_as_released"}
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_config_is_a_lab_note_without_problems(config: str) -> None:
+    note = ast.get_docstring(ast.parse((ROOT / config).read_text()))
+    assert note and f"--config {config}" in note and "Expect" in note, "docstring needs its command and what to expect"
+    run = load(config)
+    assert isinstance(run, Run) and run.problems() == []
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_help_and_one_override(config: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as stop:
+        train.parse([f"--config={config}", "--help"])
+    assert stop.value.code == 0 and "--optimizer.learning-rate" in capsys.readouterr().out
+    assert train.parse([f"--config={config}", "--optimizer.learning-rate=0.25"]).run.optimizer.learning_rate == 0.25
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_pulse(config: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    feed = "tf" if config.endswith("as_released.py") else "numpy"
+    arguments = shrunk(config, rows_folder, tmp_path / "run", 2, f"--data.feed={feed}")
+    assert train.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "held-out mlm loss" in said and "by sbo" in said
+    assert set(records(tmp_path / "run", "train/sbo/loss")) == {1, 2}
+    assert train.main(arguments) == 0
+    assert "from step 2" in capsys.readouterr().out
+
+
+def test_as_released_differs_from_the_paper_in_the_numbered_settings() -> None:
+    paper, released = (load(f"configs/pretrain/spanbert_base{suffix}.py") for suffix in ("", "_as_released"))
+    changed = {f.name for f in dataclasses.fields(Run) if getattr(paper, f.name) != getattr(released, f.name)}
+    assert changed == {"objective", "data", "optimizer", "steps", "batch_size"}
+    assert paper.optimizer.weight_decay == 0.1 and released.optimizer.weight_decay == 0.01
+    assert (paper.steps, paper.batch_size, paper.optimizer.learning_rate) == (2_400_000, 256, 1e-4)
+    assert (released.steps, released.batch_size, released.optimizer.learning_rate) == (300_000, 2_048, 5e-4)

@@ -1,0 +1,144 @@
+"""A run goes on bit for bit after a stop, a kill at any moment, or damage to its newest checkpoint."""
+
+import pathlib
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from spanjax import train
+from spanjax.training.loop import StopRequest
+from tests.running import ROOT, environment, final_leaves, finish, kill, records, shrunk, start, wait_for_step
+
+DEMO = "configs/pretrain/demo.py"
+DROPOUT = ("--encoder.dropout=0.1", "--encoder.attention-dropout=0.1")
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def assert_same_state(first: pathlib.Path, second: pathlib.Path) -> None:
+    expected, got = final_leaves(first), final_leaves(second)
+    assert expected.keys() == got.keys() and len(expected) > 50
+    for name in expected:
+        np.testing.assert_array_equal(expected[name], got[name], err_msg=name)
+
+
+def test_four_steps_equal_two_and_two(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def arguments(name: str) -> list[str]:
+        return shrunk(DEMO, rows_folder, tmp_path / name, 4, "--data.feed=numpy", *DROPOUT)
+
+    assert train.main(arguments("whole")) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
+        assert train.main(arguments("parts")) == 75
+    assert train.main(arguments("parts")) == 0
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    for key in ("train/mlm/loss", "train/sbo/loss", "eval/loss", "data/masked"):
+        assert records(tmp_path / "whole", key) == records(tmp_path / "parts", key)
+
+
+def test_the_two_feeds_train_alike(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    for feed in ("tf", "numpy"):
+        assert train.main(shrunk(DEMO, rows_folder, tmp_path / feed, 3, f"--data.feed={feed}", *DROPOUT)) == 0
+    assert_same_state(tmp_path / "tf", tmp_path / "numpy")
+
+
+def test_sigterm_saves_and_exits_75(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 100_000, "--data.feed=numpy")
+    process = start(arguments)
+    wait_for_step(process, tmp_path / "run", 3)
+    process.send_signal(signal.SIGTERM)
+    said = finish(process, code=75)
+    assert "saved. Run the same command to continue" in said
+    (saved,) = (tmp_path / "run" / "checkpoints").glob("[0-9]*")
+    assert int(saved.name) >= 3
+
+
+def killed_run(rows: pathlib.Path, folder: pathlib.Path, steps: int, kills: int, seed: int) -> None:
+    """An undisturbed run and one killed at random moments; their final states must be identical."""
+    rng = random.Random(seed)
+    more = ("--data.feed=numpy", "--cadence.checkpoint-every=3", "--cadence.eval-every=5", *DROPOUT)
+    finish(start(shrunk(DEMO, rows, folder / "calm", steps, *more)))
+    arguments = shrunk(DEMO, rows, folder / "killed", steps, *more)
+    reached = 0
+    for number in range(kills):
+        process = start(arguments)
+        reached = min(steps - 1, reached + max(1, (steps - reached) // (kills - number + 1)))
+        wait_for_step(process, folder / "killed", rng.randint(1, reached))
+        time.sleep(rng.uniform(0.0, 1.0) if rng.random() < 0.7 else 0.0)
+        kill(process)
+    finish(start(arguments))
+    assert_same_state(folder / "calm", folder / "killed")
+    assert records(folder / "calm", "train/mlm/loss") == records(folder / "killed", "train/mlm/loss")
+
+
+def test_killed_twice(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    killed_run(rows_folder, tmp_path, steps=12, kills=2, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_twenty_times(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    killed_run(rows_folder, tmp_path, steps=2000, kills=20, seed=1)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+def test_damaged_newest_checkpoint_is_set_aside(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    workdir = tmp_path / "run"
+    arguments = shrunk(DEMO, rows_folder, workdir, 4, "--data.feed=numpy", "--cadence.checkpoint-every=2")
+    assert train.main(arguments) == 0
+    before = final_leaves(workdir)
+    victim = max((workdir / "checkpoints" / "4" / "state").rglob("d/*"), key=lambda p: p.stat().st_size)
+    content = bytearray(victim.read_bytes())
+    if damage == "flip":
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    elif damage == "truncate":
+        victim.write_bytes(content[: len(content) // 2])
+    else:
+        victim.unlink()
+    assert train.main(arguments) == 0
+    assert "checkpoint 4 is damaged" in caplog.text and (workdir / "damaged" / "4").is_dir()
+    after = final_leaves(workdir)
+    for name in before:
+        np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
+def test_no_whole_checkpoint_left_is_an_error(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    workdir = tmp_path / "run"
+    arguments = shrunk(DEMO, rows_folder, workdir, 2, "--data.feed=numpy")
+    assert train.main(arguments) == 0
+    for file in (workdir / "checkpoints" / "2" / "state").rglob("d/*"):
+        file.write_bytes(b"")
+    assert train.main(arguments) == 2
+    assert "none of the checkpoints [2]" in capsys.readouterr().err
+
+
+def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    more = ("--data.feed=numpy", *DROPOUT)
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "two", 3, *more)
+    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    pair = [start(arguments, env=environment(1, **together, JAX_PROCESS_ID=str(i))) for i in range(2)]
+    for process in pair:
+        finish(process)
+    assert train.main(shrunk(DEMO, rows_folder, tmp_path / "one", 3, "--data.feed=numpy", *DROPOUT)) == 0
+    for key in ("train/mlm/loss", "train/sbo/loss", "eval/mlm/loss"):
+        one, two = records(tmp_path / "one", key), records(tmp_path / "two", key)
+        assert one.keys() == two.keys()
+        assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-5)
