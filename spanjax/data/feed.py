@@ -60,10 +60,13 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
     tf = import_tensorflow()
     import seqio
 
+    from spanjax.data.seqio_vocab import seqio_vocabulary
+
+    text, numbers = seqio_vocabulary(share.rows.vocabulary), seqio.PassThroughVocabulary(share.rows.vocabulary.size)
     shapes = batch_spec(share.size, share.rows.length, share.slots)
     features = {
         name: seqio.Feature(
-            seqio.PassThroughVocabulary(share.rows.vocabulary.size),
+            text if name in ("tokens_BL", "slot_target_BK") else numbers,
             add_eos=False,
             dtype=tf.as_dtype(dtype),
             rank=len(shape),

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.data.rows import RowBatch
+from spanjax.data.vocab import WordPieceVocabulary
 
 
 class Specials(NamedTuple):
@@ -68,7 +69,8 @@ class MemoryRows:
         self._rows.tokens_BL[text] = ids[text]
         self._rows.word_starts_BL[:] &= random.random(text.shape) >= continued
         self.length = length
-        self.vocabulary: Any = types.SimpleNamespace(specials=SPECIALS, size=vocabulary_size)
+        pieces = [f"piece{number}" for number in range(FIRST_TEXT_ID, vocabulary_size)]
+        self.vocabulary = WordPieceVocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
         self.unigram_V = np.bincount(self._rows.tokens_BL[text], minlength=vocabulary_size).astype(np.int64)
         self.lengths_N = (self._rows.segments_BL > 0).sum(axis=1).astype(np.uint16)
         self.manifest: Any = types.SimpleNamespace(text_tokens_by_blocks=tuple(most))

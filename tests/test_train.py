@@ -1,0 +1,158 @@
+"""The command line: dry run, refusals, metrics on disk, a full disk."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+
+from spanjax import train
+from spanjax.run import Run, describe, differences, load
+from spanjax.training.checkpoint import Checkpoints
+from tests.running import ROOT, records, shrunk
+
+DEMO = "configs/pretrain/demo.py"
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
+    assert train.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err and captured.err.startswith("spanjax.train: ")
+    return captured.err
+
+
+def test_dry_run_prints_the_plan_and_an_example(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    workdir = tmp_path / "run"
+    assert train.main([*shrunk(DEMO, rows_folder, workdir, 50), "--dry-run", "--data.feed=numpy"]) == 0
+    said = capsys.readouterr().out
+    for word in (
+        "mesh",
+        "parameters",
+        "GFLOP a row",
+        "GiB of state",
+        "50 of 4 rows",
+        "epochs",
+        "peak 2.00e-03",
+        "example",
+    ):
+        assert word in said, word
+    example = said.split("example")[-1]
+    assert "«" in example and "→" in example and "|" in example
+    assert not workdir.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--batch-size=6"], ["batch_size 6 does not divide over 4 device(s)", "multiple of 4"]),
+        (["--microbatches=3"], ["3 microbatch", "multiple of 12"]),
+        (["--mesh.data=3"], ["does not fit 4 device(s)", "mesh.data=-1"]),
+        (["--encoder.heads=3"], ["encoder.hidden_size 16 is not a multiple of encoder.heads 3"]),
+        (["--encoder.vocab-size=7"], ["encoder.vocab_size is 7", "vocabulary of 1"]),
+        (["--encoder.positions=16"], ["rows of 128 tokens need encoder.positions of at least 128"]),
+        (["--data.rows="], ["data.rows is not set", "spanjax.prepare"]),
+        (["--data.rows=nowhere"], ["data.rows nowhere"]),
+        (["--workdir="], ["--workdir is not set"]),
+        (["--steps=0", "--optimizer.beta1=1", "--cadence.keep=0"], ["steps is 0", "beta1 is 1", "cadence.keep is 0"]),
+        (["--data.order=by_length", "--batch-size=1048576"], ["by_length needs at least one batch"]),
+        (["--seed=-1"], ["seed is -1"]),
+    ],
+)
+def test_bad_settings_are_named_with_the_remedy(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, more: list[str], words: list[str]
+) -> None:
+    message = refused(shrunk(DEMO, rows_folder, tmp_path / "run", 2, *more), capsys)
+    assert all(word in message for word in words), message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, ["no such file", "did you mean"]),
+        ("RUN = 3", ["no RUN", "int"]),
+        ("RUN = ", ["does not load", "SyntaxError"]),
+    ],
+)
+def test_bad_config_files(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, content: str | None, words: list[str]
+) -> None:
+    path = tmp_path / "config.py"
+    if content is not None:
+        path.write_text(content)
+    message = refused([f"--config={path}"], capsys)
+    assert all(word in message for word in words), message
+
+
+def test_misspelt_setting_suggests_the_right_one(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        train.parse([f"--config={DEMO}", "--optimizer.lerning-rate=1"])
+    assert "--optimizer.learning-rate" in capsys.readouterr().err
+
+
+def test_workdir_of_another_run_is_refused_with_a_diff(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 1, "--data.feed=numpy")
+    assert train.main(arguments) == 0
+    before = (tmp_path / "run" / "run.json").read_text()
+    capsys.readouterr()
+    message = refused([*arguments, "--optimizer.learning-rate=0.5", "--seed=9"], capsys)
+    assert "optimizer.learning_rate: 0.002 -> 0.5" in message and "seed: 0 -> 9" in message
+    assert (tmp_path / "run" / "run.json").read_text() == before
+
+
+def test_speed_settings_may_change_between_runs() -> None:
+    run = load(DEMO)
+    other = dataclasses.replace(
+        run,
+        microbatches=4,
+        cadence=dataclasses.replace(run.cadence, keep=9),
+        data=dataclasses.replace(run.data, rows="x"),
+    )
+    assert differences(describe(run), describe(other)) == []
+    assert differences(describe(run), describe(dataclasses.replace(run, batch_size=1))) == ["  batch_size: 32 -> 1"]
+    assert "class" in json.loads(json.dumps(describe(Run())))["objective"]
+
+
+def test_full_disk_while_saving_says_what_to_do(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 4, "--data.feed=numpy", "--cadence.checkpoint-every=2")
+    waits = []
+
+    def full(self: Checkpoints) -> None:
+        waits.append(self)
+        if len(waits) == 3:  # the save of step 2 is waited for before that of step 4
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        import orbax.checkpoint as ocp
+
+        original = ocp.CheckpointManager.wait_until_finished
+        patch.setattr(ocp.CheckpointManager, "wait_until_finished", lambda self: (original(self), full(self))[0])
+        message = refused(arguments, capsys)
+    assert (
+        "could not be written" in message and "No space left on device" in message and "run the same command" in message
+    )
+    assert train.main(arguments) == 0
+    assert "finished: 4 steps" in capsys.readouterr().out
+
+
+def test_metrics_hold_what_a_person_wants_to_know(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    assert train.main(shrunk(DEMO, rows_folder, tmp_path / "run", 3, "--data.feed=numpy")) == 0
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    for key in ("train/mlm/loss", "train/sbo/accuracy", "train/gradient_norm", "train/learning_rate", "data/fill"):
+        assert key in line
+    for key in ("data/masked", "data/span_tokens", "speed/tokens_per_s", "speed/data_wait", "memory/host_peak_gib"):
+        assert key in line
+    assert 0.1 < line["data/masked"] <= 0.2
+    assert records(tmp_path / "run", "eval/loss").keys() == {3}
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
