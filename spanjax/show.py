@@ -27,7 +27,7 @@ def _spans(batch: Batch, row: int, last: int) -> list[tuple[int, int]]:
     used = int(np.sum(batch["slot_weight_BK"][row] > 0))
     positions = batch["slot_position_BK"][row][:used]
     starts = [k for k in range(used) if positions[k] <= last and (k == 0 or positions[k] != positions[k - 1] + 1)]
-    ends = [*starts[1:], int(np.sum(positions <= last))]
+    ends = [*starts[1:], int(np.sum(positions <= last))][: len(starts)]
     return [(start, end - start) for start, end in zip(starts, ends, strict=True)]
 
 

@@ -19,8 +19,8 @@ RUN = dataclasses.replace(
     TINY,
     encoder=dataclasses.replace(TINY.encoder, positions=64),
     data=Data(rows="runs/demo/rows"),
-    optimizer=AdamW(learning_rate=2e-3, warmup_steps=300, weight_decay=0.01),
-    cadence=Cadence(log_every=100, eval_every=1000, checkpoint_every=1000),
-    steps=3000,
+    optimizer=AdamW(learning_rate=2e-3, warmup_steps=200, weight_decay=0.01),
+    cadence=Cadence(log_every=50, eval_every=700, checkpoint_every=700),
+    steps=1400,
     batch_size=32,
 )
