@@ -97,6 +97,7 @@ def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
     )
     rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
     device = mesh.devices.flat[0]
+    short = f" (the warm-up of {run.optimizer.warmup_steps:,} steps is longer than the run)"
     memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
     return [
         f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
@@ -106,7 +107,8 @@ def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
         f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
         f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
-        f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}",
+        f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}"
+        + (short if run.optimizer.warmup_steps >= run.steps else ""),
     ]
 
 

@@ -121,7 +121,11 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     writers = ()
     if terminal:
-        writers = (JsonLines(workdir / "metrics.jsonl", begin), TensorBoard(workdir / "tensorboard", begin))
+        writers = (JsonLines(workdir / "metrics.jsonl", begin),)
+        try:
+            writers = (*writers, TensorBoard(workdir / "tensorboard", begin))
+        except ModuleNotFoundError:
+            terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
     loop = Loop(
         mesh=session.mesh,
         steps=run.steps,

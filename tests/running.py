@@ -68,9 +68,9 @@ def start(arguments: list[str], **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, text=True, **options)
 
 
-def finish(process: subprocess.Popen, code: int = 0) -> str:
+def finish(process: subprocess.Popen, code: int = 0, timeout: float = 280) -> str:
     """Waits for the end, checks the exit code, returns what was printed."""
-    output, _ = process.communicate(timeout=280)
+    output, _ = process.communicate(timeout=timeout)
     assert process.returncode == code, output
     return output
 

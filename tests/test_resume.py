@@ -86,7 +86,7 @@ def test_killed_twice(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_twenty_times(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    killed_run(rows_folder, tmp_path, steps=2000, kills=20, seed=1)
+    killed_run(rows_folder, tmp_path, steps=240, kills=20, seed=1)
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])

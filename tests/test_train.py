@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
 from spanjax import train
 from spanjax.run import Run, describe, differences, load
 from spanjax.training.checkpoint import Checkpoints
-from tests.running import ROOT, records, shrunk
+from tests.running import ROOT, environment, records, shrunk
 
 DEMO = "configs/pretrain/demo.py"
 
@@ -39,7 +41,7 @@ def test_dry_run_prints_the_plan_and_an_example(
         "GiB of state",
         "50 of 4 rows",
         "epochs",
-        "peak 2.00e-03",
+        "the warm-up of 200 steps is longer than the run",
         "example",
     ):
         assert word in said, word
@@ -144,6 +146,19 @@ def test_full_disk_while_saving_says_what_to_do(
     )
     assert train.main(arguments) == 0
     assert "finished: 4 steps" in capsys.readouterr().out
+
+
+def test_training_needs_no_tensorflow(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """On a machine without TensorFlow, seqio and tensorboardX the NumPy feed trains; the tf feed would need them."""
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--feed=numpy")
+    missing = ("tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "tensorboardX")
+    program = f"import sys; sys.modules.update(dict.fromkeys({missing}))\nfrom spanjax import train\n"
+    program += f"sys.exit(train.main({arguments!r}))"
+    process = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment(1), capture_output=True, text=True, timeout=250
+    )
+    assert process.returncode == 0, process.stderr
+    assert "finished: 2 steps" in process.stdout and "tensorboardX is not installed" in process.stdout
 
 
 def test_metrics_hold_what_a_person_wants_to_know(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -11,7 +11,6 @@ import jax
 import rich.console
 import rich.live
 import rich.text
-from tensorboardX import SummaryWriter
 
 
 class Writer(Protocol):
@@ -57,6 +56,8 @@ class TensorBoard:
     """Scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden."""
 
     def __init__(self, folder: pathlib.Path, resumed_from: int):
+        from tensorboardX import SummaryWriter
+
         self.writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
