@@ -1,7 +1,10 @@
 """Every test: CPU, four devices, strict ranks, warnings are errors (pyproject), a tiny encoder and a corpus made in code."""
 
+# ruff: noqa: E402  (the environment is set before jax is imported)
+
 import os
 import pathlib
+import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -9,6 +12,11 @@ os.environ["XLA_FLAGS"] += (
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compile fast
 )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# the same small programs are compiled by many tests: once a session is enough
+COMPILED = tempfile.TemporaryDirectory(prefix="spanjax-compiled-", ignore_cleanup_errors=True)
+os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest
