@@ -8,7 +8,6 @@ import argparse
 import dataclasses
 import json
 import logging
-import os
 import pathlib
 import sys
 from typing import Annotated, Any
@@ -185,7 +184,6 @@ def train(command: Any) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))

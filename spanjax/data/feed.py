@@ -7,7 +7,10 @@ TensorFlow.
 Shapes: B rows of this host, L positions, K slots a row.
 """
 
+import contextlib
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Literal, get_args
 
@@ -134,8 +137,27 @@ def mask_rows(share: HostShare) -> Callable[[Any], Any]:
 def import_tensorflow() -> Any:
     """TensorFlow, quiet, and kept off the accelerators that jax uses."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import tensorflow as tf
+    with _held_back_stderr():
+        import tensorflow as tf
 
-    for kind in ("GPU", "TPU"):
-        tf.config.set_visible_devices([], kind)
+        for kind in ("GPU", "TPU"):
+            tf.config.set_visible_devices([], kind)
     return tf
+
+
+@contextlib.contextmanager
+def _held_back_stderr() -> Iterator[None]:
+    """TensorFlow's C++ code tells every machine without CUDA that it has none; that is shown only when starting fails."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(saved, held.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
