@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -75,11 +76,17 @@ def finish(process: subprocess.Popen, code: int = 0, timeout: float = 280) -> st
     return output
 
 
-def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
-    """Returns when the metrics file has a line for this step, or the process has ended."""
+def last_step(workdir: pathlib.Path) -> int:
+    """The newest step in the metrics file; 0 when there is none."""
     file = workdir / "metrics.jsonl"
-    while process.poll() is None and not (file.exists() and f'"step": {step},' in file.read_text()):
-        time.sleep(0.05)
+    steps = re.findall(r'"step": (\d+),', file.read_text()[-5000:]) if file.exists() else []
+    return max(map(int, steps), default=0)
+
+
+def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -> None:
+    """Returns when the metrics file has come to this step, or the process has ended."""
+    while process.poll() is None and last_step(workdir) < step:
+        time.sleep(0.02)
 
 
 def kill(process: subprocess.Popen) -> None:
