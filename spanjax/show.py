@@ -60,12 +60,18 @@ def masked_text(batch: Batch, row: int, vocabulary: Vocabulary) -> str:
 
 
 def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
-    """A sentence with its span blanked, the truth, and what every head fills in; the longest span of the first block."""
+    """A sentence with a span blanked, the truth, and what every head fills in; [] where there is no such span.
+
+    Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
+    nearest to the mean length of four pieces.
+    """
     last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
-    spans = _spans(batch, row, last)
+    hidden_L = np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask
+    positions_K = batch["slot_position_BK"][row]
+    spans = [(k, n) for k, n in _spans(batch, row, last) if hidden_L[positions_K[k : k + n]].all()]
     if not spans:
         return []
-    start, count = max(spans, key=lambda span: span[1])
+    start, count = min(spans, key=lambda span: abs(span[1] - 4))
     first = int(batch["slot_position_BK"][row][start])
     tokens = original_tokens(batch, row)
     left, right = max(1, first - 24), min(last, first + count + 24)

@@ -96,7 +96,8 @@ def _summary(session: Any, outcome: Any) -> list[str]:
     if jax.process_count() == 1:
         batch: Any = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
         guesses = session.predictor()(outcome.state.params, batch)
-        lines += ["", *filled_text(batch, 0, guesses, session.rows.vocabulary)]
+        examples = (filled_text(batch, row, guesses, session.rows.vocabulary) for row in range(len(batch["row_B"])))
+        lines += ["", *next((example for example in examples if example), [])]
     return lines
 
 

@@ -58,6 +58,12 @@ def test_row_without_a_masked_token_has_nothing_to_fill() -> None:
     assert filled_text(empty, 0, {}, VOCABULARY) == []  # pyright: ignore[reportArgumentType]
 
 
+def test_span_that_the_model_could_see_is_not_shown_as_filled_in() -> None:
+    kept = batch()
+    kept["tokens_BL"] = np.array([[2, 5, 6, 7, 8, 9, 10, 11, 3, 0]], np.int32)
+    assert filled_text(kept, 0, {}, VOCABULARY) == []  # pyright: ignore[reportArgumentType]
+
+
 def test_sparkline() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([0.0]) == "▁"
