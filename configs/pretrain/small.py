@@ -1,4 +1,4 @@
-"""SpanBERT of 2 layers of 256: what two CPU cores can pretrain on real text in an hour.
+"""SpanBERT of 2 layers of 256: what two CPU cores can pretrain on real text in 36 minutes (docs/results.md).
 
 Command (with your text and its held-out part):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --validation 'held-out/*.jsonl.gz' --train-vocab 4000 --length 128 \
