@@ -63,7 +63,7 @@ def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocab
     """A sentence with a span blanked, the truth, and what every head fills in; [] where there is no such span.
 
     Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
-    nearest to the mean length of four pieces.
+    nearest to four pieces.
     """
     last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
     hidden_L = np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask
@@ -72,7 +72,7 @@ def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocab
     if not spans:
         return []
     start, count = min(spans, key=lambda span: abs(span[1] - 4))
-    first = int(batch["slot_position_BK"][row][start])
+    first = int(positions_K[start])
     tokens = original_tokens(batch, row)
     left, right = max(1, first - 24), min(last, first + count + 24)
     blank = " ".join(["[MASK]"] * count)
