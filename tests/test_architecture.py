@@ -121,7 +121,7 @@ def check_rooms(tree: Tree) -> list[str]:
         for found in module.imports:
             if found.library != "spanjax":
                 continue
-            if room(found.name) in LAYERS[-1]:
+            if room(found.name) in LAYERS[-1] and room(found.name) != room(name):
                 problems.append(f"{name}:{found.line} imports the command line {found.name}")
             elif layer(found.name) > layer(name) >= 0:
                 problems.append(f"{name}:{found.line} imports {found.name}, a later room")

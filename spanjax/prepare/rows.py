@@ -185,7 +185,7 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Prepare, args=arguments, prog="python -m spanjax.prepare", description=__doc__)
+    options = tyro.cli(Prepare, args=arguments, prog="python -m spanjax.prepare rows", description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         manifests = prepare(options)
@@ -201,7 +201,3 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     totals_table(manifests)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

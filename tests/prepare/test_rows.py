@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax import prepare as command
+from spanjax.prepare import rows as command
 from spanjax.data.rows import RowsWriter, open_rows
 from spanjax.data.vocab import SPECIAL_PIECES
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 TEXT = "the span encoder reads many words and predicts those that are masked from their boundary"
 WORDS = TEXT.split()
 
@@ -165,5 +165,5 @@ def test_two_that_write_the_same_folder_do_not_meet(text: pathlib.Path, capsys: 
 
 
 def test_prepare_imports_neither_tensorflow_nor_jax() -> None:
-    code = "import sys, spanjax.prepare; sys.exit(bool({'tensorflow', 'jax', 'seqio'} & set(sys.modules)))"
+    code = "import sys, spanjax.prepare.rows; sys.exit(bool({'tensorflow', 'jax', 'seqio'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
