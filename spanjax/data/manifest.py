@@ -4,11 +4,11 @@ import dataclasses
 import fractions
 import json
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spanjax import __version__
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Shard(NamedTuple):
@@ -16,6 +16,7 @@ class Shard(NamedTuple):
 
     name: str
     rows: int
+    sha256: str  # of the file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Manifest:
     skipped: dict[str, int]
     unigram_entropy: float  # nats, of these text tokens' own distribution
     text_tokens_by_blocks: tuple[int, ...]  # [m]: most text tokens of any row with m blocks
+    tags: tuple[str, ...]  # names of the tag layers, in the order of the flags
+    settings: dict[str, Any]  # what prepare did to the text: cleaning, holding out, removing duplicates
 
     @classmethod
     def from_json(cls, text: str, name: str) -> "Manifest":
@@ -62,13 +65,15 @@ class Manifest:
             raise ValueError(f"{name}: wrong fields {sorted(set(fields) ^ expected)}; prepare the rows again")
         fields["shards"] = tuple(Shard(*shard) for shard in fields["shards"])
         fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
+        fields["tags"] = tuple(fields["tags"])
         return cls(**fields)
 
 
-def slots_needed(manifest: Manifest, rate: float) -> int:
-    """K, a multiple of 8: the most tokens any row masks when a block of n text tokens masks at most ceil(rate * n).
+def slots_needed(manifest: Manifest, rate: float, parts: int = 1) -> int:
+    """K, a multiple of 8: the most tokens any row masks when a part of n text tokens masks at most ceil(rate * n).
 
-    For m blocks of N tokens in all, the sum of ceil(n p/q) is at most floor(N p/q + m (q-1)/q), and equal for m = 1.
+    A block is masked in `parts` parts (the two segments of a pair). For m parts of N tokens in all, the sum of ceil(n p/q) is
+    at most floor(N p/q + m (q-1)/q), and equal for m = 1.
     Taken for the decimal `rate` and for the float beside it, since 0.55 * 100 rounds up to 56 in floating point.
     """
     if not 0 < rate <= 1:
@@ -78,5 +83,5 @@ def slots_needed(manifest: Manifest, rate: float) -> int:
         rest = 1 - fractions.Fraction(1, exact.denominator)
         for blocks, tokens in enumerate(manifest.text_tokens_by_blocks):
             if tokens:
-                most = max(most, min(tokens, math.floor(exact * tokens + blocks * rest)))
+                most = max(most, min(tokens, math.floor(exact * tokens + parts * blocks * rest)))
     return -(-most // 8) * 8
