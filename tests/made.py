@@ -37,6 +37,10 @@ def synthetic_batch(rows: int, length: int, slots: int, vocab: int, seed: int = 
     names = ("position", "target", "weight", "left", "right", "offset", "boundary_weight")
     batch |= {f"slot_{n}_BK": np.zeros((rows, slots), np.float32 if "weight" in n else np.int32) for n in names}
     batch["row_B"] = np.arange(rows, dtype=np.int32)
+    batch |= {
+        f"pair_{n}_BP": np.zeros((rows, 2), np.float32 if n == "weight" else np.int32)
+        for n in ("position", "label", "weight")
+    }
     for row in range(rows):
         first = int(rng.integers(length // 3, length // 2))
         last = int(rng.integers(first + 8, length))

@@ -1,6 +1,6 @@
 """The batch contract: names, shapes and types of what every feed yields, and how rows become a batch in NumPy.
 
-Shapes: B rows, L positions, K slots a row, V vocabulary.
+Shapes: B rows, L positions, K slots a row, P pairs a row, V vocabulary.
 """
 
 import dataclasses
@@ -9,10 +9,14 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from spanjax.data.block import layer_tags
 from spanjax.data.hashing import Purpose, row_keys
-from spanjax.data.masking import Boundaries, GeometricSpans, MaskingPolicy, SpecialIds, TokenRows, refuse
+from spanjax.data.masking import GeometricSpans, MaskingPolicy
 from spanjax.data.order import Order
+from spanjax.data.pairing import Examples, Pairing, Single
+from spanjax.data.replacement import Boundaries, refuse
 from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
+from spanjax.data.words import SpecialIds, TextRows
 
 
 class Batch(TypedDict):
@@ -25,7 +29,7 @@ class Batch(TypedDict):
     positions_BL: Any
     """int32, restart at 0 in each block; 0 on padding."""
     types_BL: Any
-    """int32, 0."""
+    """int32, 0; 0 and 1 in the two segments of a pair."""
     row_B: Any
     """int32, place of the row in the global batch."""
     slot_position_BK: Any
@@ -42,12 +46,18 @@ class Batch(TypedDict):
     """int32, 0-based index inside the span; 0 where the boundary weight is 0."""
     slot_boundary_weight_BK: Any
     """float32, 1 where the token has boundaries that may be used, else 0."""
+    pair_position_BP: Any
+    """int32, where the [CLS] of a pair of segments is; 0 where there is no pair."""
+    pair_label_BP: Any
+    """int32, 1 where the second segment is not what follows the first; see the pairing."""
+    pair_weight_BP: Any
+    """float32, 1 for a pair, else 0."""
 
 
-def batch_spec(rows_per_batch: int, length: int, slots: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def batch_spec(rows_per_batch: int, length: int, slots: int, pairs: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Name of every field -> its shape and type, in the order of `Batch`."""
-    sizes = {"B": rows_per_batch, "L": length, "K": slots}
-    floats = {"slot_weight_BK", "slot_boundary_weight_BK"}
+    sizes = {"B": rows_per_batch, "L": length, "K": slots, "P": pairs}
+    floats = {"slot_weight_BK", "slot_boundary_weight_BK", "pair_weight_BP"}
     return {
         name: (
             tuple(sizes[letter] for letter in name.rsplit("_", 1)[1]),
@@ -72,6 +82,8 @@ class FeedSpec:
     """Which masked tokens have span boundaries."""
     order: Order = "uniform"
     """How an epoch orders its rows."""
+    pairing: Pairing = Single()
+    """What the sequences are: single blocks or pairs of segments."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -86,41 +98,55 @@ class FeedSpec:
 
 
 class RowKeys(typing.NamedTuple):
-    """Where rows come from, which decides their draws."""
+    """Where rows come from and when, which decides their draws."""
 
     epoch_B: np.ndarray
     index_B: np.ndarray
     row_B: np.ndarray  # place in the global batch
+    rate_B: np.ndarray  # float64, share of text tokens to mask
 
 
-def build_batch(
-    rows: TokenRows, keys: RowKeys, spec: FeedSpec, specials: SpecialIds, unigram_V: np.ndarray, slots: int
-) -> Batch:
+class RowFacts(typing.NamedTuple):
+    """What all rows of a folder have in common, as far as a batch depends on it."""
+
+    specials: SpecialIds
+    unigram_V: np.ndarray  # counts that random tokens are drawn from
+    slots: int
+    pairs: int
+    layer: int | None  # of the tags that the masking policy reads
+
+
+def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
     """Masks rows and lays out their slots. The result of a row is a function of (spec, epoch, index) and the row
     alone."""
     mask_key, kind_key, random_key = (
         row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
         for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
     )
-    mask_BL = spec.masking.token_mask(rows, specials, mask_key)
-    masked = find_spans(mask_BL, rows.segments_BL)
+    tags_BL = None if facts.layer is None else layer_tags(rows.flags_BL, facts.layer)
+    text = TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, tags_BL)
+    place_X = spec.masking.masked_places(text, facts.specials, mask_key, keys.rate_B)
+    masked = find_spans(place_X, rows.segments_BL)
     tokens_BL = np.asarray(rows.tokens_BL, dtype=np.int32)
-    cumulative_V = np.cumsum(unigram_V, dtype=np.int64)
+    cumulative_V = np.cumsum(facts.unigram_V, dtype=np.int64)
     replaced_BL = replaced_tokens(
-        tokens_BL, masked, spec.masking.replacement, specials.mask, cumulative_V, (kind_key, random_key)
+        tokens_BL, masked, spec.masking.replacement, facts.specials.mask, cumulative_V, (kind_key, random_key)
     )
     return Batch(
         tokens_BL=replaced_BL,
         segments_BL=np.asarray(rows.segments_BL, dtype=np.int32),
         positions_BL=restarted_positions(rows.segments_BL),
-        types_BL=np.zeros_like(tokens_BL),
+        types_BL=np.asarray(rows.types_BL, dtype=np.int32),
         row_B=np.asarray(keys.row_B, dtype=np.int32),
-        **slot_arrays(rows, masked, spec.boundaries, specials, slots),
+        **slot_arrays(tokens_BL, masked, spec.boundaries, facts.specials, facts.slots),
+        pair_position_BP=rows.pair_position_BP,
+        pair_label_BP=rows.pair_label_BP,
+        pair_weight_BP=rows.pair_weight_BP,
     )
 
 
 def batch_statistics(batch: Batch) -> dict[str, float]:
-    """Figures of a NumPy batch for logs.
+    """Figures of a NumPy batch for logs; what is said of text is right for single segments.
 
     fill: share of positions that are not padding. masked: masked tokens over text tokens ([CLS] and [SEP] of every
     block are not text). span_tokens: mean length of the spans. row_spans: mean number of spans a row.

@@ -16,10 +16,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from spanjax.data.batch import Batch, FeedSpec, batch_spec
+from spanjax.data.batch import Batch, FeedSpec, RowKeys, batch_spec
 from spanjax.data.numpy_feed import numpy_feed
-from spanjax.data.rows import RowBatch, Rows
-from spanjax.data.share import HostShare
+from spanjax.data.pairing import Examples
+from spanjax.data.share import AnyRows, HostShare
+from spanjax.data.slots import restarted_positions
 
 Kind = Literal["tf", "numpy"]
 """tf: seqio and tf.data. numpy: no TensorFlow. Both yield the same batches bit for bit."""
@@ -27,7 +28,7 @@ Kind = Literal["tf", "numpy"]
 
 def open_feed(
     kind: Kind,
-    rows: Rows,
+    rows: AnyRows,
     spec: FeedSpec,
     start_step: int = 0,
     host: int = 0,
@@ -45,7 +46,7 @@ def open_feed(
 
 
 def tf_feed(
-    rows: Rows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
+    rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
 ) -> Generator[Batch]:
     """`numpy_feed` by seqio and tf.data. TensorFlow is told to leave accelerators alone."""
     share = HostShare(rows, spec, host, hosts, held_out)
@@ -66,7 +67,7 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
     from spanjax.data.seqio_vocab import seqio_vocabulary
 
     text, numbers = seqio_vocabulary(share.rows.vocabulary), seqio.PassThroughVocabulary(share.rows.vocabulary.size)
-    shapes = batch_spec(share.size, share.rows.length, share.slots)
+    shapes = batch_spec(share.size, share.rows.length, share.facts.slots, share.facts.pairs)
     features = {
         name: seqio.Feature(
             text if name in ("tokens_BL", "slot_target_BK") else numbers,
@@ -92,43 +93,41 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
 
 
 def fetch_rows(share: HostShare) -> Callable[[Any], Any]:
-    """Preprocessor: {"step"} -> the rows and their keys, by one Python call a batch."""
+    """Preprocessor: {"step"} -> the sequences and their keys, by one Python call a batch."""
     tf = import_tensorflow()
-    wide, long = [share.size, share.rows.length], [share.size]
+    size, length, pairs = share.size, share.rows.length, share.facts.pairs
+    shapes = {"BL": [size, length], "BP": [size, pairs], "B": [size]}
+    bytes_ = {"word_starts_BL": tf.bool, "flags_BL": tf.uint8}
+    types = {name: bytes_.get(name, tf.int32) for name in Examples._fields} | {"pair_weight_BP": tf.float32}
+    types |= {name: tf.int64 for name in RowKeys._fields} | {"rate_B": tf.float64, "positions_BL": tf.int32}
 
     def fetched(step: np.ndarray) -> list[np.ndarray]:
         rows, keys = share.read(int(step))
-        return [
-            rows.tokens_BL.astype(np.int32),
-            rows.segments_BL.astype(np.int32),
-            rows.word_starts_BL,
-            *(np.asarray(key_B, dtype=np.int64) for key_B in keys),
-        ]
+        found = {**rows._asdict(), **keys._asdict(), "positions_BL": restarted_positions(rows.segments_BL)}
+        return [np.asarray(found[name], kind.as_numpy_dtype) for name, kind in types.items()]
 
     def element(example: dict[str, Any]) -> dict[str, Any]:
-        types = [tf.int32, tf.int32, tf.bool, tf.int64, tf.int64, tf.int64]
-        names = ["tokens_BL", "segments_BL", "word_starts_BL", "epoch_B", "index_B", "row_B"]
-        arrays = tf.numpy_function(fetched, [example["step"]], types, stateful=False)
+        arrays = tf.numpy_function(fetched, [example["step"]], list(types.values()), stateful=False)
         return {
-            name: tf.ensure_shape(array, wide if name.endswith("L") else long)
-            for name, array in zip(names, arrays, strict=True)
+            name: tf.ensure_shape(array, shapes[name.rsplit("_", 1)[1]])
+            for name, array in zip(types, arrays, strict=True)
         }
 
     return lambda dataset: dataset.map(element)
 
 
 def mask_rows(share: HostShare) -> Callable[[Any], Any]:
-    """Preprocessor: rows and keys -> a batch, in the graph, the next batches while this one is used."""
+    """Preprocessor: sequences and keys -> a batch, in the graph, the next batches while this one is used."""
     tf = import_tensorflow()
     from spanjax.data import masking_tf
 
-    specials, unigram_V = share.rows.vocabulary.specials, share.rows.unigram_V
-    shapes = batch_spec(share.size, share.rows.length, share.slots)
+    facts = share.facts
+    shapes = batch_spec(share.size, share.rows.length, facts.slots, facts.pairs)
 
     def element(example: dict[str, Any]) -> dict[str, Any]:
-        rows = RowBatch(example["tokens_BL"], example["segments_BL"], example["word_starts_BL"])
-        keys = (example["epoch_B"], example["index_B"], example["row_B"])
-        batch = masking_tf.build_batch(rows, keys, share.spec, specials, unigram_V, share.slots)
+        rows = Examples(*(example[name] for name in Examples._fields))
+        keys = RowKeys(*(example[name] for name in RowKeys._fields))
+        batch = masking_tf.build_batch(rows, example["positions_BL"], keys, share.spec, facts)
         return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in batch.items()}
 
     return lambda dataset: dataset.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)

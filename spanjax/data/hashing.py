@@ -26,15 +26,26 @@ class Purpose(enum.IntEnum):
     MASK = 2
     REPLACE = 3
     UNIGRAM = 4
+    PAIR = 5
+    MIXTURE = 6
 
 
 def mix(bits: npt.ArrayLike) -> Unsigned:
     """A bijection of 64-bit integers in which every input bit reaches every output bit."""
-    z = np.asarray(bits, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
-    return z ^ (z >> np.uint64(31))
+    return _mixed(np.array(bits, dtype=np.uint64, ndmin=1)).reshape(np.shape(bits))
+
+
+def _mixed(z: Unsigned) -> Unsigned:
+    """`mix` in place, of an array of at least one dimension (in which numpy multiplies modulo 2^64 without a warning)."""
+    shifted = z >> np.uint64(30)
+    z ^= shifted
+    z *= np.uint64(FIRST)
+    np.right_shift(z, np.uint64(27), out=shifted)
+    z ^= shifted
+    z *= np.uint64(SECOND)
+    np.right_shift(z, np.uint64(31), out=shifted)
+    z ^= shifted
+    return z
 
 
 def fold(key: npt.ArrayLike, value: npt.ArrayLike) -> Unsigned:
@@ -42,14 +53,16 @@ def fold(key: npt.ArrayLike, value: npt.ArrayLike) -> Unsigned:
 
     The first output of SplitMix64 with seed 0 is fold(0, 0) = 0xE220A8397B1DCDAF.
     """
-    with np.errstate(over="ignore"):
-        step = (np.asarray(value).astype(np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
-        return mix(np.asarray(key).astype(np.uint64) + step)
+    step = np.array(value, ndmin=1).astype(np.uint64)
+    step += np.uint64(1)
+    step *= np.uint64(GAMMA)
+    mixed = _mixed(np.asarray(key).astype(np.uint64) + step)
+    return mixed if np.ndim(key) or np.ndim(value) else mixed.reshape(())
 
 
 def uniform(bits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The top 53 bits as a number in [0, 1): uniform(2**63) = 0.5."""
-    return (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * UNIT
+    return (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)) * UNIT
 
 
 def row_keys(seed: int, purpose: Purpose, epoch_B: npt.ArrayLike, index_B: npt.ArrayLike) -> Unsigned:

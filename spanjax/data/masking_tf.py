@@ -1,4 +1,4 @@
-"""`masking` and `slots` once more as TensorFlow graph functions on batches, equal to the NumPy ones bit for bit.
+"""`masking`, `slots` and `batch.build_batch` in a TensorFlow graph on batches, equal to the NumPy ones bit for bit.
 
 Function by function the same names and the same arithmetic; the docstrings are there. Only `feed` imports it, lazily.
 
@@ -11,26 +11,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from spanjax.data.batch import Batch, FeedSpec
+from spanjax.data.batch import Batch, FeedSpec, RowFacts, RowKeys
 from spanjax.data.hashing import Purpose
 from spanjax.data.hashing_tf import fold, row_keys, uniform
-from spanjax.data.masking import ROUNDS_AT_ONCE, Boundaries, GeometricSpans, MaskingPolicy, Replacement, SpecialIds
-from spanjax.data.rows import RowBatch
+from spanjax.data.masking import MaskingPolicy, SpanPolicy, TaggedSpans
+from spanjax.data.pairing import Examples
+from spanjax.data.replacement import Boundaries, Replacement
+from spanjax.data.sampling_tf import (
+    Tagged,
+    Text,
+    differences,
+    draw_spans,
+    find_tagged,
+    find_words,
+    floored,
+    leading_places,
+    searched,
+    true_places,
+)
+from spanjax.data.words import SpecialIds, TextRows
 
 Tensor = Any
-
-
-class Text(NamedTuple):
-    """`masking.Text` as tensors."""
-
-    first_W: Tensor
-    pieces_W: Tensor
-    first_M: Tensor
-    tokens_M: Tensor
-    first_word_M: Tensor
-    words_M: Tensor
-    row_M: Tensor
-    number_M: Tensor
 
 
 class Masked(NamedTuple):
@@ -42,165 +43,94 @@ class Masked(NamedTuple):
     used_BK: Tensor
 
 
-def true_places(flags: Tensor) -> Tensor:
-    """`np.flatnonzero`."""
-    return tf.cast(tf.where(tf.reshape(flags, [-1]))[:, 0], tf.int32)
-
-
-def differences(first: Tensor, end: Tensor) -> Tensor:
-    """`np.diff(first, append=end)`."""
-    return tf.concat([first[1:], tf.reshape(end, [1])], axis=0) - first
-
-
-def find_words(rows: RowBatch, specials: SpecialIds) -> Text:
-    """`masking.find_words`."""
-    segments_BL = rows.segments_BL
-    text_BL = (segments_BL > 0) & (rows.tokens_BL != specials.cls) & (rows.tokens_BL != specials.sep)
-    joined_BL = text_BL[:, 1:] & text_BL[:, :-1] & (segments_BL[:, 1:] == segments_BL[:, :-1])
-    apart_BL, any_B1 = tf.logical_not(joined_BL), tf.ones_like(text_BL[:, :1])
-    begins_BL = text_BL & tf.concat([any_B1, apart_BL], axis=1)
-    first_W = true_places(begins_BL | (text_BL & rows.word_starts_BL))
-    first_M, end_M = true_places(begins_BL), true_places(text_BL & tf.concat([apart_BL, any_B1], axis=1)) + 1
-    first_word_M = tf.searchsorted(first_W, first_M)
-    words_M = differences(first_word_M, tf.size(first_W))
-    last_word_M = first_word_M + words_M - 1
-    pieces_W = tf.tensor_scatter_nd_update(
-        differences(first_W, tf.constant(0)), last_word_M[:, None], end_M - tf.gather(first_W, last_word_M)
+@functools.singledispatch
+def masked_places(policy: MaskingPolicy, rows: TextRows, specials: SpecialIds, key_B: Tensor, rate_B: Tensor) -> Tensor:
+    """`MaskingPolicy.masked_places`; every policy registers its twin here."""
+    del rows, specials, key_B, rate_B
+    raise ValueError(
+        f"masking policy {type(policy).__name__} has no TensorFlow twin: use the feed of kind 'numpy', or register one "
+        "with spanjax.data.masking_tf.masked_places.register"
     )
-    row_M = first_M // tf.shape(segments_BL)[1]
-    number_M = tf.range(tf.size(row_M)) - tf.searchsorted(row_M, row_M)
-    return Text(first_W, pieces_W, first_M, end_M - first_M, first_word_M, words_M, row_M, number_M)
+
+
+@masked_places.register
+def _(policy: SpanPolicy, rows: TextRows, specials: SpecialIds, key_B: Tensor, rate_B: Tensor) -> Tensor:
+    text = find_words(rows, specials, policy.every_token)
+    tagged = None if rows.tags_BL is None else find_tagged(rows.tags_BL, text)
+    key_M = fold(tf.gather(key_B, text.row_M), text.number_M)
+    budget_M = tf.math.ceil(tf.gather(rate_B, text.row_M) * tf.cast(text.tokens_M, tf.float64))
+
+    def propose(block_P: Tensor, round_P: Tensor) -> tuple[Tensor, Tensor]:
+        return proposals(policy, text, tagged, block_P, fold(tf.gather(key_M, block_P), round_P))
+
+    masked_W = draw_spans(
+        text,
+        tf.cast(budget_M, tf.int32),
+        propose,
+        mean_words=policy.mean_words,
+        most_words=policy.most_words,
+        whole_words=policy.cut == "words",
+    )
+    return leading_places(text.first_W, masked_W)
 
 
 @functools.singledispatch
-def token_mask(policy: MaskingPolicy, rows: RowBatch, specials: SpecialIds, key_B: Tensor) -> Tensor:
-    """`MaskingPolicy.token_mask`; every policy registers its twin here."""
-    del rows, specials, key_B
-    raise ValueError(
-        f"masking policy {type(policy).__name__} has no TensorFlow twin: use the feed of kind 'numpy', or register one "
-        "with spanjax.data.masking_tf.token_mask.register"
-    )
-
-
-@token_mask.register
-def _(policy: GeometricSpans, rows: RowBatch, specials: SpecialIds, key_B: Tensor) -> Tensor:
-    text = find_words(rows, specials)
-    masked_W = draw_spans(policy, text, fold(tf.gather(key_B, text.row_M), text.number_M))
-    return leading_pieces(text.first_W, masked_W, tf.shape(rows.tokens_BL))
-
-
-def draw_spans(policy: GeometricSpans, text: Text, key_M: Tensor) -> Tensor:
-    """`masking.draw_spans`; an inner loop runs the rounds that were drawn at once."""
-    left_M = tf.cast(tf.math.ceil(policy.rate * tf.cast(text.tokens_M, tf.float64)), tf.int32)
-    limit_M = 16 + 4 * left_M
-
-    def several_rounds(round_: Tensor, block_A: Tensor, left_A: Tensor, free_W: Tensor) -> tuple[Tensor, ...]:
-        round_R = round_ + tf.range(ROUNDS_AT_ONCE)
-        words_RA, anchor_RA = proposals(policy, text, key_M, block_A, round_R)
-        words_RA *= tf.cast(round_R[:, None] < tf.gather(limit_M, block_A), tf.int32)
-        whole_RA = tf.gather(text.pieces_W, anchor_RA)
-
-        def one_round(place: Tensor, left_A: Tensor, free_W: Tensor) -> tuple[Tensor, ...]:
-            left_A, free_W = mask_spans(policy, free_W, whole_RA[place], words_RA[place], anchor_RA[place], left_A)
-            return place + 1, left_A, free_W
-
-        _, left_A, free_W = tf.while_loop(
-            lambda place, left_A, free_W: (place < ROUNDS_AT_ONCE) & tf.reduce_any(left_A > 0),
-            one_round,
-            (tf.constant(0), left_A, free_W),
-        )
-        going_A = true_places((left_A > 0) & (round_ + ROUNDS_AT_ONCE < tf.gather(limit_M, block_A)))
-        return round_ + ROUNDS_AT_ONCE, tf.gather(block_A, going_A), tf.gather(left_A, going_A), free_W
-
-    block_A = true_places(left_M > 0)
-    free_W = tf.concat([text.pieces_W, tf.zeros([policy.max_words], tf.int32)], axis=0)
-    start = (tf.constant(0), block_A, tf.gather(left_M, block_A), free_W)
-    end = tf.while_loop(lambda round_, block_A, *_: tf.size(block_A) > 0, several_rounds, start)
-    return text.pieces_W - end[3][: -policy.max_words]
-
-
 def proposals(
-    policy: GeometricSpans, text: Text, key_M: Tensor, block_A: Tensor, round_R: Tensor
+    policy: SpanPolicy, text: Text, tagged: Tagged | None, block_P: Tensor, key_P: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`masking.proposals`."""
-    key_A, first_A = tf.gather(key_M, block_A), tf.gather(text.first_word_M, block_A)
-    words_A, round_R1 = tf.gather(text.words_M, block_A), round_R[:, None]
-    steps = tf.constant(policy.length_steps())
-    words_RA = 1 + searched(steps, uniform(fold(key_A, 2 * round_R1)))
-    u_RA = uniform(fold(key_A, 2 * round_R1 + 1))
+    """`SpanPolicy.proposals`; a policy that proposes otherwise registers its twin here."""
+    del tagged
+    first_P, words_P = tf.gather(text.first_word_M, block_P), tf.gather(text.words_M, block_P)
+    u_P = uniform(fold(key_P, 1))
     if policy.starts == "words":
-        anchor_RA = first_A + floored(u_RA * tf.cast(words_A, tf.float64))
+        anchor_P = first_P + floored(u_P * tf.cast(words_P, tf.float64))
     else:
-        tokens_A = tf.gather(text.tokens_M, block_A)
-        place_RA = tf.gather(text.first_M, block_A) + floored(u_RA * tf.cast(tokens_A, tf.float64))
-        anchor_RA = searched(text.first_W, place_RA) - 1
-    return tf.minimum(words_RA, first_A + words_A - anchor_RA), anchor_RA
+        tokens_P = tf.gather(text.tokens_M, block_P)
+        place_P = tf.gather(text.first_M, block_P) + floored(u_P * tf.cast(tokens_P, tf.float64))
+        anchor_P = searched(text.first_W, place_P) - 1
+    if len(policy.length_distribution()) == 1:
+        return anchor_P, tf.ones_like(anchor_P)
+    drawn_P = 1 + searched(tf.constant(policy.length_steps()), uniform(fold(key_P, 0)))
+    return anchor_P, tf.minimum(drawn_P, first_P + words_P - anchor_P)
 
 
-def searched(steps: Tensor, values: Tensor) -> Tensor:
-    """`np.searchsorted(steps, values, side="right")` for values of any rank."""
-    return tf.reshape(tf.searchsorted(steps, tf.reshape(values, [-1]), side="right"), tf.shape(values))
+@proposals.register
+def _(policy: TaggedSpans, text: Text, tagged: Tagged, block_P: Tensor, key_P: Tensor) -> tuple[Tensor, Tensor]:
+    anchor_P, words_P = proposals.dispatch(SpanPolicy)(policy, text, None, block_P, key_P)
+    tags_P = tf.gather(tagged.tags_M, block_P)
+    chosen = true_places((uniform(fold(key_P, 2)) < policy.share) & (tags_P > 0))
+    u = uniform(fold(tf.gather(key_P, chosen), 3)) * tf.cast(tf.gather(tags_P, chosen), tf.float64)
+    tag = tf.gather(tagged.first_tag_M, tf.gather(block_P, chosen)) + floored(u)
+    anchor_P = tf.tensor_scatter_nd_update(anchor_P, chosen[:, None], tf.gather(tagged.first_word_T, tag))
+    longest = tf.minimum(tf.gather(tagged.words_T, tag), policy.longest)
+    return anchor_P, tf.tensor_scatter_nd_update(words_P, chosen[:, None], longest)
 
 
-def floored(values: Tensor) -> Tensor:
-    """`np.floor(values).astype(int)` for values from 0 on."""
-    return tf.cast(tf.floor(values), tf.int32)
-
-
-def mask_spans(
-    policy: GeometricSpans, free_W: Tensor, whole_A: Tensor, words_A: Tensor, anchor_A: Tensor, left_A: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`masking.mask_spans`; returns `free_W` as well."""
-    more_S = tf.range(policy.max_words)
-    word_AS = anchor_A[:, None] + more_S
-    free_AS = tf.gather(free_W, word_AS)
-    tried_AS = (more_S < words_A[:, None]) & (free_AS[:, :1] == whole_A[:, None])
-    cost_AS = free_AS * tf.cast(tried_AS, tf.int32)
-    over_AS = tf.cumsum(cost_AS, axis=1) - left_A[:, None]
-    if policy.cut == "words":
-        taken_AS = cost_AS * tf.cast(over_AS <= 0, tf.int32)
-    else:
-        taken_AS = tf.maximum(tf.minimum(cost_AS - over_AS, cost_AS), 0)
-    free_W = tf.tensor_scatter_nd_sub(free_W, word_AS[..., None], taken_AS)
-    return left_A - tf.reduce_sum(taken_AS, axis=1), free_W
-
-
-def leading_pieces(first_W: Tensor, masked_W: Tensor, shape: Tensor) -> Tensor:
-    """`masking.leading_pieces`."""
-    word_X = true_places(masked_W > 0)
-    first_X = tf.gather(first_W, word_X)
-    first_X += first_X // shape[1]  # rows of L + 1, so that a word's end is in its row
-    place = tf.concat([first_X, first_X + tf.gather(masked_W, word_X)], axis=0)
-    change = tf.concat([tf.ones_like(first_X), -tf.ones_like(first_X)], axis=0)
-    edges = tf.reshape(tf.scatter_nd(place[:, None], change, [shape[0] * (shape[1] + 1)]), [shape[0], shape[1] + 1])
-    return tf.cumsum(edges, axis=1)[:, :-1] > 0
-
-
-def find_spans(mask_BL: Tensor, segments_BL: Tensor, slots: int) -> Masked:
+def find_spans(place_X: Tensor, segments_BL: Tensor, slots: int) -> Masked:
     """`slots.find_spans`, with the bound on masked tokens a row."""
-    count_B = tf.reduce_sum(tf.cast(mask_BL, tf.int32), axis=1)
+    rows, length = segments_BL.shape
+    row_X = place_X // length
+    position_X = place_X - row_X * length
+    count_B = tf.math.unsorted_segment_sum(tf.ones_like(row_X), row_X, rows)
     fits = tf.debugging.assert_less_equal(count_B, slots, "a row has more masked tokens than slots")
-    index_X2 = tf.where(mask_BL)
-    row_X, position_X = tf.cast(index_X2[:, 0], tf.int32), tf.cast(index_X2[:, 1], tf.int32)
-    segment_X = tf.gather_nd(segments_BL, index_X2)
-    joined_X = (position_X[1:] - position_X[:-1] == 1) & (segment_X[1:] == segment_X[:-1]) & (row_X[1:] == row_X[:-1])
-    begins_X = tf.concat([tf.ones_like(position_X[:1], tf.bool), tf.logical_not(joined_X)], axis=0)
-    span_X = tf.cumsum(tf.cast(begins_X, tf.int32)) - 1
-    first = true_places(begins_X)
-    last = first + differences(first, tf.size(row_X)) - 1
+    segment_X = tf.gather(tf.reshape(segments_BL, [-1]), place_X)
+    joined_X = (place_X[1:] - place_X[:-1] == 1) & (segment_X[1:] == segment_X[:-1]) & (row_X[1:] == row_X[:-1])
+    first = true_places(tf.concat([tf.ones_like(position_X[:1], tf.bool), tf.logical_not(joined_X)], axis=0))
+    size = differences(first, tf.size(row_X))
+    first_X = tf.repeat(tf.gather(position_X, first), size)
     with tf.control_dependencies([fits]):
-        used_BK = tf.range(slots) < count_B[:, None]
-    item_BK = (tf.cumsum(count_B, exclusive=True)[:, None] + tf.range(slots)) * tf.cast(used_BK, tf.int32)
+        slot_X = tf.range(tf.size(row_X)) + tf.gather(
+            tf.range(rows) * slots - tf.cumsum(count_B, exclusive=True), row_X
+        )
 
     def placed(values_X: Tensor) -> Tensor:
-        padded_X = tf.concat([values_X, [0]], axis=0)
-        return tf.gather(padded_X, item_BK) * tf.cast(used_BK, tf.int32)
+        return tf.reshape(tf.scatter_nd(slot_X[:, None], values_X, [rows * slots]), [rows, slots])
 
     return Masked(
         position_BK=placed(position_X),
-        first_BK=placed(tf.gather(tf.gather(position_X, first), span_X)),
-        last_BK=placed(tf.gather(tf.gather(position_X, last), span_X)),
-        used_BK=used_BK,
+        first_BK=placed(first_X),
+        last_BK=placed(first_X + tf.repeat(size - 1, size)),
+        used_BK=tf.range(slots) < count_B[:, None],
     )
 
 
@@ -250,47 +180,35 @@ def slot_arrays(tokens_BL: Tensor, masked: Masked, boundaries: Boundaries, speci
     }
 
 
-def restarted_positions(segments_BL: Tensor) -> Tensor:
-    """`slots.restarted_positions`: the first position of a segment is the sum of the steps from one first to the
-    next."""
-    shape = tf.shape(segments_BL)
-    changed_BL = segments_BL[:, 1:] != segments_BL[:, :-1]
-    index_X2 = tf.where(tf.concat([tf.zeros_like(changed_BL[:, :1]), changed_BL], axis=1))
-    row_X, position_X = index_X2[:, 0], tf.cast(index_X2[:, 1], tf.int32)
-    same_row = tf.cast(row_X[1:] == row_X[:-1], tf.int32)
-    before_X = tf.concat([tf.zeros_like(position_X[:1]), position_X[:-1] * same_row], axis=0)
-    first_BL = tf.cumsum(tf.scatter_nd(index_X2, position_X - before_X, tf.cast(shape, tf.int64)), axis=1)
-    return (tf.range(shape[1]) - first_BL) * tf.cast(segments_BL > 0, tf.int32)
-
-
-def build_batch(
-    rows: RowBatch,
-    keys: tuple[Tensor, Tensor, Tensor],
-    spec: FeedSpec,
-    specials: SpecialIds,
-    unigram_V: np.ndarray,
-    slots: int,
-) -> Batch:
-    """`batch.build_batch`; `keys` are epoch, row index and place in the global batch of every row [B]."""
-    epoch_B, index_B, row_B = keys
+def build_batch(rows: Examples, positions_BL: Tensor, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
+    """`batch.build_batch`, with the positions from outside: they need no draw, and NumPy is faster at them."""
     mask_key, kind_key, random_key = (
-        row_keys(spec.seed, purpose, epoch_B, index_B) for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
+        row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
+        for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
     )
-    mask_BL = token_mask(spec.masking, rows, specials, mask_key)
-    masked = find_spans(mask_BL, rows.segments_BL, slots)
+    tags_BL = None
+    if facts.layer is not None:
+        shift, two_bits = tf.constant(1 + 2 * facts.layer, tf.uint8), tf.constant(3, tf.uint8)
+        tags_BL = tf.bitwise.bitwise_and(tf.bitwise.right_shift(rows.flags_BL, shift), two_bits)
+    text = TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, tags_BL)
+    place_X = masked_places(spec.masking, text, facts.specials, mask_key, keys.rate_B)
+    masked = find_spans(place_X, rows.segments_BL, facts.slots)
     replaced_BL = replaced_tokens(
         rows.tokens_BL,
         masked,
         spec.masking.replacement,
-        specials.mask,
-        np.cumsum(unigram_V, dtype=np.int64),
+        facts.specials.mask,
+        np.cumsum(facts.unigram_V, dtype=np.int64),
         (kind_key, random_key),
     )
     return Batch(
         tokens_BL=replaced_BL,
         segments_BL=rows.segments_BL,
-        positions_BL=restarted_positions(rows.segments_BL),
-        types_BL=tf.zeros_like(rows.tokens_BL),
-        row_B=tf.cast(row_B, tf.int32),
-        **slot_arrays(rows.tokens_BL, masked, spec.boundaries, specials),
+        positions_BL=positions_BL,
+        types_BL=rows.types_BL,
+        row_B=tf.cast(keys.row_B, tf.int32),
+        **slot_arrays(rows.tokens_BL, masked, spec.boundaries, facts.specials),
+        pair_position_BP=rows.pair_position_BP,
+        pair_label_BP=rows.pair_label_BP,
+        pair_weight_BP=rows.pair_weight_BP,
     )

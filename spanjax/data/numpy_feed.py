@@ -6,24 +6,20 @@ from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 from spanjax.data.batch import Batch, FeedSpec, build_batch
-from spanjax.data.rows import Rows
-from spanjax.data.share import HostShare
+from spanjax.data.share import AnyRows, HostShare
 
 Item = TypeVar("Item")
 
 
 def numpy_feed(
-    rows: Rows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
+    rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
 ) -> Generator[Batch]:
     """This host's part of global batches start_step, start_step + 1, ...; `close()` ends the background thread.
 
     Raises ValueError for settings that do not fit the rows or the hosts, at once.
     """
     share = HostShare(rows, spec, host, hosts, held_out)
-    specials, unigram_V = rows.vocabulary.specials, rows.unigram_V
-    batches = (
-        build_batch(*share.read(step), spec, specials, unigram_V, share.slots) for step in share.steps(start_step)
-    )
+    batches = (build_batch(*share.read(step), spec, share.facts) for step in share.steps(start_step))
     return prefetched(batches, depth=2)
 
 

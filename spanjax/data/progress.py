@@ -10,19 +10,19 @@ import rich.console
 import rich.progress
 import rich.table
 
-from spanjax.data.rows import Manifest
+from spanjax.data.manifest import Manifest
 
 _SECONDS = 10.0  # between plain lines
 log = logging.getLogger("spanjax.prepare")
 
 
 class Progress:
-    """Context manager that shows how many documents, tokens and megabytes are done."""
+    """Context manager that shows how many portions, documents, tokens and characters are done."""
 
     def __init__(self, name: str):
         self._name = name
         self._began = self._told = time.monotonic()
-        self._characters = 0
+        self._portions = self._documents = self._tokens = self._characters = 0
         self._bar: rich.progress.Progress | None = None
 
     def __enter__(self) -> "Progress":
@@ -38,22 +38,30 @@ class Progress:
             self._bar.stop()
 
     def update(self, documents: int, tokens: int, characters: int) -> None:
-        """One more document of `characters`; `documents` and `tokens` are totals."""
+        """One more portion, of so many documents, tokens and characters."""
+        self._portions += 1
+        self._documents += documents
+        self._tokens += tokens
         self._characters += characters
         now = time.monotonic()
         if now - self._told < (0.2 if self._bar else _SECONDS):
             return
         self._told = now
         speed = self._characters / 1e6 / (now - self._began)
-        line = f"{self._name}: {documents:,} documents, {tokens:,} tokens, {speed:.1f} million characters/s"
+        done = f"{self._portions:,} portions, {self._documents:,} documents, {self._tokens:,} tokens"
+        line = f"{self._name}: {done}, {speed:.1f} million characters/s"
         if self._bar:
             self._bar.update(self._task, description=line)
         else:
             log.info(line)
 
 
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "0"
+
+
 def totals_table(manifests: Mapping[str, Manifest]) -> None:
-    """Prints the totals of every split as a table, and what was skipped."""
+    """Prints the totals of every split as a table, with the tagged spans, and what was skipped."""
     table = rich.table.Table(box=None, pad_edge=False)
     table.add_column("")
     for name in manifests:
@@ -68,8 +76,10 @@ def totals_table(manifests: Mapping[str, Manifest]) -> None:
         "rows": lambda each: f"{each.rows:,}",
         "fill %": lambda each: f"{100 * each.fill:.2f}",
         "unigram entropy (nats)": lambda each: f"{each.unigram_entropy:.3f}",
-        "skipped": lambda each: ", ".join(f"{count:,} {kind}" for kind, count in each.skipped.items()) or "0",
     }
+    if any(manifest.tags for manifest in manifests.values()):
+        lines["tagged spans"] = lambda each: _counts(each.settings.get("tagged_spans", {}))
+    lines["skipped"] = lambda each: _counts(each.skipped)
     for title, value in lines.items():
         table.add_row(title, *(value(manifest) for manifest in manifests.values()))
     rich.console.Console(width=None if sys.stdout.isatty() else 100).print(table)

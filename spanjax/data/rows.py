@@ -94,15 +94,17 @@ class Rows:
 
 
 def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:
-    record = record(manifest.length, manifest.vocabulary_size).itemsize
+    size = record(manifest.length, manifest.vocabulary_size).itemsize
     problems = []
     for shard in manifest.shards:
-        path, expected = folder / shard.name, shard.rows * record
+        path, expected = folder / shard.name, shard.rows * size
         if not path.is_file():
             problems.append(f"{shard.name} is missing")
         elif path.stat().st_size != expected:
             problems.append(f"{shard.name} has {path.stat().st_size:,} bytes, expected {expected:,}")
-    problems += [f"{name} is missing" for name in (UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS) if not (folder / name).is_file()]
+    problems += [
+        f"{name} is missing" for name in (UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS) if not (folder / name).is_file()
+    ]
     return problems
 
 
@@ -115,9 +117,7 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; `python -m spanjax.prepare` writes one")
     if not (folder / MANIFEST).is_file():
-        inside = (
-            "; the rows are in its train and validation folders" if (folder / "train" / MANIFEST).is_file() else ""
-        )
+        inside = "; the rows are in its train and validation folders" if (folder / "train" / MANIFEST).is_file() else ""
         raise ValueError(
             f"{folder}: not a finished folder of rows (no {MANIFEST}){inside or '; run spanjax.prepare again'}"
         )

@@ -1,8 +1,8 @@
 """Writing packed rows: shards that are made on their own, by any process in any order, and the manifest that joins them.
 
-A shard is `rows-NNNNN.bin` (records of fixed size) and, while rows are being written, `rows-NNNNN.npz` with its figures. A
-shard is there whole or not at all. `finish_rows` joins the figures in the order of the numbers; the result depends on the
-shards' content alone.
+A shard is `NAME.bin` (records of fixed size) and, while rows are being written, `NAME.npz` with its figures, in a folder
+beside them. Names are rows-NNNNN or rows-GGGGG-NNNNN (see `portions`). A shard is there whole or not at all. `finish_rows`
+joins the figures in the order of the numbers in the names; the result depends on the shards' content alone.
 
 Legend: L positions, V ids, N rows.
 """
@@ -13,6 +13,8 @@ import io
 import json
 import os
 import pathlib
+import tempfile
+import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -44,6 +46,7 @@ class ShardSource:
     sentences: int
     characters: int = 0
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    tagged: Mapping[str, int] = dataclasses.field(default_factory=dict)  # spans by tag layer
 
 
 def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int) -> np.ndarray:
@@ -77,38 +80,40 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
     return found
 
 
-def _name(number: int) -> str:
-    return f"rows-{number:05d}"
+def write_whole(path: pathlib.Path, content: bytes) -> None:
+    """Writes a file that is there whole or not at all, on disk when it is there; what a killed process leaves begins
+    with a dot."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def _replace(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all, on disk when it is there."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def has_shard(folder: pathlib.Path, number: int) -> bool:
+def has_shard(figures: pathlib.Path, name: str) -> bool:
     """Whether `write_shard` has written this one."""
-    return (folder / f"{_name(number)}.npz").is_file()
+    return (figures / f"{name}.npz").is_file()
 
 
 def write_shard(
     folder: pathlib.Path,
-    number: int,
+    figures: pathlib.Path,
+    name: str,
     rows: Sequence[Sequence[Block]],
     vocabulary: Vocabulary,
     length: int,
     source: ShardSource,
 ) -> None:
-    """Writes shard `number` (no `.bin` where there are no rows), from any process; the figures come last."""
-    content, figures = shard_files(rows, vocabulary, length, source)
+    """Writes a shard (no `.bin` where there are no rows), from any process; the figures come last."""
+    content, about = shard_files(rows, vocabulary, length, source)
     if content:
-        _replace(folder / f"{_name(number)}.bin", content)
-    _replace(folder / f"{_name(number)}.npz", figures)
+        write_whole(folder / f"{name}.bin", content)
+    write_whole(figures / f"{name}.npz", about)
 
 
 def shard_files(
@@ -140,6 +145,10 @@ def shard_files(
     return content, figures.getvalue()
 
 
+def _in_order(path: pathlib.Path) -> tuple[int, ...]:
+    return tuple(int(number) for number in path.stem.split("-")[1:])
+
+
 @dataclasses.dataclass
 class _Totals:
     unigram_V: np.ndarray
@@ -150,6 +159,7 @@ class _Totals:
     shards: list[Shard] = dataclasses.field(default_factory=list)
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)
+    tagged: Counter[str] = dataclasses.field(default_factory=Counter)
 
     def add(self, path: pathlib.Path) -> None:
         """Joins the figures of one shard."""
@@ -163,11 +173,13 @@ class _Totals:
         if rows := len(self.lengths[-1]):
             self.shards.append(Shard(f"{path.stem}.bin", rows, about["sha256"]))
         self.skipped.update(about["skipped"])
+        self.tagged.update(about["tagged"])
         self.counts.update({name: about[name] for name in ("documents", "sentences", "words")})
 
 
 def finish_rows(
     folder: pathlib.Path,
+    figures: pathlib.Path,
     vocabulary: Vocabulary,
     length: int,
     *,
@@ -177,16 +189,15 @@ def finish_rows(
     settings: Mapping[str, Any] | None = None,
     skipped: Mapping[str, int] | None = None,
 ) -> Manifest:
-    """Joins all shards of `folder` in the order of their numbers: writes the manifest, the vocabulary and the figures.
+    """Joins the shards in `folder`, whose figures lie in `figures`: writes the manifest, the vocabulary and the totals.
 
     `tags` names the tag layers, `settings` what was done to the text, `skipped` adds to the counts of what was left out.
     ValueError where there are no rows.
     """
     if len(tags) > MOST_LAYERS:
         raise ValueError(f"tags are {tuple(tags)}: expected at most {MOST_LAYERS} layers")
-    figures = sorted(folder.glob("rows-*.npz"))
     totals = _Totals(np.zeros(vocabulary.size, np.int64), np.zeros(MOST_BLOCKS + 1, np.int64))
-    for path in figures:
+    for path in sorted(figures.glob("rows-*.npz"), key=_in_order):
         totals.add(path)
     manifest = _manifest(totals, vocabulary, length, Counter(skipped or {}), max_blocks, source, tuple(tags), settings)
     if not manifest.rows:
@@ -197,9 +208,7 @@ def finish_rows(
     for name, arrays in ((LENGTHS, totals.lengths), (BLOCKS, totals.blocks), (DOCUMENTS, totals.documents)):
         np.save(folder / name, np.concatenate(arrays))
     save_vocabulary(vocabulary, folder / VOCABULARY)
-    _replace(folder / MANIFEST, (json.dumps(dataclasses.asdict(manifest), indent=1) + "\n").encode())
-    for path in figures:
-        path.unlink()
+    write_whole(folder / MANIFEST, (json.dumps(dataclasses.asdict(manifest), indent=1) + "\n").encode())
     return manifest
 
 
@@ -239,7 +248,7 @@ def _manifest(
         unigram_entropy=_entropy(totals.unigram_V),
         text_tokens_by_blocks=tuple(int(tokens) for tokens in totals.by_blocks[: most + 1]),
         tags=tags,
-        settings=dict(settings or {}),
+        settings={**(settings or {}), **({"tagged_spans": dict(totals.tagged)} if totals.tagged else {})},
     )
 
 
@@ -260,9 +269,13 @@ def write_rows(
     """Writes rows that are at hand into an empty folder, `shard_rows` a shard: what tests and benchmarks make."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = list(rows)
-    for number, first in enumerate(range(0, len(waiting), shard_rows)):
-        some = waiting[first : first + shard_rows]
-        documents = 1 + max(block.document for row in some for block in row)
-        write_shard(folder, number, some, vocabulary, length, ShardSource(documents, documents))
-    most = max((len(row) for row in waiting), default=1)
-    return finish_rows(folder, vocabulary, length, max_blocks=most, source="rows at hand", tags=tags)
+    with tempfile.TemporaryDirectory() as figures:
+        for number, first in enumerate(range(0, len(waiting), shard_rows)):
+            some = waiting[first : first + shard_rows]
+            documents = 1 + max(block.document for row in some for block in row)
+            source = ShardSource(documents, documents)
+            write_shard(folder, pathlib.Path(figures), f"rows-{number:05d}", some, vocabulary, length, source)
+        most = max((len(row) for row in waiting), default=1)
+        return finish_rows(
+            folder, pathlib.Path(figures), vocabulary, length, max_blocks=most, source="rows at hand", tags=tags
+        )

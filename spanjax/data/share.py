@@ -1,6 +1,6 @@
 """One host's part of every global batch: which rows, from which epoch, at which place. Both feeds read through it.
 
-Shapes: B rows of this host, L positions.
+Shapes: B rows of this host, L positions, P pairs a row.
 """
 
 import itertools
@@ -8,10 +8,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from spanjax.data.batch import FeedSpec, RowKeys
-from spanjax.data.masking import refuse
-from spanjax.data.order import global_rows, sorted_by_length
-from spanjax.data.rows import RowBatch, Rows, slots_needed
+from spanjax.data.batch import FeedSpec, RowFacts, RowKeys
+from spanjax.data.mixture import MixedRows, mixed_rows
+from spanjax.data.order import Integers, global_rows, sorted_by_length
+from spanjax.data.pairing import Examples
+from spanjax.data.replacement import refuse
+from spanjax.data.rows import Rows, slots_needed
+
+AnyRows = Rows | MixedRows
 
 
 class HostShare:
@@ -21,7 +25,9 @@ class HostShare:
     segment and every weight is 0.
     """
 
-    def __init__(self, rows: Rows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
+    def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
+        self.by_length = spec.order == "by_length" and not held_out
+        tag, tags = spec.masking.tag, rows.manifest.tags
         refuse(
             "feed",
             {
@@ -31,17 +37,27 @@ class HostShare:
                 and spec.batch_size % hosts > 0,
                 "there are no rows: prepare some text first": len(rows) == 0,
                 f"order 'by_length' needs at least one full batch, got {len(rows)} rows for batches of "
-                f"{spec.batch_size}: use order 'uniform' or a smaller batch": spec.order == "by_length"
-                and not held_out
+                f"{spec.batch_size}: use order 'uniform' or a smaller batch": self.by_length
                 and 0 < len(rows) < spec.batch_size,
+                "order 'by_length' is not there for a mixture of rows: use order 'uniform'": self.by_length
+                and isinstance(rows, MixedRows),
+                f"masking reads the tags {tag!r}, the rows have {list(tags) or 'none'}: prepare them with --tags {tag}": bool(
+                    tag
+                )
+                and tag not in tags,
             },
         )
         self.rows, self.spec, self.held_out = rows, spec, held_out
         self.size = spec.batch_size // hosts
-        self.slots = slots_needed(rows.manifest, spec.masking.rate)
+        self.facts = RowFacts(
+            specials=rows.vocabulary.specials,
+            unigram_V=rows.unigram_V,
+            slots=slots_needed(rows.manifest, spec.masking.most, spec.pairing.parts),
+            pairs=len(rows.manifest.text_tokens_by_blocks) - 1,
+            layer=tags.index(tag) if tag else None,
+        )
         self._place_B = host * self.size + np.arange(self.size, dtype=np.int64)
-        by_length = spec.order == "by_length" and not held_out
-        self._sorted_N = sorted_by_length(rows.lengths_N) if by_length else None
+        self._sorted_N = sorted_by_length(rows.lengths_N) if self.by_length else None
 
     def steps(self, start: int) -> Iterable[int]:
         """start, start + 1, ...: without end, or up to the last held-out batch."""
@@ -51,25 +67,34 @@ class HostShare:
             return range(start, -(-len(self.rows) // self.spec.batch_size))
         return itertools.count(start)
 
-    def read(self, step: int) -> tuple[RowBatch, RowKeys]:
-        """This host's rows of global batch `step`."""
-        size, count = self.spec.batch_size, len(self.rows)
+    def global_rows(self, step: int) -> tuple[Integers, Integers]:
+        """Row indices and epochs of the whole global batch `step`, of all hosts: ([B], [B])."""
+        spec, rows = self.spec, self.rows
+        if isinstance(rows, MixedRows):
+            return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
+        return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
+
+    def read(self, step: int) -> tuple[Examples, RowKeys]:
+        """This host's sequences of global batch `step`."""
+        spec, place_B = self.spec, self._place_B
+        rate_B = np.full(self.size, spec.masking.rate if self.held_out else spec.masking.rate_at(step))
         if self.held_out:
-            index_B = step * size + self._place_B
-            rows = blank_rows(
-                self.rows.fetch(np.minimum(index_B, count - 1)), index_B < count, self.rows.vocabulary.specials.pad
+            index_B = step * spec.batch_size + place_B
+            epoch_B = np.zeros_like(index_B)
+            stored_B = np.minimum(index_B, len(self.rows) - 1)
+            found = spec.pairing.examples(self.rows, stored_B, epoch_B, spec.seed, self.facts.pairs)
+            return blank_rows(found, index_B < len(self.rows), self.facts.specials.pad), RowKeys(
+                epoch_B, index_B, place_B, rate_B
             )
-            return rows, RowKeys(np.zeros_like(index_B), index_B, self._place_B)
-        index_B, epoch_B = global_rows(self.spec.seed, step, size, count, self._sorted_N)
-        index_B, epoch_B = index_B[self._place_B], epoch_B[self._place_B]
-        return self.rows.fetch(index_B), RowKeys(epoch_B, index_B, self._place_B)
+        index_B, epoch_B = (array_B[place_B] for array_B in self.global_rows(step))
+        found = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
+        return found, RowKeys(epoch_B, index_B, place_B, rate_B)
 
 
-def blank_rows(rows: RowBatch, keep_B: np.ndarray, pad: int) -> RowBatch:
-    """The rows with those that are not kept emptied: padding only."""
-    keep_B1 = keep_B[:, None]
-    return RowBatch(
-        tokens_BL=np.where(keep_B1, rows.tokens_BL, pad).astype(rows.tokens_BL.dtype),
-        segments_BL=np.where(keep_B1, rows.segments_BL, 0).astype(rows.segments_BL.dtype),
-        word_starts_BL=rows.word_starts_BL & keep_B1,
-    )
+def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:
+    """The rows with those that are not kept emptied: padding only, no pairs."""
+    if keep_B.all():
+        return rows
+    blanked = [np.where(keep_B[:, None], array, np.zeros((), array.dtype)) for array in rows]
+    tokens_BL = np.where(keep_B[:, None], rows.tokens_BL, pad).astype(rows.tokens_BL.dtype)
+    return Examples(*blanked)._replace(tokens_BL=tokens_BL)

@@ -1,4 +1,4 @@
-"""From a token mask to a batch: spans, replacement, prediction slots and span boundaries, in NumPy.
+"""From masked places to a batch: spans, replacement, prediction slots and span boundaries, in NumPy.
 
 Shared by every masking policy. `masking_tf` has the same in a graph.
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.hashing import Unsigned, fold, uniform
-from spanjax.data.masking import Booleans, Boundaries, Integers, Replacement, SpecialIds, TokenRows
+from spanjax.data.replacement import Boundaries, Replacement
+from spanjax.data.words import Integers, SpecialIds
 
 
 class Masked(NamedTuple):
@@ -23,19 +24,21 @@ class Masked(NamedTuple):
     count_B: Integers  # masked tokens of every row
 
 
-def find_spans(mask_BL: Booleans, segments_BL: np.ndarray) -> Masked:
-    """Where the masked tokens are and which span each is in.
+def find_spans(place_X: Integers, segments_BL: np.ndarray) -> Masked:
+    """The spans of masked tokens at these places (row * L + position), rising.
 
     A row whose tokens 2 3 and 5 are masked has position_X 2 3 5, first_X 2 2 5, last_X 3 3 5, count_B 3.
     """
-    row_X, position_X = np.nonzero(mask_BL)
-    segment_X = segments_BL[row_X, position_X]
+    rows, length = segments_BL.shape
+    row_X = place_X // length
+    position_X = place_X - row_X * length
+    segment_X = segments_BL.ravel()[place_X]
     begins_X = np.ones(len(row_X), dtype=bool)
-    begins_X[1:] = (np.diff(position_X) != 1) | (np.diff(segment_X) != 0) | (np.diff(row_X) != 0)
-    span_X = np.cumsum(begins_X) - 1
+    begins_X[1:] = (np.diff(place_X) != 1) | (np.diff(segment_X) != 0) | (np.diff(row_X) != 0)
     first = np.flatnonzero(begins_X)
-    last = np.append(first, len(row_X))[1:] - 1
-    return Masked(row_X, position_X, position_X[first][span_X], position_X[last][span_X], mask_BL.sum(axis=1))
+    size = np.diff(first, append=len(row_X))
+    first_X = np.repeat(position_X[first], size)
+    return Masked(row_X, position_X, first_X, first_X + np.repeat(size - 1, size), np.bincount(row_X, minlength=rows))
 
 
 def replaced_tokens(
@@ -64,10 +67,9 @@ def replaced_tokens(
 
 
 def slot_arrays(
-    rows: TokenRows, masked: Masked, boundaries: Boundaries, specials: SpecialIds, slots: int
+    tokens_BL: np.ndarray, masked: Masked, boundaries: Boundaries, specials: SpecialIds, slots: int
 ) -> dict[str, np.ndarray]:
     """The `slot_` fields of the batch contract, K = `slots` a row, sorted by position."""
-    tokens_BL = np.asarray(rows.tokens_BL)
     assert masked.count_B.max(initial=0) <= slots, "a row has more masked tokens than slots"
     left_X, right_X = masked.first_X - 1, masked.last_X + 1
     offset_X = masked.position_X - masked.first_X
@@ -76,17 +78,21 @@ def slot_arrays(
         for side_X in (left_X, right_X):
             token_X = tokens_BL[masked.row_X, side_X]
             bounded_X &= (token_X != specials.cls) & (token_X != specials.sep)
-    used_BK = np.arange(slots) < masked.count_B[:, None]
+    rows = len(tokens_BL)
+    place_X = (
+        np.arange(len(masked.row_X))
+        + (np.arange(rows) * slots - np.cumsum(masked.count_B) + masked.count_B)[masked.row_X]
+    )
 
-    def placed(values_X: np.ndarray, dtype: type) -> np.ndarray:
-        array_BK = np.zeros(used_BK.shape, dtype=dtype)
-        array_BK[used_BK] = values_X
+    def placed(values_X: np.ndarray | float, dtype: type) -> np.ndarray:
+        array_BK = np.zeros((rows, slots), dtype=dtype)
+        array_BK.ravel()[place_X] = values_X
         return array_BK
 
     return {
         "slot_position_BK": placed(masked.position_X, np.int32),
         "slot_target_BK": placed(tokens_BL[masked.row_X, masked.position_X], np.int32),
-        "slot_weight_BK": used_BK.astype(np.float32),
+        "slot_weight_BK": placed(1.0, np.float32),
         "slot_left_BK": placed(left_X * bounded_X, np.int32),
         "slot_right_BK": placed(right_X * bounded_X, np.int32),
         "slot_offset_BK": placed(offset_X * bounded_X, np.int32),
@@ -96,8 +102,9 @@ def slot_arrays(
 
 def restarted_positions(segments_BL: np.ndarray) -> np.ndarray:
     """Positions that begin at 0 in every segment: segments 1 1 1 2 2 0 have positions 0 1 2 0 1 0."""
-    place_L = np.arange(segments_BL.shape[1], dtype=np.int32)
     begins_BL = np.ones(segments_BL.shape, dtype=bool)
     begins_BL[:, 1:] = segments_BL[:, 1:] != segments_BL[:, :-1]
-    first_BL = np.maximum.accumulate(np.where(begins_BL, place_L, 0), axis=1)
-    return np.where(segments_BL > 0, place_L - first_BL, 0).astype(np.int32)
+    first = np.flatnonzero(begins_BL).astype(np.int32)
+    place = np.arange(segments_BL.size, dtype=np.int32)
+    place -= np.repeat(first, np.diff(first, append=np.int32(segments_BL.size)))
+    return place.reshape(segments_BL.shape) * (segments_BL > 0)

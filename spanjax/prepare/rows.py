@@ -1,7 +1,8 @@
 """python -m spanjax.prepare --input GLOB [GLOB ...] --vocab FILE --output DIR: text to packed rows on disk.
 
-Writes DIR/train and, where asked for, DIR/validation. The rows do not depend on the number of worker processes.
-DIR appears when everything is written and not before. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+Writes DIR/train and, where asked for, DIR/validation. The rows do not depend on the runner or the number of processes. DIR
+appears when everything is written; until then the work lies in .DIR.unfinished beside it, and the same command continues a
+prepare that was stopped. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import collections
@@ -12,18 +13,29 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from spanjax.data.corpus import INSTALLED_DOCS, Document, Files, InstalledDocs, Source, find_files
-from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, Packer
+from spanjax import __version__
+from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, annotator_problems, open_annotator
+from spanjax.data.block import MOST_LAYERS
+from spanjax.data.interim_sources import Cleaning, Source, SourceSettings, held_out, open_sources, sentence_spans
+from spanjax.data.local_runner import write_portions
+from spanjax.data.manifest import Manifest
+from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
+from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
+from spanjax.data.portions import portion_characters
 from spanjax.data.progress import Progress, totals_table
-from spanjax.data.rows import Manifest, RowsWriter
-from spanjax.data.sentences import clean, sentences
-from spanjax.data.staging import finished_folder
-from spanjax.data.tokenize_pool import tokenized
-from spanjax.data.vocab import SentencePieceVocabulary, Vocabulary, load_vocabulary, train_sentencepiece
+from spanjax.data.staging import Unfinished, unfinished_folder
+from spanjax.data.vocab import (
+    SentencePieceVocabulary,
+    Vocabulary,
+    load_vocabulary,
+    save_vocabulary,
+    train_sentencepiece,
+)
 
 log = logging.getLogger("spanjax.prepare")
 
@@ -46,51 +58,56 @@ class Prepare:
     validation: tuple[str, ...] = ()
     """Files or globs of held-out documents."""
     holdout: float = 0.0
-    """Instead of --validation: the share of the input's documents to hold out (0.02: every 50th)."""
+    """Instead of --validation: the share of documents to hold out. A document's content decides, so that copies of it stay
+    on one side and more input leaves the others where they are."""
     pack: bool = True
     """Several blocks in a row; --no-pack gives every block a row of its own."""
     max_blocks: int = 16
     """Most blocks in a row."""
     casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
     """Lower-case WordPiece text: True, False, or None to guess it from the vocabulary."""
+    text_field: str = "text"
+    """The field of JSON-lines that holds the text."""
+    normalization: Literal["none", "nfc", "nfkc"] = "none"
+    """Unicode normalisation of the text, before anything else."""
+    deduplicate: bool = False
+    """Leave out documents whose content occurred before; the first stays. The input and the files of --validation are
+    each looked at on their own. Takes about 100 MB of memory a million documents."""
+    tags: tuple[str, ...] = ()
+    """Layers of tagged spans to store with the tokens, for masking them: entities, noun_phrases, or layers of the
+    input's own; at most 3."""
+    annotator: str = ""
+    """Where tagged spans come from: given (the field "spans" of JSON-lines) or spacy:MODEL; empty takes given where the
+    first document has spans, else spacy:en_core_web_sm."""
     max_documents: int = 0
     """Stop after this many documents of the input; 0 takes all."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    runner: Literal["local", "beam"] = "local"
+    """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; the output has to be a folder that
+    all its workers share. The rows are the same."""
+    beam_options: str = ""
+    """Options for Beam's own command line, in quotes: "--runner=FlinkRunner --flink_master=HOST:PORT"."""
     workers: int = 0
-    """Processes that tokenize; 0 takes one for every CPU. The rows are the same for every number."""
+    """Processes of the local runner; 0 takes one for every core. The rows are the same for every number."""
+    portion: int = 0
+    """Characters that are packed together into one shard; 0 takes a number that follows from the size of the input (1 to
+    64 million). A worker needs about 20 bytes of memory a character."""
     seed: int = 0
     """Draws the sentences that --train-vocab learns from where there are very many."""
     overwrite: bool = False
-    """Replace a finished output folder."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A part of the output: its name and a source of its documents."""
-
-    name: str
-    source: Source
-    keep: int = 0  # of every `every` documents, 0 takes all
-    every: int = 0
-    most: int = 0
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of this split, in the source's order."""
-        found = self.source.documents(skipped)
-        found = itertools.islice(found, self.most) if self.most else found
-        for number, document in enumerate(found):
-            if not self.every or (number % self.every == self.every - 1) == (self.name == "validation"):
-                yield document
+    """Replace a finished output folder, and throw away unfinished work of other settings."""
 
 
 def _option_problems(options: Prepare) -> list[str]:
+    beam = options.runner == "beam"
     rules = {
         f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
         <= options.length
         <= MAX_LENGTH,
         f"--max-blocks {options.max_blocks}: expected 1 to {MOST_BLOCKS}": not 1 <= options.max_blocks <= MOST_BLOCKS,
-        f"--workers {options.workers}: expected 1 or more, or 0 for one a CPU": options.workers < 0,
+        f"--workers {options.workers}: expected 1 or more, or 0 for one a core": options.workers < 0,
+        f"--portion {options.portion}: expected 1 or more characters, or 0": options.portion < 0,
         f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
         f"--holdout {options.holdout}: expected 0 or more and at most 0.5": not 0 <= options.holdout <= 0.5,
         "--holdout and --validation are both given: keep one of them": bool(options.holdout and options.validation),
@@ -100,29 +117,69 @@ def _option_problems(options: Prepare) -> list[str]:
         and options.train_vocab < 100,
         "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab
         and options.casing is not None,
+        "--max-documents is for --runner local: Beam reads all groups at once; cut the input instead": beam
+        and options.max_documents,
+        "--beam-options is for --runner beam: leave it out, or add --runner beam": not beam and options.beam_options,
+        f"--tags {' '.join(options.tags)}: expected at most {MOST_LAYERS}, each once": len(options.tags) > MOST_LAYERS
+        or len(set(options.tags)) < len(options.tags),
+        "--annotator without --tags: name the layers to store": options.annotator and not options.tags,
     }
-    return [message for message, broken in rules.items() if broken]
+    found = [message for message, broken in rules.items() if broken]
+    return found + (annotator_problems(options.annotator, options.tags) if options.annotator else [])
 
 
-def _source(patterns: tuple[str, ...], skip_bad: bool, problems: list[str]) -> Source | None:
-    if INSTALLED_DOCS in patterns:
-        if len(patterns) == 1:
-            return InstalledDocs()
-        problems.append(f"{INSTALLED_DOCS} stands beside files: give either")
-        return None
-    try:
-        return Files(find_files(patterns), skip_bad)
-    except ValueError as error:
-        problems.extend(str(error).splitlines())
-        return None
+def _annotator(options: Prepare, source: Source) -> str:
+    """The annotator to take; ValueError where its model is missing or given spans lack a layer."""
+    chosen = options.annotator
+    if not options.tags:
+        return ""
+    if chosen in ("", GIVEN):
+        groups = source.groups()[:1]
+        first = (each for group in groups for each in group.documents(collections.Counter()))
+        layers = {layer for document in itertools.islice(first, 100) for layer in document.spans}
+        if lacking := set(options.tags) - layers:
+            if chosen or layers:
+                raise ValueError(
+                    f"--tags {' '.join(sorted(lacking))}: the first documents have spans of {sorted(layers) or 'no layer'};"
+                    f" name those, or find spans with --annotator {SPACY}{DEFAULT_MODEL}"
+                )
+        chosen = f"{SPACY}{DEFAULT_MODEL}" if lacking else GIVEN
+    open_annotator(chosen, options.tags)
+    return chosen
 
 
-def _checked(options: Prepare) -> tuple[list[Split], Vocabulary | None]:
-    """The splits and the vocabulary (None where it is to be trained); one ValueError with everything that is wrong."""
+def _sources(options: Prepare, problems: list[str]) -> list[Source]:
+    """The input, and the held-out files where there are any."""
+    settings = SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad)
+    found = []
+    for patterns in filter(None, (options.input, options.validation)):
+        try:
+            found.append(open_sources(patterns, settings))
+        except ValueError as error:
+            problems.extend(str(error).splitlines())
+    return found
+
+
+def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: str) -> Pass:
+    settings = RowSettings(
+        options.length,
+        options.max_blocks if options.pack else 1,
+        Cleaning(options.normalization),
+        splits,
+        options.holdout,
+        options.tags,
+        annotator,
+    )
+    characters = options.portion or portion_characters(sum(group.bytes for group in source.groups()))
+    most = options.max_documents if TRAIN in splits else 0
+    return Pass(source, settings, characters, options.deduplicate, most)
+
+
+def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
+    """The passes and the vocabulary (None where it is to be trained); one ValueError with everything that is wrong."""
     problems = _option_problems(options)
-    source = _source(options.input, options.skip_bad, problems)
-    held_out = _source(options.validation, options.skip_bad, problems) if options.validation else None
-    vocabulary = None
+    sources = _sources(options, problems)
+    vocabulary, annotator = None, ""
     if options.vocab:
         try:
             vocabulary = load_vocabulary(options.vocab, options.casing)
@@ -131,56 +188,89 @@ def _checked(options: Prepare) -> tuple[list[Split], Vocabulary | None]:
     output = pathlib.Path(options.output)
     if output.exists() and not options.overwrite and not (output.is_dir() and not any(output.iterdir())):
         problems.append(f"--output {output} exists already: choose another folder, or replace it with --overwrite")
-    if problems or source is None:
+    if not problems:
+        try:
+            annotator = _annotator(options, sources[0])
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
         raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
-    every = round(1 / options.holdout) if options.holdout else 0
-    splits = [Split("train", source, every=every, most=options.max_documents)]
-    if every or held_out:
-        splits.append(
-            Split("validation", held_out or source, every=every, most=0 if held_out else options.max_documents)
-        )
-    return splits, vocabulary
+    splits = (TRAIN, VALIDATION) if options.holdout else (TRAIN,)
+    passes = [_pass(sources[0], splits, options, annotator)]
+    return passes + [_pass(each, (VALIDATION,), options, annotator) for each in sources[1:]], vocabulary
 
 
-def _trained(split: Split, options: Prepare) -> Vocabulary:
-    log.info("training a vocabulary of %s pieces", f"{options.train_vocab:,}")
+def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
+    """What is done to the text, for the manifests."""
+    named = ("text_field", "normalization", "holdout", "deduplicate", "max_documents", "pack")
+    rest = {"annotator": passes[0].settings.annotator, "portion": [one.characters for one in passes]}
+    return {name: getattr(options, name) for name in named} | rest
+
+
+def _plan(options: Prepare, passes: list[Pass], vocabulary: Vocabulary | None) -> dict[str, Any]:
+    """What a prepare that continues has to have in common with the one that was stopped."""
+    trained = {"trained": options.train_vocab, "seed": options.seed}
+    return {
+        "code_version": __version__,
+        "settings": {
+            **_text_settings(options, passes),
+            **{name: getattr(options, name) for name in ("length", "max_blocks", "tags")},
+        },
+        "vocabulary": vocabulary.fingerprint if vocabulary else trained,
+        "input": {one.name: one.source.identity() for one in passes},
+    }
+
+
+def _trained(one: Pass, options: Prepare, work: Unfinished) -> Vocabulary:
+    """The vocabulary of the documents of a pass that are not held out; kept with the work."""
+    folder = work.folder / "vocabulary"
+    if not folder.is_dir():
+        log.info("training a vocabulary of %s pieces", f"{options.train_vocab:,}")
+        model = train_sentencepiece(_sentences(one), options.train_vocab, options.seed)
+        save_vocabulary(SentencePieceVocabulary(model), work.subfolder("vocabulary-to-be"))
+        (work.folder / "vocabulary-to-be").rename(folder)
+        work.worthless = False
+    return load_vocabulary(folder)
+
+
+def _sentences(one: Pass) -> Iterator[str]:
     ignored: collections.Counter[str] = collections.Counter()
-    texts = (sentence for document in split.documents(ignored) for sentence in sentences(clean(document.text)))
-    return SentencePieceVocabulary(train_sentencepiece(texts, options.train_vocab, options.seed))
+    found = (document for group in one.source.groups() for document in group.documents(ignored))
+    for document in itertools.islice(found, one.most or None):
+        if len(one.settings.splits) == 1 or not held_out(document.text, one.settings.holdout):
+            text = one.settings.cleaning(document.text)
+            yield from (text[start:end] for start, end in sentence_spans(text))
 
 
-def _write(split: Split, folder: pathlib.Path, vocabulary: Vocabulary, options: Prepare) -> Manifest:
-    """Tokenizes, packs and writes one split."""
-    skipped: collections.Counter[str] = collections.Counter()
-    most_blocks = options.max_blocks if options.pack else 1
-    packer = Packer(options.length, most_blocks)
-    workers = options.workers or os.cpu_count() or 1
-    writer = RowsWriter(folder / split.name, vocabulary, options.length, most_blocks, split.source.description)
-    with writer, Progress(split.name) as progress:
-        for document in tokenized(split.documents(skipped), vocabulary, options.length - 2, workers):
-            writer.documents += 1
-            writer.sentences += document.sentences
-            for block in document.blocks:
-                for row in packer.add(block):
-                    writer.add(row)
-            progress.update(writer.documents, writer.text_tokens, document.characters)
-        for row in packer.finish():
-            writer.add(row)
-        writer.skipped = dict(skipped)
-        if not writer.rows:
-            raise ValueError(
-                f"the {split.name} split holds no text; give more documents"
-                + (" or a larger --holdout" * bool(split.every))
-            )
-    return writer.manifest
+def _write(one: Pass, work: Unfinished, vocabulary: Vocabulary, options: Prepare) -> None:
+    """Writes the shards of a pass that are not written yet."""
+    places = folders(work, one.settings.splits)
+    if before := written(work, one):
+        log.info("%s: %s portions are written already; this continues", one.name, f"{before:,}")
+    if options.runner == "beam":
+        from spanjax.data.beam_runner import write_with_beam  # needs Apache Beam
+
+        work.worthless = False
+        write_with_beam(one, work, vocabulary, options.beam_options)
+        return
+    workers = options.workers or len(os.sched_getaffinity(0))
+    with Progress(one.name) as progress:
+        for each in write_portions(unwritten(work, one), one.settings, vocabulary, places, workers):
+            work.worthless = False
+            progress.update(each.documents, each.tokens, each.characters)
 
 
 def prepare(options: Prepare) -> dict[str, Manifest]:
     """Writes the rows of every split and returns their manifests; ValueError with everything that is wrong."""
-    splits, vocabulary = _checked(options)
-    with finished_folder(pathlib.Path(options.output), options.overwrite) as folder:
-        vocabulary = vocabulary or _trained(splits[0], options)
-        return {split.name: _write(split, folder, vocabulary, options) for split in splits}
+    passes, vocabulary = _checked(options)
+    plan = _plan(options, passes, vocabulary)
+    with unfinished_folder(pathlib.Path(options.output), plan, options.overwrite) as work:
+        vocabulary = vocabulary or _trained(passes[0], options, work)
+        for one in passes:
+            _write(one, work, vocabulary, options)
+        settings = _text_settings(options, passes)
+        finished = [finish_pass(work, one, vocabulary, settings) for one in passes]
+        return {name: manifest for manifests in finished for name, manifest in manifests.items()}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,14 +280,19 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         manifests = prepare(options)
     except ValueError as error:
-        print(f"prepare: cannot prepare {options.output}:\n{error}", file=sys.stderr)
+        print(f"prepare: cannot prepare {options.output}:\n{error}", *_notes(error), sep="\n", file=sys.stderr)
         return 2
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        print(f"prepare: {error.strerror or error}{where}; nothing is left in {options.output}", file=sys.stderr)
+        print(f"prepare: {error.strerror or error}{where}", *_notes(error), sep="\n", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"prepare: stopped; nothing is left in {options.output}", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("prepare: stopped", *_notes(error), sep="\n", file=sys.stderr)
         return 130
     totals_table(manifests)
     return 0
+
+
+def _notes(error: BaseException) -> list[str]:
+    """What stays of the work."""
+    return [f"  {note}" for note in getattr(error, "__notes__", ())]

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spanjax.data.block import SENTENCE_START, tag_flags
 from spanjax.data.rows import RowBatch
 from spanjax.data.vocab import WordPieceVocabulary
 
@@ -36,11 +37,15 @@ def laid_out(blocks: Sequence[Sequence[int]], length: int) -> RowBatch:
         tokens_BL=np.array([tokens + [SPECIALS.pad] * empty], np.int32),
         segments_BL=np.array([segments + [0] * empty], np.int32),
         word_starts_BL=np.array([starts + [False] * empty], bool),
+        flags_BL=np.zeros((1, length), np.uint8),
     )
 
 
 class MemoryRows:
-    """Random rows: `blocks` blocks of random sizes in each, continuation pieces with probability `continued`."""
+    """Random rows: `blocks` blocks of random sizes in each, continuation pieces with probability `continued`.
+
+    A quarter of the words begin a span of the tag layer "entities", of one to four words; every block is a document.
+    """
 
     def __init__(
         self,
@@ -68,12 +73,34 @@ class MemoryRows:
         ids = random.integers(FIRST_TEXT_ID, vocabulary_size, text.shape, dtype=np.int32)
         self._rows.tokens_BL[text] = ids[text]
         self._rows.word_starts_BL[:] &= random.random(text.shape) >= continued
+        self._rows.flags_BL[:] = self._random_flags(random)
         self.length = length
         pieces = [f"piece{number}" for number in range(FIRST_TEXT_ID, vocabulary_size)]
         self.vocabulary = WordPieceVocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
         self.unigram_V = np.bincount(self._rows.tokens_BL[text], minlength=vocabulary_size).astype(np.int64)
         self.lengths_N = (self._rows.segments_BL > 0).sum(axis=1).astype(np.uint16)
-        self.manifest: Any = types.SimpleNamespace(text_tokens_by_blocks=tuple(most))
+        self.manifest: Any = types.SimpleNamespace(text_tokens_by_blocks=tuple(most), tags=("entities",))
+
+    def _random_flags(self, random: np.random.Generator) -> np.ndarray:
+        tokens_BL, starts_BL = self._rows.tokens_BL, self._rows.word_starts_BL.copy()
+        starts_BL[:, 1:] |= (tokens_BL[:, :-1] == SPECIALS.cls) & (tokens_BL[:, 1:] >= FIRST_TEXT_ID)
+        flags_BL = np.where(starts_BL & (random.random(starts_BL.shape) < 0.1), SENTENCE_START, np.uint8(0))
+        for row, (tokens, starts) in enumerate(zip(tokens_BL, starts_BL, strict=True)):
+            left = 0
+            for place, token in enumerate(tokens):
+                begins = False
+                if starts[place]:
+                    left -= 1
+                    begins = left <= 0 and random.random() < 0.25
+                    left = int(random.integers(1, 5)) if begins else left
+                if token < FIRST_TEXT_ID:
+                    left = 0
+                elif left > 0:
+                    flags_BL[row, place] |= tag_flags(np.array(1 if begins else 2), 0)
+        return flags_BL
+
+    def block_documents(self, row_M: np.ndarray, block_M: np.ndarray) -> np.ndarray:
+        return row_M * 128 + block_M
 
     def __len__(self) -> int:
         return len(self.lengths_N)

@@ -10,8 +10,9 @@ import pytest
 
 from spanjax.data.batch import Batch, FeedSpec, batch_spec
 from spanjax.data.feed import Kind, open_feed
-from spanjax.data.masking import Boundaries, GeometricSpans
+from spanjax.data.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.numpy_feed import prefetched
+from spanjax.data.replacement import Boundaries
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows
 
 ROWS: Any = MemoryRows(21, 48, blocks=3)
@@ -38,13 +39,17 @@ def assert_equal(left: Batch, right: Batch) -> None:
         SPEC,
         FeedSpec(2**62, 32, GeometricSpans.as_released(), Boundaries(specials=False)),
         FeedSpec(7, 8, order="by_length"),
+        FeedSpec(7, 8, Tokens(schedule=((0, 0.1), (4, 0.4)))),
+        FeedSpec(7, 8, WholeWords()),
+        FeedSpec(7, 8, Ngrams()),
+        FeedSpec(7, 8, TaggedSpans()),
     ],
-    ids=["paper", "released", "by_length"],
+    ids=["paper", "released", "by_length", "tokens_scheduled", "whole_words", "ngrams", "tagged"],
 )
 def test_tensorflow_and_numpy_yield_the_same_batches(spec: FeedSpec) -> None:
     for left, right in zip(taken("tf", 6, spec), taken("numpy", 6, spec), strict=True):
         assert_equal(left, right)
-        spec_of = batch_spec(spec.batch_size, 48, left["slot_weight_BK"].shape[1])
+        spec_of = batch_spec(spec.batch_size, 48, left["slot_weight_BK"].shape[1], 3)
         assert {name: (left[name].shape, left[name].dtype) for name in left} == spec_of
 
 

@@ -6,27 +6,38 @@ import math
 import numpy as np
 import pytest
 
-from spanjax.data.batch import FeedSpec, RowKeys, build_batch
+from spanjax.data.batch import FeedSpec, RowFacts, RowKeys, build_batch
+from spanjax.data.block import layer_tags, tag_flags
 from spanjax.data.hashing import Purpose, Unsigned, fold, row_keys, uniform
-from spanjax.data.masking import (
-    Boundaries,
-    GeometricSpans,
-    MaskingPolicy,
-    Replacement,
-    find_words,
-    leading_pieces,
-)
+from spanjax.data.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.pairing import Examples, Single, unpaired
+from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.data.rows import RowBatch, slots_needed
 from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
+from spanjax.data.words import TextRows, find_tagged, find_words, leading_places
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, laid_out
 
 PAPER = (GeometricSpans(), Boundaries())
 RELEASED = (GeometricSpans.as_released(), Boundaries(specials=False))
-BY_TOKEN = (GeometricSpans(rate=0.4, max_words=3, replacement=Replacement(0.5, 0.4, "token")), Boundaries(max_offset=2))
-LONG_WORDS = (GeometricSpans(rate=0.3, starts="words", cut="exact"), Boundaries(specials=False, max_offset=3))
-SETTINGS = pytest.mark.parametrize(
-    "setting", [PAPER, RELEASED, BY_TOKEN, LONG_WORDS], ids=["paper", "released", "by_token", "long_words"]
+BY_TOKEN = (
+    GeometricSpans(rate=0.4, max_words=3, replacement=Replacement(0.5, 0.4, "token")),
+    Boundaries(max_offset=2),
 )
+LONG_WORDS = (GeometricSpans(rate=0.3, starts="words", cut="exact"), Boundaries(specials=False, max_offset=3))
+POLICIES: dict[str, tuple[SpanPolicy, Boundaries]] = {
+    "paper": PAPER,
+    "released": RELEASED,
+    "by_token": BY_TOKEN,
+    "long_words": LONG_WORDS,
+    "tokens": (Tokens(), Boundaries()),
+    "many_tokens": (Tokens(rate=0.6), Boundaries()),
+    "whole_words": (WholeWords(), Boundaries()),
+    "exact_words": (WholeWords(rate=0.5, cut="exact", starts="pieces"), Boundaries()),
+    "ngrams": (Ngrams(), Boundaries()),
+    "tagged": (TaggedSpans(), Boundaries()),
+    "only_tagged": (TaggedSpans(rate=0.5, share=1.0, longest=2, cut="exact"), Boundaries(specials=False)),
+}
+SETTINGS = pytest.mark.parametrize("setting", POLICIES.values(), ids=POLICIES)
 ROWS = {
     "one_block": MemoryRows(40, 128, full=True),
     "packed": MemoryRows(40, 100, blocks=7, seed=1),
@@ -36,33 +47,74 @@ ROWS = {
 KINDS = pytest.mark.parametrize("kind", ROWS)
 
 
-def keys_of(rows: MemoryRows, epoch: int = 3) -> RowKeys:
+def examples_of(rows: MemoryRows, index_B: np.ndarray) -> Examples:
+    return Single().examples(rows, index_B, np.zeros_like(index_B), 0, len(rows.manifest.text_tokens_by_blocks) - 1)
+
+
+def text_of(rows: Examples | RowBatch) -> TextRows:
+    return TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, layer_tags(rows.flags_BL, 0))
+
+
+def keys_of(rows: MemoryRows, rate: float, epoch: int = 3) -> RowKeys:
     index_B = np.arange(len(rows))
-    return RowKeys(np.full_like(index_B, epoch), index_B, index_B)
+    return RowKeys(np.full_like(index_B, epoch), index_B, index_B, np.full(len(rows), rate))
 
 
-def batch_of(rows: MemoryRows, setting: tuple[MaskingPolicy, Boundaries], seed: int = 11, epoch: int = 3) -> dict:
-    spec = FeedSpec(seed, len(rows), *setting)
-    slots = slots_needed(rows.manifest, spec.masking.rate)
-    keys = keys_of(rows, epoch)
-    return dict(build_batch(rows.fetch(keys.index_B), keys, spec, SPECIALS, rows.unigram_V, slots))
+def facts_of(rows: MemoryRows, rate: float) -> RowFacts:
+    slots = slots_needed(rows.manifest, rate)
+    return RowFacts(SPECIALS, rows.unigram_V, slots, len(rows.manifest.text_tokens_by_blocks) - 1, 0)
 
 
-def oracle_block(policy: GeometricSpans, starts: list[bool], key: Unsigned) -> set[int]:
+def batch_of(rows: MemoryRows, setting: tuple[SpanPolicy, Boundaries], seed: int = 11, epoch: int = 3) -> dict:
+    spec, keys = FeedSpec(seed, len(rows), *setting), keys_of(rows, setting[0].rate, epoch)
+    return dict(build_batch(examples_of(rows, keys.index_B), keys, spec, facts_of(rows, setting[0].rate)))
+
+
+def mask_of(policy: SpanPolicy, rows: MemoryRows, seed: int, epoch: int) -> np.ndarray:
+    keys = keys_of(rows, policy.rate, epoch)
+    key_B = row_keys(seed, Purpose.MASK, keys.epoch_B, keys.index_B)
+    fetched = rows.fetch(keys.index_B)
+    return mask_at(policy.masked_places(text_of(fetched), SPECIALS, key_B, keys.rate_B), fetched)
+
+
+def mask_at(place_X: np.ndarray, rows: RowBatch) -> np.ndarray:
+    assert (np.diff(place_X) > 0).all(), "places rise, none comes twice"
+    mask_BL = np.zeros(rows.tokens_BL.shape, bool)
+    mask_BL.ravel()[place_X] = True
+    return mask_BL
+
+
+def lengths_of(policy: SpanPolicy) -> list[float]:
+    """The distribution of the number of words, written out."""
+    if isinstance(policy, GeometricSpans):
+        weights = [policy.p * (1 - policy.p) ** i for i in range(policy.max_words)]
+    else:
+        weights = [1 / n for n in range(1, policy.max_words + 1)] if isinstance(policy, Ngrams) else [1.0]
+    return [weight / sum(weights) for weight in weights]
+
+
+def oracle_block(policy: SpanPolicy, starts: list[bool], tags: list[int], key: Unsigned) -> set[int]:
     """The masked tokens of one block of which `starts` says where words begin: the text of the design, token by
     token."""
-    begins = [place for place, start in enumerate(starts) if start or place == 0]
+    begins = [place for place, start in enumerate(starts) if start or place == 0 or policy.every_token]
     words = [list(range(a, b)) for a, b in zip(begins, [*begins[1:], len(starts)], strict=True)]
     word_of = {place: number for number, word in enumerate(words) for place in word}
-    weights = [policy.p * (1 - policy.p) ** i for i in range(policy.max_words)]
+    tagged = []
+    for place in [place for place, tag in enumerate(tags) if tag == 1]:
+        end = next((other for other in range(place + 1, len(tags)) if tags[other] != 2), len(tags))
+        tagged.append((word_of[place], len({word_of[other] for other in range(place, end)})))
+    lengths = lengths_of(policy)
     budget, masked = math.ceil(policy.rate * len(starts)), set()
     for round_ in range(16 + 4 * budget):
         if len(masked) == budget:
             break
-        u_length, u_anchor = (float(uniform(fold(key, 2 * round_ + draw))) for draw in (0, 1))
-        span = 1 + sum(u_length >= sum(weights[: i + 1]) / sum(weights) for i in range(policy.max_words - 1))
+        u_length, u_anchor, u_kind, u_tag = (float(uniform(fold(fold(key, round_), draw))) for draw in range(4))
+        span = 1 + sum(u_length >= sum(lengths[: i + 1]) for i in range(len(lengths) - 1))
         by_word = policy.starts == "words"
         anchor = int(u_anchor * len(words)) if by_word else word_of[int(u_anchor * len(starts))]
+        if isinstance(policy, TaggedSpans) and tagged and u_kind < policy.share:
+            anchor, span = tagged[int(u_tag * len(tagged))]
+            span = min(span, policy.longest)
         if words[anchor][0] in masked:
             continue
         for word in words[anchor : anchor + span]:
@@ -75,13 +127,14 @@ def oracle_block(policy: GeometricSpans, starts: list[bool], key: Unsigned) -> s
     return masked
 
 
-def oracle_mask(policy: GeometricSpans, rows: RowBatch, seed: int, epoch: int) -> np.ndarray:
+def oracle_mask(policy: SpanPolicy, rows: RowBatch, seed: int, epoch: int) -> np.ndarray:
     mask_BL = np.zeros(rows.tokens_BL.shape, bool)
     for index, (segments, starts) in enumerate(zip(rows.segments_BL, rows.word_starts_BL, strict=True)):
         for number in range(segments.max()):
             places = np.flatnonzero(segments == number + 1)[1:-1]
             key = fold(row_keys(seed, Purpose.MASK, epoch, index), number)
-            for token in oracle_block(policy, starts[places].tolist(), key):
+            tags = layer_tags(rows.flags_BL[index, places], 0).tolist()
+            for token in oracle_block(policy, starts[places].tolist(), tags, key):
                 mask_BL[index, places[token]] = True
     return mask_BL
 
@@ -104,33 +157,30 @@ def oracle_replacement(replacement: Replacement, rows: MemoryRows, row: int, fir
 
 @KINDS
 @SETTINGS
-def test_equals_a_plain_loop(setting: tuple[GeometricSpans, Boundaries], kind: str) -> None:
+def test_equals_a_plain_loop(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     rows = ROWS[kind]
-    keys = keys_of(rows)
-    fetched = rows.fetch(keys.index_B)
-    got = setting[0].token_mask(fetched, SPECIALS, row_keys(11, Purpose.MASK, keys.epoch_B, keys.index_B))
-    assert (got == oracle_mask(setting[0], fetched, 11, 3)).all()
-    assert got.any(axis=1).mean() > 0.5
+    got = mask_of(setting[0], rows, 11, 3)
+    assert (got == oracle_mask(setting[0], rows.fetch(np.arange(len(rows))), 11, 3)).all()
+    assert got.any(axis=1).mean() > 0.4
 
 
 @KINDS
 @SETTINGS
-def test_tensorflow_is_equal_bit_for_bit(setting: tuple[GeometricSpans, Boundaries], kind: str) -> None:
+def test_tensorflow_is_equal_bit_for_bit(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     import tensorflow as tf
 
     from spanjax.data import masking_tf
 
     rows = ROWS[kind]
-    expected, keys = batch_of(rows, setting), keys_of(rows)
-    slots = expected["slot_weight_BK"].shape[1]
-    spec = FeedSpec(11, len(rows), *setting)
+    expected, keys = batch_of(rows, setting), keys_of(rows, setting[0].rate)
+    spec, facts = FeedSpec(11, len(rows), *setting), facts_of(rows, setting[0].rate)
 
     @tf.function
     def build(tensors, keys):  # noqa: ANN001, ANN202
-        return masking_tf.build_batch(tensors, keys, spec, SPECIALS, rows.unigram_V, slots)
+        return masking_tf.build_batch(tensors, tf.constant(expected["positions_BL"]), keys, spec, facts)
 
-    tensors = RowBatch(*map(tf.constant, rows.fetch(keys.index_B)))  # pyright: ignore[reportArgumentType]
-    built = build(tensors, tuple(map(tf.constant, keys)))
+    tensors = Examples(*map(tf.constant, examples_of(rows, keys.index_B)))  # pyright: ignore[reportArgumentType]
+    built = build(tensors, RowKeys(*map(tf.constant, keys)))  # pyright: ignore[reportArgumentType]
     assert list(built) == list(expected)
     for name, array in expected.items():
         assert built[name].numpy().dtype == array.dtype, name
@@ -139,10 +189,10 @@ def test_tensorflow_is_equal_bit_for_bit(setting: tuple[GeometricSpans, Boundari
 
 @KINDS
 @SETTINGS
-def test_invariants_of_masks(setting: tuple[GeometricSpans, Boundaries], kind: str) -> None:
+def test_invariants_of_masks(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     rows, policy = ROWS[kind], setting[0]
     fetched = rows.fetch(np.arange(len(rows)))
-    mask_BL = policy.token_mask(fetched, SPECIALS, row_keys(1, Purpose.MASK, 0, np.arange(len(rows))))
+    mask_BL = mask_of(policy, rows, 1, 0)
     assert (fetched.tokens_BL[mask_BL] >= FIRST_TEXT_ID).all(), "a special or padding is masked"
     for row in range(len(rows)):
         for block in range(1, fetched.segments_BL[row].max() + 1):
@@ -150,16 +200,16 @@ def test_invariants_of_masks(setting: tuple[GeometricSpans, Boundaries], kind: s
             masked = mask_BL[row, places]
             budget = math.ceil(policy.rate * len(places))
             assert masked.sum() <= budget
-            if policy.cut == "exact":
+            if isinstance(policy, Tokens) or (policy.cut == "exact" and not isinstance(policy, TaggedSpans)):
                 assert masked.sum() == budget
-            else:
+            elif policy.cut == "words":
                 words = np.cumsum(fetched.word_starts_BL[row, places])
                 assert all(len(set(masked[words == word].tolist())) == 1 for word in set(words.tolist()))
 
 
 @KINDS
 @SETTINGS
-def test_invariants_of_slots(setting: tuple[GeometricSpans, Boundaries], kind: str) -> None:
+def test_invariants_of_slots(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     rows, boundaries = ROWS[kind], setting[1]
     batch, fetched = batch_of(rows, setting), rows.fetch(np.arange(len(ROWS[kind])))
     tokens, segments = fetched.tokens_BL, fetched.segments_BL
@@ -189,23 +239,23 @@ def test_invariants_of_slots(setting: tuple[GeometricSpans, Boundaries], kind: s
             assert tuple(batch[f"slot_{name}_BK"][row, slot] for name in ("left", "right", "offset")) == expected
 
 
-def test_a_row_has_the_same_mask_in_any_batch() -> None:
-    rows, spec = ROWS["packed"], FeedSpec(4, 8)
+@SETTINGS
+def test_a_row_has_the_same_mask_in_any_batch(setting: tuple[SpanPolicy, Boundaries]) -> None:
+    rows, spec = ROWS["packed"], FeedSpec(4, 8, *setting)
     index_B = np.array([7, 3, 3, 12, 39, 0, 25, 8])
     epoch_B = np.array([0, 0, 1, 5, 0, 0, 2, 0])
-    whole = build_batch(
-        rows.fetch(index_B), RowKeys(epoch_B, index_B, np.arange(8)), spec, SPECIALS, rows.unigram_V, 24
-    )
+    facts, rate_B = facts_of(rows, setting[0].rate), np.full(8, setting[0].rate)
+    whole = build_batch(examples_of(rows, index_B), RowKeys(epoch_B, index_B, np.arange(8), rate_B), spec, facts)
     for place in range(8):
         one = slice(place, place + 1)
-        keys = RowKeys(epoch_B[one], index_B[one], np.array([place]))
-        alone = build_batch(rows.fetch(index_B[one]), keys, spec, SPECIALS, rows.unigram_V, 24)
+        keys = RowKeys(epoch_B[one], index_B[one], np.array([place]), rate_B[one])
+        alone = build_batch(examples_of(rows, index_B[one]), keys, spec, facts)
         assert all((alone[name][0] == whole[name][place]).all() for name in alone)
-    assert (whole["tokens_BL"][1] != whole["tokens_BL"][2]).any(), "another epoch, another mask"
+    assert (mask_of(setting[0], rows, 4, 0) != mask_of(setting[0], rows, 4, 1)).any(), "another epoch, another mask"
 
 
 def test_find_words_as_drawn() -> None:
-    text = find_words(laid_out([[2, 1], [1]], 9), SPECIALS)
+    text = find_words(text_of(laid_out([[2, 1], [1]], 9)), SPECIALS)
     assert text.first_W.tolist() == [1, 3, 6] and text.pieces_W.tolist() == [2, 1, 1]
     assert text.first_M.tolist() == [1, 6] and text.tokens_M.tolist() == [3, 1]
     assert text.first_word_M.tolist() == [0, 2] and text.words_M.tolist() == [2, 1]
@@ -215,43 +265,63 @@ def test_find_words_as_drawn() -> None:
 def test_what_begins_a_block_begins_a_word() -> None:
     row = laid_out([[2, 1]], 6)
     row.word_starts_BL[0, 1] = False
-    assert find_words(row, SPECIALS).first_W.tolist() == [1, 3]
+    assert find_words(text_of(row), SPECIALS).first_W.tolist() == [1, 3]
 
 
-def test_leading_pieces_find_spans_and_positions_as_drawn() -> None:
-    mask = leading_pieces(np.array([1, 3]), np.array([1, 2]), (1, 7))
-    assert np.flatnonzero(mask).tolist() == [1, 3, 4]
-    spans = find_spans(np.array([[0, 0, 1, 1, 0, 1, 0]], bool), np.ones((1, 7), int))
+def test_leading_places_find_spans_and_positions_as_drawn() -> None:
+    assert leading_places(np.array([1, 3]), np.array([1, 2])).tolist() == [1, 3, 4]
+    spans = find_spans(np.array([2, 3, 5]), np.ones((1, 7), int))
     assert spans.position_X.tolist() == [2, 3, 5] and spans.first_X.tolist() == [2, 2, 5]
     assert spans.last_X.tolist() == [3, 3, 5] and spans.count_B.tolist() == [3]
     assert restarted_positions(np.array([[1, 1, 1, 2, 2, 0]])).tolist() == [[0, 1, 2, 0, 1, 0]]
 
 
+def test_tagged_spans_as_drawn() -> None:
+    row = laid_out([[1, 2, 1, 1, 3]], 12)
+    row.flags_BL[0, 1:9] = tag_flags(np.array([0, 1, 2, 2, 1, 1, 2, 2]), 0)
+    text = text_of(row)
+    found = find_tagged(text.tags_BL, find_words(text, SPECIALS))  # pyright: ignore[reportArgumentType]
+    assert found.first_word_T.tolist() == [1, 3, 4] and found.words_T.tolist() == [2, 1, 1]
+    assert found.first_tag_M.tolist() == [0] and found.tags_M.tolist() == [3]
+
+
 def test_one_word_larger_than_its_budget() -> None:
     """A word of five pieces has budget 1: whole words leave it alone, the released code masks its first piece."""
-    row, key = laid_out([[5]], 8), row_keys(0, Purpose.MASK, 0, np.arange(1))
-    assert not GeometricSpans().token_mask(row, SPECIALS, key).any()
-    assert np.flatnonzero(GeometricSpans.as_released().token_mask(row, SPECIALS, key)).tolist() == [1]
+    row, key = text_of(laid_out([[5]], 8)), row_keys(0, Purpose.MASK, 0, np.arange(1))
+    rate = np.array([0.15])
+    assert not len(GeometricSpans().masked_places(row, SPECIALS, key, rate))
+    assert GeometricSpans.as_released().masked_places(row, SPECIALS, key, rate).tolist() == [1]
 
 
 def test_rows_without_text() -> None:
-    rows = laid_out([[]], 8)
-    keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int))
-    batch = build_batch(rows, keys, FeedSpec(0, 1), SPECIALS, np.ones(9, int), 8)
-    assert batch["slot_weight_BK"].sum() == 0 and (batch["tokens_BL"] == rows.tokens_BL).all()
+    rows = unpaired(laid_out([[]], 8), 1)
+    keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), np.full(1, 0.15))
+    for policy in (GeometricSpans(), Tokens(), TaggedSpans()):
+        facts = RowFacts(SPECIALS, np.ones(9, int), 8, 1, 0)
+        batch = build_batch(rows, keys, FeedSpec(0, 1, policy), facts)
+        assert batch["slot_weight_BK"].sum() == 0 and (batch["tokens_BL"] == rows.tokens_BL).all()
+
+
+def test_a_scheduled_rate_is_linear_between_its_points() -> None:
+    policy = GeometricSpans(schedule=((10, 0.3), (20, 0.1)))
+    assert [policy.rate_at(step) for step in (0, 10, 15, 20, 99)] == pytest.approx([0.3, 0.3, 0.2, 0.1, 0.1])
+    assert policy.most == 0.3 and GeometricSpans().rate_at(7) == GeometricSpans().most == 0.15
+    with pytest.raises(ValueError, match=r"rates \[2\].*steps \[5, 5\]"):
+        Tokens(schedule=((5, 0.1), (5, 2)))
 
 
 def test_more_masked_tokens_than_slots_is_refused() -> None:
     rows = laid_out([[1] * 6], 8)
-    masked = find_spans(rows.tokens_BL >= FIRST_TEXT_ID, rows.segments_BL)
-    assert slot_arrays(rows, masked, Boundaries(), SPECIALS, 6)["slot_position_BK"].tolist() == [[1, 2, 3, 4, 5, 6]]
+    masked = find_spans(np.flatnonzero(rows.tokens_BL >= FIRST_TEXT_ID), rows.segments_BL)
+    found = slot_arrays(rows.tokens_BL, masked, Boundaries(), SPECIALS, 6)
+    assert found["slot_position_BK"].tolist() == [[1, 2, 3, 4, 5, 6]]
     with pytest.raises(AssertionError, match="more masked tokens than slots"):
-        slot_arrays(rows, masked, Boundaries(), SPECIALS, 5)
+        slot_arrays(rows.tokens_BL, masked, Boundaries(), SPECIALS, 5)
 
 
 def test_random_tokens_never_have_count_zero() -> None:
     rows = ROWS["one_block"].fetch(np.arange(40))
-    masked = find_spans(rows.tokens_BL >= FIRST_TEXT_ID, rows.segments_BL)
+    masked = find_spans(np.flatnonzero(rows.tokens_BL >= FIRST_TEXT_ID), rows.segments_BL)
     counts = np.array([0, 0, 0, 0, 0, 0, 3, 0, 1, 0])
     keys = (row_keys(0, Purpose.REPLACE, 0, np.arange(40)), row_keys(0, Purpose.UNIGRAM, 0, np.arange(40)))
     all_random = Replacement(mask=0.0, random=1.0)
@@ -260,7 +330,7 @@ def test_random_tokens_never_have_count_zero() -> None:
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
-    with pytest.raises(ValueError, match=r"rate is 0.*p is 1.0.*max_words is 0.*starts is 'x'.*cut is 'y'"):
+    with pytest.raises(ValueError, match=r"rates \[0\].*starts is 'x'.*cut is 'y'.*p is 1.0.*max_words is 0"):
         GeometricSpans(rate=0, p=1.0, max_words=0, starts="x", cut="y")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"random is -1.*unit is 'word'"):
         Replacement(random=-1, unit="word")  # pyright: ignore[reportArgumentType]
@@ -268,10 +338,12 @@ def test_all_wrong_settings_are_named_at_once() -> None:
         Replacement(mask=0.8, random=0.3)
     with pytest.raises(ValueError, match="max_offset is 0"):
         Boundaries(max_offset=0)
+    with pytest.raises(ValueError, match=r"tag is empty.*share is 2.*longest is 0"):
+        TaggedSpans(tag="", share=2, longest=0)
 
 
 def test_a_policy_without_a_twin_is_refused() -> None:
     from spanjax.data import masking_tf
 
     with pytest.raises(ValueError, match="use the feed of kind 'numpy'"):
-        masking_tf.token_mask(Replacement(), None, SPECIALS, None)  # pyright: ignore[reportArgumentType]
+        masking_tf.masked_places(Replacement(), None, SPECIALS, None, None)  # pyright: ignore[reportArgumentType]
