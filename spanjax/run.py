@@ -22,8 +22,10 @@ from spanjax.training.optimizer import AdamW
 class Data:
     """Where the rows are and how they are read."""
 
-    rows: Annotated[str, tyro.conf.arg(aliases=("--rows",))] = ""
-    """Folder written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/."""
+    rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",))] = ()
+    """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
+    weights: tuple[float, ...] = ()
+    """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
     feed: Annotated[Literal["tf", "numpy"], tyro.conf.arg(aliases=("--feed",))] = "tf"
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
     order: Literal["uniform", "by_length"] = "uniform"

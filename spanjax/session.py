@@ -13,10 +13,12 @@ from jax.sharding import Mesh
 
 from spanjax.data.batch import Batch, FeedSpec
 from spanjax.data.feed import open_feed
-from spanjax.data.rows import Rows, open_rows
+from spanjax.data.mixture import MixedRows
+from spanjax.data.rows import open_rows
+from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
 from spanjax.parallel import make_mesh, replicated, row_shards, to_global
-from spanjax.run import Run
+from spanjax.run import Data, Run
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
 
@@ -27,8 +29,8 @@ class Session:
 
     run: Run
     """The run with `encoder.vocab_size` filled in."""
-    rows: Rows
-    validation: Rows | None
+    rows: AnyRows
+    validation: AnyRows | None
     mesh: Mesh
     spec: FeedSpec
     optimizer: optax.GradientTransformation
@@ -94,27 +96,41 @@ class Session:
         return lambda params, batch: jax.device_get(whole(params, dict(batch)))
 
 
-def _find_rows(folder: str) -> tuple[Rows | None, Rows | None, list[str]]:
-    """(training rows, validation rows or None, problems) of a folder written by prepare."""
-    if not folder:
-        return None, None, ["data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`"]
-    path = pathlib.Path(folder)
+def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
+    """(training rows, validation rows or None, problems) of folders written by prepare; several are mixed."""
+    train, held_out, problems = [], [], []
+    if not any(data.rows):
+        problems.append("data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`")
+    for folder in filter(None, data.rows):
+        path = pathlib.Path(folder)
+        try:
+            if not (path / "train").is_dir():
+                train.append(open_rows(path))
+                continue
+            train.append(open_rows(path / "train"))
+            if (path / "validation").is_dir():
+                held_out.append(open_rows(path / "validation", train[-1].vocabulary))
+        except (ValueError, OSError) as error:
+            problems.append(f"data.rows {folder}: {error}")
+    if data.weights and len(data.weights) != len(data.rows):
+        problems.append(f"data.weights has {len(data.weights)} values for {len(data.rows)} folders: give one each")
+    if problems:
+        return None, None, problems
     try:
-        if (path / "train").is_dir():
-            train = open_rows(path / "train")
-            held_out = path / "validation"
-            return train, open_rows(held_out, train.vocabulary) if held_out.is_dir() else None, []
-        return open_rows(path), None, []
-    except (ValueError, OSError) as error:
-        return None, None, [f"data.rows {folder}: {error}"]
+        mixed = MixedRows(train, data.weights) if len(train) > 1 else train[0]
+        if not held_out:
+            return mixed, None, []
+        return mixed, MixedRows(held_out) if len(held_out) > 1 else held_out[0], []
+    except ValueError as error:
+        return None, None, [f"data.rows: {error}"]
 
 
-def _row_problems(run: Run, rows: Rows, validation: Rows | None) -> list[str]:
+def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
     found = []
     size = rows.vocabulary.size
     if run.encoder.vocab_size not in (0, size):
         found.append(
-            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {run.data.rows} have a vocabulary of {size:,}:"
+            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {', '.join(run.data.rows)} have a vocabulary of {size:,}:"
             " set it to 0, or prepare rows with the right vocabulary"
         )
     if rows.length > run.encoder.positions:
@@ -122,16 +138,27 @@ def _row_problems(run: Run, rows: Rows, validation: Rows | None) -> list[str]:
             f"rows of {rows.length} tokens need encoder.positions of at least {rows.length}, got {run.encoder.positions}"
         )
     if not len(rows):
-        found.append(f"data.rows {run.data.rows} holds no rows: prepare a larger text")
+        found.append(f"data.rows {', '.join(run.data.rows)} holds no rows: prepare a larger text")
     if validation is not None and validation.length != rows.length:
         found.append(
             f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike"
         )
     if validation is not None and not len(validation):
-        found.append(f"{run.data.rows}/validation holds no rows: hold out more of the text")
-    if run.data.order == "by_length" and len(rows) < run.batch_size:
-        found.append(f"data.order=by_length needs at least one batch of rows: {len(rows)} rows < {run.batch_size}")
-    return found
+        found.append(f"{', '.join(run.data.rows)}: validation holds no rows: hold out more of the text")
+    return found + _feed_problems(run, rows, validation)
+
+
+def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
+    """What keeps the feeds from these rows: order, tags, sizes."""
+    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    found = []
+    for some, held_out in ((rows, False), (validation, True)):
+        try:
+            if some is not None and len(some):
+                HostShare(some, spec, held_out=held_out)
+        except ValueError as error:
+            found.append(str(error))
+    return list(dict.fromkeys(found))
 
 
 def _device_problems(run: Run, mesh: Mesh) -> list[str]:
@@ -152,7 +179,7 @@ def _device_problems(run: Run, mesh: Mesh) -> list[str]:
 def open_session(run: Run) -> Session:
     """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
     problems = run.problems()
-    rows, validation, row_problems = _find_rows(run.data.rows)
+    rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
     mesh = None
     try:
@@ -160,7 +187,7 @@ def open_session(run: Run) -> Session:
         problems += _device_problems(run, mesh)
     except ValueError as error:
         problems.append(str(error))
-    if rows is not None:
+    if rows is not None and not problems:
         problems += _row_problems(run, rows, validation)
     if problems:
         raise ValueError("\n".join(problems))
@@ -169,7 +196,7 @@ def open_session(run: Run) -> Session:
     return assemble(dataclasses.replace(run, encoder=encoder), rows, validation, mesh)
 
 
-def assemble(run: Run, rows: Rows, validation: Rows | None, mesh: Mesh) -> Session:
+def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
     """The functions of a run whose settings are known to be good."""
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)

@@ -94,7 +94,7 @@ def sparkline(values: list[float]) -> str:
 def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
     """What a run is going to do: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
     run, rows, mesh = session.run, session.rows, session.mesh
-    slots = slots_needed(rows.manifest, session.spec.masking.rate)
+    slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
     flops = run.objective.flops_per_row(run.encoder, rows.length, slots)
     used = float(np.mean(rows.lengths_N)) / rows.length
     state = sum(

@@ -14,8 +14,8 @@ import numpy as np
 import tokenizers
 
 from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
 
-TOKENIZER_FILE = "tokenizer.json"
 _BLANKS = " \t\n\v\f\r"
 # Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
 _NAMES = (("<pad>", "[PAD]"), ("<unk>", "[UNK]"), ("<s>", "[CLS]"), ("</s>", "[SEP]"), ("<mask>", "[MASK]"))
@@ -78,7 +78,7 @@ class ByteBpeVocabulary(Vocabulary):
             raise ValueError(f"{name}: not usable:\n" + "\n".join(f"  - {each}" for each in problems))
 
     def _begins_word(self, piece: str) -> bool:
-        return _bytes_of().get(piece[:1]) in _BLANKS.encode()
+        return _bytes_of().get(piece[:1], ord("x")) in _BLANKS.encode()
 
     def _prefixed(self, texts: Sequence[str]) -> list[str]:
         return [text if text[:1] in _BLANKS else " " + text for text in texts]  # "" is in _BLANKS
@@ -117,37 +117,6 @@ class ByteBpeVocabulary(Vocabulary):
     def files(self) -> dict[str, bytes]:
         """See `Vocabulary.files`."""
         return {SETTINGS_FILE: json.dumps({"kind": self.kind}).encode(), TOKENIZER_FILE: self.tokenizer_json}
-
-
-def read_tokenizer_json(content: bytes, name: str) -> dict[str, Any]:
-    """The parsed file; ValueError where it is no tokenizer.json."""
-    try:
-        settings = json.loads(content)
-    except ValueError as error:
-        raise ValueError(f"{name}: not JSON ({error}); expected a tokenizer.json of Hugging Face tokenizers") from None
-    if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
-        raise ValueError(f'{name}: no "model" in it; expected a tokenizer.json of Hugging Face tokenizers')
-    return settings
-
-
-def pieces_by_id(ids: Mapping[str, int], name: str) -> list[str]:
-    """The pieces in the order of their ids; ValueError where ids are missing or given twice."""
-    pieces: dict[int, str] = {}
-    problems = []
-    for piece, number in ids.items():
-        if number in pieces:
-            problems.append(f"id {number} is both {pieces[number]!r} and {piece!r}")
-        pieces[number] = piece
-    if missing := sorted(set(range(max(pieces, default=-1) + 1)) - set(pieces)):
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        problems.append(f"{len(missing)} id(s) have no piece ({shown}): add a piece for each, [unused{missing[0]}] say")
-    if not pieces:
-        problems.append("the vocabulary is empty")
-    if problems:
-        raise ValueError(
-            f"{name}: every id from 0 on needs one piece:\n" + "\n".join(f"  - {each}" for each in problems[:10])
-        )
-    return [pieces[number] for number in range(len(pieces))]
 
 
 def byte_bpe_json(vocab: bytes, merges: bytes, name: str) -> bytes:

@@ -130,7 +130,8 @@ def mask_rows(share: HostShare) -> Callable[[Any], Any]:
         batch = masking_tf.build_batch(rows, example["positions_BL"], keys, share.spec, facts)
         return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in batch.items()}
 
-    return lambda dataset: dataset.map(element, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+    plain = tf.autograph.experimental.do_not_convert(element)  # graph functions as they are: nothing to rewrite
+    return lambda dataset: dataset.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
 
 
 def import_tensorflow() -> Any:

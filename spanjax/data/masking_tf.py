@@ -26,6 +26,7 @@ from spanjax.data.sampling_tf import (
     find_words,
     floored,
     leading_places,
+    placed,
     searched,
     true_places,
 )
@@ -123,13 +124,13 @@ def find_spans(place_X: Tensor, segments_BL: Tensor, slots: int) -> Masked:
             tf.range(rows) * slots - tf.cumsum(count_B, exclusive=True), row_X
         )
 
-    def placed(values_X: Tensor) -> Tensor:
-        return tf.reshape(tf.scatter_nd(slot_X[:, None], values_X, [rows * slots]), [rows, slots])
+    def slots_of(values_X: Tensor) -> Tensor:
+        return tf.reshape(placed(values_X, slot_X, rows * slots), [rows, slots])
 
     return Masked(
-        position_BK=placed(position_X),
-        first_BK=placed(first_X),
-        last_BK=placed(first_X + tf.repeat(size - 1, size)),
+        position_BK=slots_of(position_X),
+        first_BK=slots_of(first_X),
+        last_BK=slots_of(first_X + tf.repeat(size - 1, size)),
         used_BK=tf.range(slots) < count_B[:, None],
     )
 
@@ -144,18 +145,35 @@ def replaced_tokens(
 ) -> Tensor:
     """`slots.replaced_tokens`."""
     kind_B, random_B = keys
+    rows, length = tokens_BL.shape
     place_BK = masked.first_BK if replacement.unit == "span" else masked.position_BK
     kind_BK = uniform(fold(kind_B[:, None], place_BK))
-    original_BK = tf.gather(tokens_BL, masked.position_BK, batch_dims=1)
+    original_BK = tokens_at(tokens_BL, masked.position_BK)
     seen_BK = tf.where(kind_BK < replacement.mask, tf.constant(mask_id), original_BK)
     random_BK = (kind_BK >= replacement.mask) & (kind_BK < replacement.mask + replacement.random)
-    drawn = tf.where(random_BK & masked.used_BK)
-    hashed = fold(tf.gather(random_B, drawn[:, 0]), tf.gather_nd(masked.position_BK, drawn))
+    drawn = true_places(random_BK & masked.used_BK)
+    position = tf.gather(tf.reshape(masked.position_BK, [-1]), drawn)
+    hashed = fold(tf.gather(random_B, drawn // seen_BK.shape[1]), position)
     point = tf.cast(tf.floor(uniform(hashed) * float(cumulative_V[-1])), tf.int64)
-    seen_BK = tf.tensor_scatter_nd_update(seen_BK, drawn, searched(tf.constant(cumulative_V), point))
-    change_BK = (seen_BK - original_BK) * tf.cast(masked.used_BK, tf.int32)
-    row_BK = tf.broadcast_to(tf.range(tf.shape(tokens_BL)[0])[:, None], tf.shape(change_BK))
-    return tf.tensor_scatter_nd_add(tokens_BL, tf.stack([row_BK, masked.position_BK], axis=-1), change_BK)
+    random = searched(tf.constant(cumulative_V), point)
+    change_BK = tf.where(random_BK, 0, seen_BK - original_BK) * tf.cast(masked.used_BK, tf.int32)
+    change = tf.reshape(change_BK, [-1]) + placed(
+        random - tf.gather(tf.reshape(original_BK, [-1]), drawn), drawn, tf.size(seen_BK)
+    )
+    return tokens_BL + tf.reshape(
+        placed(change, flat_places(masked.position_BK, length), rows * length), [rows, length]
+    )
+
+
+def flat_places(position_BK: Tensor, length: int) -> Tensor:
+    """row * L + position, in a line."""
+    return tf.reshape(tf.range(position_BK.shape[0])[:, None] * length + position_BK, [-1])
+
+
+def tokens_at(tokens_BL: Tensor, position_BK: Tensor) -> Tensor:
+    """tokens_BL[b, position_BK[b, k]] as [B, K]."""
+    places = flat_places(position_BK, tokens_BL.shape[1])
+    return tf.reshape(tf.gather(tf.reshape(tokens_BL, [-1]), places), position_BK.shape)
 
 
 def slot_arrays(tokens_BL: Tensor, masked: Masked, boundaries: Boundaries, specials: SpecialIds) -> dict[str, Tensor]:
@@ -166,12 +184,12 @@ def slot_arrays(tokens_BL: Tensor, masked: Masked, boundaries: Boundaries, speci
     bounded_BK = masked.used_BK & (offset_BK < boundaries.max_offset)
     if not boundaries.specials:
         for side_BK in (left_BK, right_BK):
-            token_BK = tf.gather(tokens_BL, side_BK, batch_dims=1)
+            token_BK = tokens_at(tokens_BL, side_BK)
             bounded_BK &= (token_BK != specials.cls) & (token_BK != specials.sep)
     bound_BK = tf.cast(bounded_BK, tf.int32)
     return {
         "slot_position_BK": masked.position_BK,
-        "slot_target_BK": tf.gather(tokens_BL, masked.position_BK, batch_dims=1) * used_BK,
+        "slot_target_BK": tokens_at(tokens_BL, masked.position_BK) * used_BK,
         "slot_weight_BK": tf.cast(used_BK, tf.float32),
         "slot_left_BK": left_BK * bound_BK,
         "slot_right_BK": right_BK * bound_BK,

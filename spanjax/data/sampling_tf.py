@@ -43,6 +43,11 @@ def true_places(flags: Tensor) -> Tensor:
     return tf.cast(tf.where(tf.reshape(flags, [-1]))[:, 0], tf.int32)
 
 
+def placed(values_X: Tensor, place_X: Tensor, size: Tensor) -> Tensor:
+    """Zeros [size] with values at places that differ; several times faster on CPU than `tf.scatter_nd`."""
+    return tf.math.unsorted_segment_sum(values_X, place_X, size)
+
+
 def differences(first: Tensor, end: Tensor) -> Tensor:
     """`np.diff(first, append=end)`."""
     return tf.concat([first[1:], tf.reshape(end, [1])], axis=0) - first
@@ -128,7 +133,7 @@ def _many_rounds(
     over_D = spent_D - tf.repeat(before_M + budget_M, end_M - begin_M)
     fits_D = tf.cast(over_D <= 0, tf.int32)
     taken_D = cost_D * fits_D if whole_words else tf.maximum(tf.minimum(cost_D - over_D, cost_D), 0)
-    free_W = tf.tensor_scatter_nd_sub(text.pieces_W, word_D[:, None], taken_D)
+    free_W = text.pieces_W - placed(taken_D, word_D, tf.size(text.pieces_W))
     taken, fitting = (tf.concat([[0], tf.cumsum(array_D)], axis=0) for array_D in (taken_D, fits_D))
     crossing_M = begin_M + tf.gather(fitting, end_M) - tf.gather(fitting, begin_M)
     at_crossing_M = tf.gather(tf.concat([proposal_D, [0]], axis=0), crossing_M)

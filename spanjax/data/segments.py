@@ -115,7 +115,7 @@ def removed_tokens(length_M2: np.ndarray, most_M: np.ndarray, key_M: Unsigned) -
 
 def put_together(
     sources: Sequence[RowBatch], shape: tuple[int, int], pieces: Pieces, begins_R: np.ndarray, pad: int
-) -> list[np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The first five fields of `Examples`, [B, L] = `shape`. `sources` are numbered on: the places of the second follow.
 
     `begins_R` says which pieces are segments of text: their first token begins a word, and a tag span that lost its beginning
@@ -133,9 +133,7 @@ def put_together(
 
     source = spread(pieces.source_R - pieces.place_R, np.int64) + np.arange(shape[0] * shape[1])
     segments, types = spread(pieces.segment_R, np.int32), spread(pieces.type_R, np.int32)
-    tokens, starts, flags = (
-        np.concatenate([each[field].ravel() for each in sources])[source] for field in (0, 2, 3)
-    )
+    tokens, starts, flags = (np.concatenate([each[field].ravel() for each in sources])[source] for field in (0, 2, 3))
     empty = segments == 0
     tokens[empty] = pad
     starts[empty] = False
@@ -145,4 +143,10 @@ def put_together(
     for layer in range(MOST_LAYERS):
         lost = layer_tags(flags[begins], layer) == 2
         flags[begins] ^= tag_flags(np.where(lost, 3, 0), layer)
-    return [array.reshape(shape) for array in (tokens, segments, starts, flags, types)]
+    return (
+        tokens.reshape(shape),
+        segments.reshape(shape),
+        starts.reshape(shape),
+        flags.reshape(shape),
+        types.reshape(shape),
+    )

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from spanjax.data.batch import FeedSpec
-from spanjax.data.masking import Boundaries, GeometricSpans, MaskingPolicy
+from spanjax.data.masking import GeometricSpans, MaskingPolicy
+from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder, EncoderConfig

@@ -10,7 +10,7 @@ from spanjax.data.batch import FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.block import layer_tags, tag_flags
 from spanjax.data.hashing import Purpose, Unsigned, fold, row_keys, uniform
 from spanjax.data.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
-from spanjax.data.pairing import Examples, Single, unpaired
+from spanjax.data.pairing import Examples, Single
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.data.rows import RowBatch, slots_needed
 from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
@@ -294,7 +294,8 @@ def test_one_word_larger_than_its_budget() -> None:
 
 
 def test_rows_without_text() -> None:
-    rows = unpaired(laid_out([[]], 8), 1)
+    none, stored = np.zeros((1, 1), np.int32), laid_out([[]], 8)
+    rows = Examples(*stored, np.zeros_like(stored.tokens_BL), none, none, none.astype(np.float32))
     keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), np.full(1, 0.15))
     for policy in (GeometricSpans(), Tokens(), TaggedSpans()):
         facts = RowFacts(SPECIALS, np.ones(9, int), 8, 1, 0)

