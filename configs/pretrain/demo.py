@@ -18,7 +18,7 @@ from spanjax.training.optimizer import AdamW
 RUN = dataclasses.replace(
     TINY,
     encoder=dataclasses.replace(TINY.encoder, positions=64),
-    data=Data(rows="runs/demo/rows"),
+    data=Data(rows=("runs/demo/rows",)),
     optimizer=AdamW(learning_rate=2e-3, warmup_steps=200, weight_decay=0.01),
     cadence=Cadence(log_every=50, eval_every=700, checkpoint_every=700),
     steps=1400,

@@ -7,6 +7,7 @@ prepare that was stopped. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl
 
 import collections
 import dataclasses
+import importlib
 import itertools
 import logging
 import os
@@ -37,6 +38,7 @@ from spanjax.data.vocab import (
     train_sentencepiece,
 )
 
+_BEAM = "spanjax.data.beam_runner"  # imported only where it is asked for: it needs Apache Beam
 log = logging.getLogger("spanjax.prepare")
 
 
@@ -191,6 +193,8 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
     if not problems:
         try:
             annotator = _annotator(options, sources[0])
+            if options.runner == "beam":
+                importlib.import_module(_BEAM)
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -248,10 +252,7 @@ def _write(one: Pass, work: Unfinished, vocabulary: Vocabulary, options: Prepare
     if before := written(work, one):
         log.info("%s: %s portions are written already; this continues", one.name, f"{before:,}")
     if options.runner == "beam":
-        from spanjax.data.beam_runner import write_with_beam  # needs Apache Beam
-
-        work.worthless = False
-        write_with_beam(one, work, vocabulary, options.beam_options)
+        importlib.import_module(_BEAM).write_with_beam(one, work, vocabulary, options.beam_options)
         return
     workers = options.workers or len(os.sched_getaffinity(0))
     with Progress(one.name) as progress:

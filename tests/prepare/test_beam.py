@@ -1,0 +1,111 @@
+"""The Beam runner writes the files of the local runner, byte for byte. Small corpora, Beam's in-process runner."""
+
+import builtins
+import json
+import pathlib
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spanjax.data.vocab import SPECIAL_PIECES
+from spanjax.prepare import rows as command
+
+IN_PROCESS = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Three files, some documents in two of them, and a bad line."""
+    folder = tmp_path_factory.mktemp("text")
+    draw = np.random.default_rng(0)
+    words = ["".join(draw.choice(list("abcdefghij"), draw.integers(2, 6))) for _ in range(200)]
+    documents = [" ".join(draw.choice(words, draw.integers(5, 80))) + "." for _ in range(500)]
+    for number in range(3):
+        lines = [json.dumps({"text": each}) for each in documents[number * 120 : number * 120 + 240]]
+        (folder / f"{number}.jsonl").write_text("\n".join([*lines, "no json"] if number == 1 else lines))
+    (folder / "held.txt").write_text("\n\n".join(documents[-20:]))
+    pieces = [*SPECIAL_PIECES, *words[:150], *"abcdefghij.", *(f"##{letter}" for letter in "abcdefghij")]
+    (folder / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)))
+    return folder
+
+
+def run(text: pathlib.Path, out: pathlib.Path, *more: str) -> int:
+    own = ["--input", f"{text}/?.jsonl", "--output", str(out), "--vocab", str(text / "vocab.txt"), "--skip-bad"]
+    return command.main([*own, "--length", "64", "--portion", "9000", *more])
+
+
+def files(folder: pathlib.Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def beam() -> None:
+    """Apache Beam, which is no requirement of the tests."""
+    pytest.importorskip("apache_beam", reason="Apache Beam is not installed (spanjax[beam])")
+
+
+@pytest.mark.usefixtures("beam")
+@pytest.mark.parametrize("settings", ["", "--deduplicate --holdout 0.1", "--deduplicate --validation {}/held.txt"])
+def test_beam_writes_the_files_of_the_local_runner(text: pathlib.Path, tmp_path: pathlib.Path, settings: str) -> None:
+    more = settings.format(text).split()
+    assert run(text, tmp_path / "local", "--workers", "1", *more) == 0
+    assert run(text, tmp_path / "beam", "--runner", "beam", f"--beam-options={IN_PROCESS}", *more) == 0
+    found = files(tmp_path / "beam")
+    assert found == files(tmp_path / "local") and len([name for name in found if name.endswith(".bin")]) > 4
+    skipped = json.loads(found["train/manifest.json"])["skipped"]
+    assert skipped["lines not JSON"] == 1 and bool(more) == ("duplicate documents" in skipped)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beam", "local"]
+
+
+@pytest.mark.usefixtures("beam")
+@pytest.mark.parametrize("deduplicate", [False, True])
+def test_either_runner_continues_the_other(
+    text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, deduplicate: bool
+) -> None:
+    from spanjax.data import portion_rows
+
+    more = ["--deduplicate"] * deduplicate
+    write = portion_rows.PortionRows.write
+
+    def die(self: Any, portion: Any) -> Any:
+        if portion.number == 1:
+            raise OSError("the disk is gone")
+        return write(self, portion)
+
+    beam_options = ["--runner", "beam", f"--beam-options={IN_PROCESS}"]
+    for first, second in ((["--workers", "1"], beam_options), (beam_options, ["--workers", "1"])):
+        name = f"{first[1]}-first"
+        with monkeypatch.context() as patch:
+            patch.setattr(portion_rows.PortionRows, "write", die)
+            assert run(text, tmp_path / name, *first, *more) == 2 and not (tmp_path / name).exists()
+        assert run(text, tmp_path / name, *second, *more) == 0
+    assert files(tmp_path / "1-first") == files(tmp_path / "beam-first")
+
+
+@pytest.mark.usefixtures("beam")
+def test_bad_input_ends_as_in_the_local_runner(
+    text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.jsonl").write_text("no json\n")
+    own = ["--input", str(tmp_path / "bad.jsonl"), "--output", str(tmp_path / "out"), "--vocab", str(text / "vocab.txt")]
+    assert command.main([*own, "--runner", "beam", f"--beam-options={IN_PROCESS}"]) == 2
+    told = capsys.readouterr().err
+    assert "bad.jsonl:1: not JSON" in told and "Traceback" not in told
+
+
+def test_without_beam_one_error_says_what_to_install(
+    text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = builtins.__import__
+
+    def absent(name: str, *arguments: Any) -> Any:
+        if name.split(".")[0] == "apache_beam":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found(name, *arguments)
+
+    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.delitem(sys.modules, "spanjax.data.beam_runner", raising=False)
+    assert run(text, tmp_path / "out", "--runner", "beam") == 2
+    assert "pip install 'spanjax[beam]'" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
