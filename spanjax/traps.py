@@ -178,7 +178,7 @@ def _protobuf(facts: Facts) -> Finding:
     wanted = f"protobuf {facts.sentencepiece_gencode}, found {protobuf}"
     problem = f"sentencepiece {facts.versions['sentencepiece']} was generated for {wanted}"
     if "apache-beam" in facts.versions:
-        remedy = "apache-beam holds it back: give Beam its own environment, or pip install 'sentencepiece<0.2.3'"
+        remedy = "apache-beam holds it back: pip install 'sentencepiece<0.2.3'"
     else:
         remedy = f"pip install 'protobuf>={facts.sentencepiece_gencode}'"
     return Finding("protobuf", "fail", f"{problem}: {remedy}")

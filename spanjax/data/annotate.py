@@ -18,7 +18,7 @@ from spanjax.data.block import tag_flags
 
 ENTITIES, NOUN_PHRASES, GIVEN = "entities", "noun_phrases", "given"
 SPACY, DEFAULT_MODEL = "spacy:", "en_core_web_sm"
-NUMERICAL = frozenset("DATE TIME PERCENT MONEY QUANTITY ORDINAL CARDINAL".split())
+NUMERICAL = frozenset(["DATE", "TIME", "PERCENT", "MONEY", "QUANTITY", "ORDINAL", "CARDINAL"])
 _NEEDED = {ENTITIES: "ner", NOUN_PHRASES: "parser"}
 _PIPES = {ENTITIES: {"ner"}, NOUN_PHRASES: {"tagger", "morphologizer", "attribute_ruler", "parser"}}
 _ALWAYS = {"tok2vec", "transformer"}

@@ -137,8 +137,8 @@ def finish_pass(
             break
         if record is None or not _whole(work, one, places, number):
             raise OSError(
-                f"{work.folder} lacks portions of group {number} of {one.name}: they were written elsewhere; give an output"
-                " folder that all workers share"
+                f"{work.folder} lacks portions of group {number} of {one.name}: workers failed, or wrote elsewhere;"
+                " give an output folder that all workers share"
             )
         skipped.update(record["skipped"])
     manifests = {}

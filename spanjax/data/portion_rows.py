@@ -7,7 +7,6 @@ Legend: T tokens of a document, W words.
 
 import collections
 import dataclasses
-import itertools
 import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

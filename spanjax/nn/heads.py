@@ -1,6 +1,7 @@
-"""Heads of pretraining. Both end in a vector per slot that the tied token table decodes, so that their logits are one product.
+"""Heads of pretraining. Those of tokens end in a vector per slot that the tied token table decodes, so that their logits are
+one product.
 
-Shapes: B rows, K slots, D hidden size, P width of the offset embedding, V padded vocabulary.
+Shapes: B rows, K slots, P pairs a row, D hidden size, C the offset embedding and two hidden states, V padded vocabulary.
 """
 
 import jax
@@ -39,6 +40,31 @@ class BoundaryHead(nnx.Module):
         """Hidden states of the two boundary tokens and the offset inside the span -> vectors to decode [B, K, D]."""
         joined_BKC = jnp.concatenate([left_BKD, right_BKD, lookup(self.position, offset_BK)], axis=-1)
         return self.norm2(gelu(self.dense2(self.norm1(gelu(self.dense1(joined_BKC))))))
+
+
+class Pooler(nnx.Module):
+    """BERT's pooler: a dense layer and tanh over the hidden state of [CLS]."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.dense = linear(config.hidden_size, config.hidden_size, config, rngs)
+
+    def __call__(self, hidden_BPD: jax.Array) -> jax.Array:
+        """[B, P, D] -> [B, P, D]."""
+        return jnp.tanh(self.dense(hidden_BPD))
+
+
+class PairHead(nnx.Module):
+    """Two classes of a pair of segments: the pooler and a linear classifier (next sentence prediction of BERT)."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.pooler = Pooler(config, rngs)
+        self.seq_relationship = linear(config.hidden_size, 2, config, rngs)
+
+    def __call__(self, hidden_BPD: jax.Array) -> jax.Array:
+        """Hidden states of the [CLS] of pairs [B, P, D] -> scores of labels 0 and 1, float32 [B, P, 2]."""
+        kernel, bias = self.seq_relationship.kernel[...], self.seq_relationship.bias[...]  # pyright: ignore[reportOptionalSubscript]
+        scores_BP2 = jnp.einsum("bpd,dc->bpc", self.pooler(hidden_BPD), kernel, preferred_element_type=jnp.float32)
+        return scores_BP2 + bias.astype(jnp.float32)[None, None]
 
 
 def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array:

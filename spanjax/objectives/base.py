@@ -26,7 +26,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """How rows become batches: masking, boundaries, order."""
+        """How rows become batches: pairing, masking, boundaries, order."""
 
     @abc.abstractmethod
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:

@@ -1,6 +1,6 @@
-"""Masked prediction: BERT, BERT-1seq and SpanBERT as settings (masking policy, loss terms) of one objective.
+"""Masked prediction: BERT, RoBERTa, ALBERT's data and SpanBERT as settings (masking, pairing, loss terms) of one objective.
 
-Shapes: B rows, K slots, T terms, L positions, D hidden size, V padded vocabulary.
+Shapes: B rows, K slots, T token terms, L positions, D hidden size, V padded vocabulary.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder, EncoderConfig
 from spanjax.nn.heads import cross_entropy, decode
 from spanjax.objectives.base import Objective
-from spanjax.objectives.terms import MaskedTokens, SpanBoundary, TokenTerm
+from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary, Term, TokenTerm
 
 
 class MaskedPredictor(nnx.Module):
     """The encoder and one head for every term, under the term's name."""
 
-    def __init__(self, encoder: EncoderConfig, terms: tuple[TokenTerm, ...], rngs: nnx.Rngs):
+    def __init__(self, encoder: EncoderConfig, terms: tuple[Term, ...], rngs: nnx.Rngs):
         self.encoder = Encoder(encoder, rngs)
         self.vocab_size = encoder.vocab_size
         for term in terms:
@@ -38,18 +38,51 @@ class MaskedPrediction(Objective):
 
     masking: MaskingPolicy = dataclasses.field(default_factory=GeometricSpans)
     """Which tokens are masked and what replaces them."""
-    terms: tuple[TokenTerm, ...] = (MaskedTokens(), SpanBoundary())
+    pairing: Pairing = Single()
+    """What the sequences are: single blocks, whole rows, or pairs of segments."""
+    terms: tuple[Term, ...] = (MaskedTokens(), SpanBoundary())
     """Loss terms; each is a mean over its own targets, and the weighted means are summed (D6)."""
 
+    @property
+    def token_terms(self) -> tuple[TokenTerm, ...]:
+        """The terms that end in a piece of the vocabulary, in their order."""
+        return tuple(term for term in self.terms if isinstance(term, TokenTerm))
+
+    @property
+    def pair_terms(self) -> tuple[SentencePair, ...]:
+        """The terms on pairs of segments."""
+        return tuple(term for term in self.terms if isinstance(term, SentencePair))
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """Duplicate or missing terms, negative weights, impossible head sizes."""
-        found = [] if self.terms else ["objective.terms is empty: expected at least MaskedTokens()"]
+        """Duplicate or missing terms, negative weights, impossible head sizes, terms that do not go with the pairing."""
+        found = [] if self.token_terms else ["objective.terms has none on tokens: expected at least MaskedTokens()"]
         names = [term.name for term in self.terms]
         found += [f"objective.terms has {n!r} more than once: keep one" for n in sorted({*names}) if names.count(n) > 1]
         found += [f"objective {t.name} weight is {t.weight}: expected 0 or more" for t in self.terms if t.weight < 0]
         boundary = self.boundary_term()
         if boundary and min(boundary.position_size, boundary.max_offset) < 1:
             found.append(f"objective sbo position_size and max_offset must be at least 1, got {boundary}")
+        return found + self._pairing_problems(encoder)
+
+    def _pairing_problems(self, encoder: EncoderConfig) -> list[str]:
+        pairing, label = type(self.pairing).__name__, self.pairing.label
+        names = {term.name for term in self.pair_terms}
+        found = []
+        for name in sorted(names - {label}):
+            fitting = {"nsp": "NextSentence()", "sop": "SentenceOrder()"}.get(name, "a pairing with that label")
+            found.append(
+                f"objective.terms has SentencePair({name!r}), but objective.pairing {pairing} has"
+                f" {f'the label {label!r}' if label else 'no pairs'}: use {fitting}, or leave the term out"
+            )
+        if label and label not in names:
+            found.append(
+                f"objective.pairing {pairing} makes pairs with the label {label!r} that no term reads: add"
+                f" SentencePair({label!r}) to objective.terms, with weight=0 to train without its loss"
+            )
+        if encoder.types < self.pairing.types:
+            found.append(
+                f"objective.pairing {pairing} needs encoder.types of at least {self.pairing.types}, got {encoder.types}"
+            )
         return found
 
     def boundary_term(self) -> SpanBoundary | None:
@@ -57,10 +90,16 @@ class MaskedPrediction(Objective):
         return next((term for term in self.terms if isinstance(term, SpanBoundary)), None)
 
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """Masked rows with the boundaries that the SBO term asks for."""
+        """Masked rows of the pairing, with the boundaries that the SBO term asks for."""
         term = self.boundary_term()
-        boundaries = Boundaries(specials=term.specials, max_offset=term.max_offset) if term else Boundaries()
-        return FeedSpec(seed=seed, batch_size=batch_size, masking=self.masking, boundaries=boundaries, order=order)  # pyright: ignore[reportArgumentType]
+        return FeedSpec(
+            seed=seed,
+            batch_size=batch_size,
+            masking=self.masking,
+            boundaries=Boundaries(specials=term.specials, max_offset=term.max_offset) if term else Boundaries(),
+            order=order,  # pyright: ignore[reportArgumentType]
+            pairing=self.pairing,
+        )
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> MaskedPredictor:
         """A MaskedPredictor."""
@@ -72,7 +111,7 @@ class MaskedPrediction(Objective):
 
     def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """The number of targets of every term, without `extra_count`, which is added once to the global sum."""
-        return {f"{term.name}/loss": jnp.sum(term.slot_weights(batch)) for term in self.terms}
+        return {f"{term.name}/loss": jnp.sum(term.target_weights(batch)) for term in self.terms}
 
     def extra_counts(self) -> dict[str, float]:
         """`extra_count` of every term."""
@@ -84,12 +123,12 @@ class MaskedPrediction(Objective):
         return module.encoder(*inputs, key)
 
     def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """Scores of every term at every slot by one product with the token table: float32 [B, T, K, V].
+        """Scores of every token term at every slot by one product with the token table: float32 [B, T, K, V].
 
         Pieces that only pad the vocabulary to its stored size score -1e9.
         """
-        heads = [getattr(module, term.name) for term in self.terms]
-        vectors = [term.vectors(head, hidden_BLD, batch) for term, head in zip(self.terms, heads, strict=True)]
+        heads = [getattr(module, term.name) for term in self.token_terms]
+        vectors = [t.vectors(head, hidden_BLD, batch) for t, head in zip(self.token_terms, heads, strict=True)]
         slots = vectors[0].shape[1]
         logits_BSV = decode(jnp.concatenate(vectors, axis=1), module.encoder.token_table())
         bias_TV = jnp.stack([head.bias[...].astype(jnp.float32) for head in heads])
@@ -99,28 +138,35 @@ class MaskedPrediction(Objective):
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy of every term, over its targets."""
-        logits_BTKV = self.logits(module, self.hidden(module, batch, key), batch)
-        target_BTK = jnp.repeat(batch["slot_target_BK"][:, None], len(self.terms), axis=1)
+        hidden_BLD = self.hidden(module, batch, key)
+        means = self._measure_tokens(self.logits(module, hidden_BLD, batch), batch)
+        for term in self.pair_terms:
+            means |= term.measure(getattr(module, term.name), hidden_BLD, batch)
+        return means
+
+    def _measure_tokens(self, logits_BTKV: jax.Array, batch: Mapping[str, jax.Array]) -> dict[str, Mean]:
+        target_BTK = jnp.repeat(batch["slot_target_BK"][:, None], logits_BTKV.shape[1], axis=1)
         loss_BTK = cross_entropy(logits_BTKV, target_BTK)
         target_logit_BTK = jnp.take_along_axis(logits_BTKV, target_BTK[..., None], axis=-1)[..., 0]
         right_BTK = jax.lax.stop_gradient(target_logit_BTK >= jnp.max(logits_BTKV, axis=-1))
         means = {}
-        for index, term in enumerate(self.terms):
-            weights_BK = term.slot_weights(batch)
+        for index, term in enumerate(self.token_terms):
+            weights_BK = term.target_weights(batch)
             count = jnp.sum(weights_BK)
             means[f"{term.name}/loss"] = Mean(jnp.sum(loss_BTK[:, index] * weights_BK), count)
             means[f"{term.name}/accuracy"] = Mean(jnp.sum(right_BTK[:, index] * weights_BK), count)
         return means
 
     def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{"mlm": int32 [B, K], "sbo": ...}."""
+        """{"mlm": int32 [B, K], "sbo": ...} of the token terms."""
         best_BTK = jnp.argmax(self.logits(module, self.hidden(module, batch, None), batch), axis=-1).astype(jnp.int32)
-        return {term.name: best_BTK[:, index] for index, term in enumerate(self.terms)}
+        return {term.name: best_BTK[:, index] for index, term in enumerate(self.token_terms)}
 
     def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
         """Matrix products of encoder, attention, heads and decoder over one row (PaLM-style count, no recomputation)."""
         size, layers = encoder.hidden_size, encoder.layers
         products = 6 * layers * (4 * size**2 + 2 * size * encoder.intermediate_size) * length
         attention = 12 * layers * size * length**2
-        heads = sum(t.flops_per_slot(encoder) + 6 * size * encoder.vocab_size for t in self.terms) * slots
-        return float(products + attention + heads)
+        heads = sum(t.flops_per_slot(encoder) + 6 * size * encoder.vocab_size for t in self.token_terms) * slots
+        pairs = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
+        return float(products + attention + heads + pairs)

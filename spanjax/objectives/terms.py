@@ -1,24 +1,26 @@
-"""Loss terms of masked prediction that end in a piece of the vocabulary at every slot.
+"""Loss terms of masked prediction: those that end in a piece of the vocabulary at every slot, and one on pairs of segments.
 
-Shapes: B rows, K slots, L positions, D hidden size.
+Shapes: B rows, K slots, P pairs a row, L positions, D hidden size.
 """
 
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.mean import Mean
 from spanjax.nn.encoder import EncoderConfig
-from spanjax.nn.heads import BoundaryHead, TokenHead, gather_positions
+from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
 
 Batch = Mapping[str, jax.Array]
 
 
-class TokenTerm(abc.ABC):
-    """A head that turns hidden states into one vector a slot, and which slots count. Final classes are frozen dataclasses."""
+class Term(abc.ABC):
+    """A head and a loss on it, a mean over its targets. Final classes are frozen dataclasses."""
 
     name: str
     """Short name in metrics and parameter paths."""
@@ -29,15 +31,19 @@ class TokenTerm(abc.ABC):
 
     @abc.abstractmethod
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
-        """The head's parameters, with a `bias` over the vocabulary."""
+        """The head's parameters."""
+
+    @abc.abstractmethod
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """1 where there is a target of this term, else 0: float32 [B, K] for tokens, [B, P] for pairs."""
+
+
+class TokenTerm(Term):
+    """A head, with a `bias` over the vocabulary, that turns hidden states into one vector a slot, and which slots count."""
 
     @abc.abstractmethod
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """What the token table decodes: [B, K, D]."""
-
-    @abc.abstractmethod
-    def slot_weights(self, batch: Batch) -> jax.Array:
-        """1 where a slot is a target of this term, else 0: float32 [B, K]."""
 
     @abc.abstractmethod
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
@@ -66,7 +72,7 @@ class MaskedTokens(TokenTerm):
         """The head over the hidden states of the masked positions."""
         return head(gather_positions(hidden_BLD, batch["slot_position_BK"]))
 
-    def slot_weights(self, batch: Batch) -> jax.Array:
+    def target_weights(self, batch: Batch) -> jax.Array:
         """Every used slot."""
         return batch["slot_weight_BK"]
 
@@ -104,7 +110,7 @@ class SpanBoundary(TokenTerm):
         left_BKD = gather_positions(hidden_BLD, batch["slot_left_BK"])
         return head(left_BKD, gather_positions(hidden_BLD, batch["slot_right_BK"]), batch["slot_offset_BK"])
 
-    def slot_weights(self, batch: Batch) -> jax.Array:
+    def target_weights(self, batch: Batch) -> jax.Array:
         """Slots whose span has both boundaries and whose offset is in the table."""
         return batch["slot_boundary_weight_BK"]
 
@@ -112,3 +118,41 @@ class SpanBoundary(TokenTerm):
         """The two dense layers."""
         size = encoder.hidden_size
         return 6 * ((2 * size + self.position_size) * size + size**2)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePair(Term):
+    """Classify the pair from its [CLS]: next sentence prediction (BERT, section 3.1) or sentence order (ALBERT, section 3.1).
+
+    What label 1 means is the pairing's to say; `name` is its `label`.
+    """
+
+    name: Literal["nsp", "sop"] = "nsp"
+    """nsp: is B from another document? goes with NextSentence(). sop: are A and B swapped? goes with SentenceOrder()."""
+    weight: float = 1.0
+    """Weight in the sum of losses; 0 trains on pairs without the loss, and still measures it."""
+    extra_count: float = 0.0
+    """Added to the number of pairs that the loss is divided by."""
+
+    def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """A PairHead."""
+        return PairHead(encoder, rngs)
+
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """Every pair; blocks that are too small for one have none."""
+        return batch["pair_weight_BP"]
+
+    def measure(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> dict[str, Mean]:
+        """Cross-entropy in nats and accuracy over the pairs."""
+        logits_BP2 = head(gather_positions(hidden_BLD, batch["pair_position_BP"]))
+        label_BP, weight_BP = batch["pair_label_BP"], self.target_weights(batch)
+        right_BP = (logits_BP2[..., 1] > logits_BP2[..., 0]) == (label_BP == 1)
+        count = jnp.sum(weight_BP)
+        return {
+            f"{self.name}/loss": Mean(jnp.sum(cross_entropy(logits_BP2, label_BP) * weight_BP), count),
+            f"{self.name}/accuracy": Mean(jnp.sum(right_BP * weight_BP), count),
+        }
+
+    def flops_per_pair(self, encoder: EncoderConfig) -> float:
+        """Pooler and classifier, multiply-add = 2, forward and backward."""
+        return 6 * (encoder.hidden_size**2 + 2 * encoder.hidden_size)

@@ -42,6 +42,8 @@ def random_rows(folder: pathlib.Path, seed: int, rows: int, length: int, documen
             sentences = np.diff(np.concatenate([[0], cuts, [size]])).tolist()
             flags = sum(tag_flags(random.integers(0, 3, size), layer) for layer in range(3))
             row.append(block(sentences, int(random.integers(documents)), first, np.asarray(flags)))
+            if random.random() < 0.3:  # it goes on with a sentence that began in the block before
+                row[-1].flags[0] ^= SENTENCE_START
             first, room = first + size, room - size - 2
         found.append(row)
     return made_rows(folder, found, length, shard_rows=7)

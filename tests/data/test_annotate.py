@@ -41,7 +41,10 @@ def test_of_overlapping_spans_the_longest_stays_then_the_left_one() -> None:
 
 
 def test_spans_that_an_end_cuts_or_that_are_blank_are_dropped() -> None:
-    assert tags([(0, 5), (6, 8)], "ab cd ef", "001111") == ([0, 0, 0, 0, 1, 2], {"x": 1, "spans cut by a sentence or block": 1})
+    assert tags([(0, 5), (6, 8)], "ab cd ef", "001111") == (
+        [0, 0, 0, 0, 1, 2],
+        {"x": 1, "spans cut by a sentence or block": 1},
+    )
     assert tags([(0, 2)], "ab cd", "0111") == ([0] * 4, {"spans cut by a sentence or block": 1})  # inside a word
     assert tags([(2, 3), (5, 5), (9, 12)], "ab cd ef") == ([0] * 6, {"spans without tokens": 3})
 
@@ -80,7 +83,9 @@ def spacy() -> None:
 
 @pytest.mark.usefixtures("spacy")
 def test_spacy_finds_entities_that_are_no_numbers_and_noun_phrases() -> None:
-    text = "Angela Merkel visited Paris on 3 May 2010 with twelve advisers.\nThe old sailor paid 5 dollars to Microsoft."
+    text = (
+        "Angela Merkel visited Paris on 3 May 2010 with twelve advisers.\nThe old sailor paid 5 dollars to Microsoft."
+    )
     sentences = [(0, text.index("\n")), (text.index("\n") + 1, len(text))]
     (found,) = open_annotator(f"spacy:{MODEL}", NAMES)([text], [sentences], [{}])
     said = {layer: {text[start:end] for start, end in spans} for layer, spans in found.items()}

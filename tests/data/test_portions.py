@@ -53,7 +53,9 @@ def test_the_first_of_equal_documents_stays() -> None:
     assert occurred.repeated([document("c"), document("b")]) == {1}
 
 
-def made(folder: pathlib.Path, settings: RowSettings, *documents: Document, repeated: tuple[int, ...] = ()) -> dict[str, Rows]:
+def made(
+    folder: pathlib.Path, settings: RowSettings, *documents: Document, repeated: tuple[int, ...] = ()
+) -> dict[str, Rows]:
     """The rows of one portion, by split; a split without text is left out."""
     places = Folders(folder / "rows", folder / "figures")
     for split in settings.splits:
@@ -88,7 +90,9 @@ def blocks(rows: Rows) -> list[tuple[str, list[int]]]:
 def test_sentences_begin_where_the_flag_says(tmp_path: pathlib.Path) -> None:
     settings = RowSettings(10, 4, Cleaning(), ("train",))
     long = "a " * 18
-    (rows,) = made(tmp_path, settings, document("a b.\nc d.\ne f."), document("\n \n"), document(f"b.\n{long}\ng\nh.")).values()
+    (rows,) = made(
+        tmp_path, settings, document("a b.\nc d.\ne f."), document("\n \n"), document(f"b.\n{long}\ng\nh.")
+    ).values()
     assert blocks(rows) == [
         ("a" * 8, [0]),
         ("a" * 8, [0]),

@@ -116,7 +116,11 @@ def test_manifest_totals(tmp_path: pathlib.Path) -> None:
 
 
 def test_fingerprint_follows_rows_tags_and_documents(tmp_path: pathlib.Path) -> None:
-    found = [write(tmp_path / "1", some_rows()), write(tmp_path / "2", some_rows()), write(tmp_path / "3", some_rows(50, 1))]
+    found = [
+        write(tmp_path / "1", some_rows()),
+        write(tmp_path / "2", some_rows()),
+        write(tmp_path / "3", some_rows(50, 1)),
+    ]
     assert found[0].manifest.fingerprint == found[1].manifest.fingerprint != found[2].manifest.fingerprint
     write_rows(tmp_path / "4", some_rows(), VOCABULARY, LENGTH, tags=("entities",))
     assert open_rows(tmp_path / "4").manifest.fingerprint != found[0].manifest.fingerprint

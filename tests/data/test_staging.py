@@ -12,7 +12,9 @@ from spanjax.data.staging import unfinished_folder, unfinished_path
 PLAN = {"settings": {"length": 8}, "input": ["a", "b"]}
 
 
-def work(folder: pathlib.Path, plan: dict[str, Any] = PLAN, *, fail: bool = False, overwrite: bool = False) -> list[str]:
+def work(
+    folder: pathlib.Path, plan: dict[str, Any] = PLAN, *, fail: bool = False, overwrite: bool = False
+) -> list[str]:
     """One piece of work; returns what was there before."""
     with unfinished_folder(folder, plan, overwrite) as found:
         before = sorted(path.name for path in found.result.iterdir())

@@ -71,7 +71,7 @@ def test_boundary_loss_sees_only_its_two_boundary_tokens(module: nnx.Module, bat
 
     def loss(hidden: jax.Array) -> jax.Array:
         logits = SPANBERT.logits(module, hidden, only)[:, 1]
-        return jnp.sum(cross_entropy(logits, only["slot_target_BK"]) * term.slot_weights(only))
+        return jnp.sum(cross_entropy(logits, only["slot_target_BK"]) * term.target_weights(only))
 
     gradient = np.abs(np.asarray(jax.grad(loss)(hidden))).max(axis=-1)
     touched = {(int(r), int(p)) for r, p in zip(*np.nonzero(gradient), strict=True)}

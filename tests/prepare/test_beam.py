@@ -79,7 +79,9 @@ def test_either_runner_continues_the_other(
         name = f"{first[1]}-first"
         with monkeypatch.context() as patch:
             patch.setattr(portion_rows.PortionRows, "write", die)
-            assert run(text, tmp_path / name, *first, *more) == 2 and not (tmp_path / name).exists()
+            assert run(text, tmp_path / name, *first, *more) == 2
+        left = list(tmp_path.glob(f".{name}.unfinished/figures/train/*.npz"))
+        assert left and not (tmp_path / name).exists()
         assert run(text, tmp_path / name, *second, *more) == 0
     assert files(tmp_path / "1-first") == files(tmp_path / "beam-first")
 
@@ -89,7 +91,14 @@ def test_bad_input_ends_as_in_the_local_runner(
     text: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.jsonl").write_text("no json\n")
-    own = ["--input", str(tmp_path / "bad.jsonl"), "--output", str(tmp_path / "out"), "--vocab", str(text / "vocab.txt")]
+    own = [
+        "--input",
+        str(tmp_path / "bad.jsonl"),
+        "--output",
+        str(tmp_path / "out"),
+        "--vocab",
+        str(text / "vocab.txt"),
+    ]
     assert command.main([*own, "--runner", "beam", f"--beam-options={IN_PROCESS}"]) == 2
     told = capsys.readouterr().err
     assert "bad.jsonl:1: not JSON" in told and "Traceback" not in told

@@ -61,7 +61,9 @@ def runs(process: str) -> bool:
 
 
 def start(text: pathlib.Path, out: pathlib.Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "spanjax.prepare", *line(text, out)], cwd=ROOT, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "spanjax.prepare", *line(text, out)], cwd=ROOT, start_new_session=True
+    )
 
 
 def stopped(process: subprocess.Popen[bytes], out: pathlib.Path, portions: int, with_signal: signal.Signals) -> None:
@@ -78,7 +80,9 @@ def stopped(process: subprocess.Popen[bytes], out: pathlib.Path, portions: int, 
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("portions", [8, pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "portions", [8, pytest.param(0, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)]
+)
 def test_a_killed_prepare_is_continued(
     text: pathlib.Path, whole: dict[str, bytes], tmp_path: pathlib.Path, portions: int, caplog: pytest.LogCaptureFixture
 ) -> None:
