@@ -8,7 +8,8 @@ import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from spanjax.data.interim_sources import Group, content_key
+from spanjax.data.document_keys import content_key
+from spanjax.data.documents import Group
 from spanjax.data.passes import Pass, folders, unwritten_group
 from spanjax.data.portion_rows import PortionRows, Written
 from spanjax.data.portions import Portion
@@ -16,8 +17,8 @@ from spanjax.data.staging import Unfinished
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 
 try:
-    import apache_beam as beam
-    from apache_beam.options.pipeline_options import PipelineOptions
+    import apache_beam as beam  # pyright: ignore[reportMissingImports]
+    from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 except ModuleNotFoundError:
     raise ValueError("--runner beam needs Apache Beam: pip install 'spanjax[beam]'") from None
 
@@ -93,4 +94,4 @@ def write_with_beam(one: Pass, work: Unfinished, vocabulary: Vocabulary, options
             )
         else:
             portions = cut | "portions" >> beam.Values() | "to all workers" >> beam.Reshuffle()
-        portions | "write" >> beam.ParDo(_Write(one, work, vocabulary.files()))
+        _ = portions | "write" >> beam.ParDo(_Write(one, work, vocabulary.files()))

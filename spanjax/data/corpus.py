@@ -1,52 +1,58 @@
-"""Sources of documents: text files, JSON-lines files and the docstrings of installed packages."""
+"""Sources of documents by name: files of text, the docstrings of installed packages, TFDS data sets, and several at once.
+
+A name is a path or a glob, here or behind scheme:// (`paths`, `readers`), the word installed-docs, or
+tfds:NAME[/CONFIG][:VERSION][@SPLIT] (`tfds_source`).
+"""
 
 import collections
-import contextlib
 import dataclasses
-import glob
-import gzip
-import json
-import lzma
+import itertools
 import pathlib
-import zlib
 from collections.abc import Iterator, Sequence
-from typing import IO, NamedTuple, Protocol, cast
+from typing import Any
 
 from spanjax.data.docstrings import PACKAGES, package_documents
+from spanjax.data.documents import Document, Group, Source, SourceSettings
+from spanjax.data.paths import File, find
+from spanjax.data.readers import file_problem, read_documents
+from spanjax.data.tfds_source import TFDS_PREFIX, is_tfds, open_tfds
 
+__all__ = [
+    *("INSTALLED_DOCS", "Document", "Files", "Group", "InstalledDocs", "Source", "SourceSettings", "Sources"),
+    *("find_files", "open_sources"),
+]
 INSTALLED_DOCS = "installed-docs"
-
-
-class Document(NamedTuple):
-    """A text and where it begins, as "file:line"."""
-
-    text: str
-    where: str
-
-
-class Source(Protocol):
-    """Documents in a fixed order, the same at every call."""
-
-    @property
-    def description(self) -> str:
-        """What it is, in a line."""
-        ...
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """Yields the documents; counts in `skipped`, by reason, what it leaves out."""
-        ...
+_GROUP_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class InstalledDocs:
-    """English prose of the docstrings of installed packages, read from their source; nothing is imported."""
+    """English prose of the docstrings of installed packages, read from their source; nothing is imported. One group."""
 
     packages: tuple[str, ...] = PACKAGES
+
+    @property
+    def name(self) -> str:
+        """The word that asks for it."""
+        return INSTALLED_DOCS
 
     @property
     def description(self) -> str:
         """What it is, in a line."""
         return f"{INSTALLED_DOCS} ({', '.join(self.packages)})"
+
+    @property
+    def bytes(self) -> int | None:
+        """Characters of all its documents."""
+        return sum(len(text) for text, _ in package_documents(self.packages))
+
+    def groups(self) -> Sequence[Group]:
+        """Itself."""
+        return [self]
+
+    def identity(self) -> list[Any]:
+        """The number of its documents and characters: they change with the versions that are installed."""
+        return [INSTALLED_DOCS, list(self.packages), len(package_documents(self.packages)), self.bytes]
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """Yields a document for every module or long class that has prose; ValueError where no package has any."""
@@ -59,121 +65,150 @@ class InstalledDocs:
 
 
 @dataclasses.dataclass(frozen=True)
+class FileGroup:
+    """Files that are read one after the other."""
+
+    files: tuple[File, ...]
+    settings: SourceSettings
+
+    @property
+    def name(self) -> str:
+        """The first file's name, and how many follow it."""
+        return self.files[0].name + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
+
+    @property
+    def description(self) -> str:
+        """The paths of the first and the last file."""
+        return " ... ".join(dict.fromkeys((self.files[0].path, self.files[-1].path)))
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size as it is stored, None where that of a file is not known."""
+        sizes = [file.size for file in self.files if file.size is not None]
+        return sum(sizes) if len(sizes) == len(self.files) else None
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """Yields every document, see `read_documents`."""
+        for file in self.files:
+            yield from read_documents(file.path, self.settings, skipped)
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSource:
+    """Files in a fixed order; small ones are grouped until they reach 64 MiB."""
+
+    files: tuple[File, ...]
+    settings: SourceSettings = SourceSettings()
+
+    @property
+    def description(self) -> str:
+        """The names of the files."""
+        names = [file.name for file in self.files]
+        return ", ".join(names if len(names) <= 20 else [*names[:10], f"... ({len(names) - 11:,} more)", names[-1]])
+
+    def groups(self) -> Sequence[FileGroup]:
+        """A group for every file of 64 MiB or more, and for what lies between two of them as often as it fills one."""
+        groups: list[list[File]] = []
+        size = _GROUP_BYTES
+        for file in self.files:
+            more = _GROUP_BYTES if file.size is None else file.size
+            if size >= _GROUP_BYTES or size and more >= _GROUP_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(file)
+            size += more
+        return [FileGroup(tuple(files), self.settings) for files in groups]
+
+    def identity(self) -> list[Any]:
+        """Path, size and time or etag of every file."""
+        return [list(file) for file in self.files]
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """The documents of all files."""
+        for group in self.groups():
+            yield from group.documents(skipped)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Several sources, one after the other."""
+
+    parts: tuple[Source, ...]
+
+    @property
+    def description(self) -> str:
+        """What the parts are."""
+        return ", ".join(part.description for part in self.parts)
+
+    def groups(self) -> Sequence[Group]:
+        """The groups of all parts."""
+        return [group for part in self.parts for group in part.groups()]
+
+    def identity(self) -> list[Any]:
+        """The identities of the parts."""
+        return [part.identity() for part in self.parts]
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """The documents of all parts."""
+        for part in self.parts:
+            yield from part.documents(skipped)
+
+
+def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSettings()) -> Source:  # noqa: B008 frozen
+    """The source that these names ask for, in their order, each file once; one ValueError says all that is wrong."""
+    problems: list[str] = []
+    parts: list[Source] = []
+    taken: set[str] = set()
+    if not patterns:
+        problems.append(f"no input: give files, globs, {INSTALLED_DOCS} or {TFDS_PREFIX}NAME@SPLIT")
+    for files, names in _runs(patterns):
+        if files:
+            found, wrong = find(names)
+            wrong += filter(None, (file_problem(file.path) for file in found))
+            problems += wrong
+            new = tuple(file for file in found if file.path not in taken)
+            taken.update(file.path for file in new)
+            parts += [FileSource(new, settings)] if new else []
+            continue
+        for name in dict.fromkeys(names):
+            try:
+                if name not in taken:
+                    parts.append(InstalledDocs() if name == INSTALLED_DOCS else open_tfds(name, settings))
+            except ValueError as error:
+                problems.append(str(error))
+            taken.add(name)
+    if problems:
+        raise ValueError("\n".join(dict.fromkeys(problems)))
+    return parts[0] if len(parts) == 1 else Sources(tuple(parts))
+
+
+def _runs(patterns: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
+    """Consecutive names of files, and of other sources."""
+    for files, names in itertools.groupby(patterns, lambda name: name != INSTALLED_DOCS and not is_tfds(name)):
+        yield files, list(names)
+
+
+@dataclasses.dataclass(frozen=True)
 class Files:
-    """Text files (a blank line between documents) and JSON-lines files (*.jsonl, *.json), plain or .gz or .xz."""
+    """Files that are there, by their paths."""
 
     paths: tuple[pathlib.Path, ...]
     skip_bad: bool = False
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """The names of the files."""
         return ", ".join(path.name for path in self.paths)
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """Yields every document; ValueError naming file, line and remedy at the first bad one, unless `skip_bad`."""
+        """Yields every document, see `read_documents`."""
         for path in self.paths:
-            reader = _json_documents if _plain_name(path).endswith((".jsonl", ".json")) else _text_documents
-            trouble = _Trouble(path, self.skip_bad, skipped)
-            some = False
-            for document in reader(_lines(path, trouble), trouble):
-                some = True
-                yield document
-            if not some and not trouble.seen:
-                trouble.report("empty files", 0, "the file holds no text; remove it or leave it out of the input")
-
-
-@dataclasses.dataclass
-class _Trouble:
-    path: pathlib.Path
-    skip_bad: bool
-    skipped: collections.Counter[str]
-    seen: bool = False
-
-    def report(self, kind: str, line: int, message: str) -> None:
-        if not self.skip_bad:
-            raise ValueError(
-                f"{self.path}{f':{line}' if line else ''}: {message} (--skip-bad skips and counts such input)"
-            )
-        self.seen = True
-        self.skipped[kind] += 1
+            yield from read_documents(str(path), SourceSettings(skip_bad=self.skip_bad), skipped)
 
 
 def find_files(patterns: Sequence[str]) -> tuple[pathlib.Path, ...]:
     """Files that paths or globs name, each once, sorted within a pattern; ValueError lists all that match nothing."""
-    found: dict[pathlib.Path, None] = {}
-    problems = []
-    for pattern in patterns:
-        matches = [pathlib.Path(pattern)] if pathlib.Path(pattern).exists() else []
-        matches = matches or [pathlib.Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
-        files = [path for path in matches if path.is_file()]
-        if not matches:
-            problems.append(f"{pattern}: no such file")
-        elif not files:
-            problems.append(f"{pattern}: a folder, expected files; write {pattern.rstrip('/')}/* for the files in it")
-        problems += [f"{path}: the file is empty" for path in files if path.stat().st_size == 0]
-        found.update(dict.fromkeys(files))
+    found, problems = find(patterns)
     if problems:
         raise ValueError("\n".join(problems))
-    return tuple(found)
-
-
-def _plain_name(path: pathlib.Path) -> str:
-    return path.name.lower().removesuffix(".gz").removesuffix(".xz")
-
-
-def _open(path: pathlib.Path) -> IO[bytes]:
-    if path.suffix.lower() == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    if path.suffix.lower() == ".xz":
-        return cast(IO[bytes], lzma.open(path, "rb"))
-    return open(path, "rb")
-
-
-def _lines(path: pathlib.Path, trouble: _Trouble) -> Iterator[tuple[int, str]]:
-    number = 0
-    try:
-        with contextlib.closing(_open(path)) as file:
-            for number, content in enumerate(file, start=1):
-                try:
-                    yield number, content.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    message = f"byte {error.start + 1} of the line is not UTF-8; convert the file (iconv -t UTF-8)"
-                    trouble.report("lines not in UTF-8", number, message)
-    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        trouble.report("damaged files", number + 1, f"the compressed file is damaged ({error}); get it again")
-
-
-def _text_documents(lines: Iterator[tuple[int, str]], trouble: _Trouble) -> Iterator[Document]:
-    gathered: list[str] = []
-    first = 0
-    for number, line in lines:
-        if line.strip():
-            first = first if gathered else number
-            gathered.append(line.rstrip("\r\n"))
-        elif gathered:
-            yield Document("\n".join(gathered), f"{trouble.path}:{first}")
-            gathered = []
-    if gathered:
-        yield Document("\n".join(gathered), f"{trouble.path}:{first}")
-
-
-def _json_documents(lines: Iterator[tuple[int, str]], trouble: _Trouble) -> Iterator[Document]:
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            trouble.report("lines not JSON", number, f"not JSON ({error}); expected one JSON object a line")
-            continue
-        text = fields.get("text") if isinstance(fields, dict) else None
-        if not isinstance(text, str):
-            what = f"the fields are {sorted(fields)}" if isinstance(fields, dict) else "not a JSON object"
-            trouble.report(
-                "lines without text", number, f'no field "text" with a string ({what}); rename the field of the text'
-            )
-        elif text.strip():
-            yield Document(text, f"{trouble.path}:{number}")
-        else:
-            trouble.skipped["empty documents"] += 1
+    return tuple(pathlib.Path(file.path) for file in found)

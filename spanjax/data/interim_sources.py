@@ -2,28 +2,12 @@
 
 import collections
 import dataclasses
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from spanjax.data.corpus import INSTALLED_DOCS, Files, InstalledDocs, find_files
+from spanjax.data.documents import Document, SourceSettings
 from spanjax.data.sentences import clean, sentences
-
-
-class Document(NamedTuple):
-    """A text, where it begins, its spans."""
-
-    text: str
-    where: str
-    spans: Mapping[str, tuple[tuple[int, int], ...]] = {}
-
-
-@dataclasses.dataclass(frozen=True)
-class SourceSettings:
-    """How it is read."""
-
-    text_field: str = "text"
-    skip_bad: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,13 +77,3 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
         found.append((place, place + len(sentence)))
         place += len(sentence)
     return found
-
-
-def content_key(text: str) -> bytes:
-    """Key."""
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-
-
-def held_out(text: str, share: float) -> bool:
-    """Held out."""
-    return int.from_bytes(content_key(text)[:8], "big") < share * 2**64

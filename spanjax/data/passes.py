@@ -12,10 +12,10 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spanjax.data.interim_sources import Document, Group, Source
+from spanjax.data.documents import Group, Source
 from spanjax.data.manifest import Manifest
 from spanjax.data.portion_rows import VALIDATION, Folders, RowSettings
-from spanjax.data.portions import Occurred, Portion, portion_name, portions
+from spanjax.data.portions import Occurred, Portion, cut, portion_name
 from spanjax.data.shards import finish_rows, write_whole
 from spanjax.data.staging import Unfinished
 from spanjax.data.vocab import Vocabulary
@@ -39,17 +39,6 @@ class Pass:
     def group_record(self, work: Unfinished, number: int) -> pathlib.Path:
         """The file that says how group `number` was cut."""
         return work.folder / "groups" / f"{self.name}-{number:05d}.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class _First:
-    """A group of which only the first documents are taken."""
-
-    group: Group
-    most: int
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        return itertools.islice(self.group.documents(skipped), self.most)
 
 
 def folders(work: Unfinished, splits: tuple[str, ...]) -> Folders:
@@ -86,12 +75,12 @@ def _whole(work: Unfinished, one: Pass, places: Folders, number: int) -> bool:
 
 
 def unwritten_group(
-    work: Unfinished, one: Pass, number: int, group: Group | _First, occurred: Occurred | None = None
+    work: Unfinished, one: Pass, number: int, group: Group, occurred: Occurred | None = None, most: int | None = None
 ) -> Iterator[Portion]:
     """Reads and cuts group `number`; gives the portions that are not written yet, and records the group at the end.
 
-    With duplicates to remove, which `occurred` finds, or a limit to the documents it gives all; a whole group is else not
-    even read.
+    With duplicates to remove, which `occurred` finds, or a limit to the documents it gives all portions, of the first
+    `most` documents; else a group that is whole is not even read.
     """
     places = folders(work, one.settings.splits)
     everything = one.deduplicate or one.most
@@ -99,10 +88,9 @@ def unwritten_group(
         return
     skipped: collections.Counter[str] = collections.Counter()
     count = 0
-    for portion in portions(group, number, one.characters, skipped):
+    for documents in cut(itertools.islice(group.documents(skipped), most), one.characters):
+        portion = Portion(number, count, documents, occurred.repeated(documents) if occurred else frozenset())
         count += 1
-        if occurred:
-            portion = portion._replace(repeated=occurred.repeated(portion.documents))
         if everything or not places.has(one.settings.splits, portion.name):
             yield portion
     write_record(one.group_record(work, number), count, skipped)
@@ -112,13 +100,13 @@ def unwritten(work: Unfinished, one: Pass) -> Iterator[Portion]:
     """Reads and cuts the source, in order; gives the portions that are not written yet."""
     places = folders(work, one.settings.splits)
     occurred = Occurred() if one.deduplicate else None
-    left = one.most
+    left = one.most or None
     for number, group in enumerate(one.source.groups()):
-        for portion in unwritten_group(work, one, number, _First(group, left) if one.most else group, occurred):
-            left -= len(portion.documents)
+        for portion in unwritten_group(work, one, number, group, occurred, left):
+            left = left and left - len(portion.documents)
             if not places.has(one.settings.splits, portion.name):
                 yield portion
-        if one.most and left <= 0:
+        if left == 0:
             return
 
 

@@ -15,7 +15,9 @@ import numpy as np
 
 from spanjax.data.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.block import SENTENCE_START, Block
-from spanjax.data.interim_sources import Cleaning, Document, held_out, sentence_spans
+from spanjax.data.document_keys import held_out
+from spanjax.data.documents import Document
+from spanjax.data.interim_sources import Cleaning, sentence_spans
 from spanjax.data.packing import block_bounds, pack_rows
 from spanjax.data.portions import DUPLICATES, Portion
 from spanjax.data.shards import ShardSource, has_shard, write_shard

@@ -4,11 +4,11 @@ Where a portion begins and ends follows from the input alone, and everything aft
 done to a portion on its own, so that any number of processes on any machines in any order write the same files.
 """
 
-import collections
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spanjax.data.interim_sources import Document, Group, content_key
+from spanjax.data.document_keys import content_key
+from spanjax.data.documents import Document
 
 FEWEST, USUAL, MOST = 1_000_000, 4_000_000, 64_000_000  # characters of a portion
 DUPLICATES = "duplicate documents"
@@ -33,13 +33,17 @@ def portion_name(group: int, number: int) -> str:
     return f"rows-{group:05d}-{number:05d}"
 
 
-def portion_characters(total_bytes: int) -> int:
+def portion_characters(sizes: Sequence[int | None]) -> int:
     """How many characters a portion has: 4 million, more from 2 GB on (about 512 portions until 32 GB), less below 12 MB.
 
-    A function of the size of the whole input, so that all runners cut alike. Rows of 512 positions of the wiki text of 39
-    MB are filled to 96.75 % with portions of 1 million characters, 97.01 % with 4 and 97.11 % with 40.
+    A function of the bytes of all groups of the input (None: not known), so that all runners cut alike. Rows of 512
+    positions of the wiki text of 39 MB are filled to 96.75 % with portions of 1 million characters, 97.01 % with 4 and
+    97.11 % with 40.
     """
-    return min(max(total_bytes // 512, min(USUAL, max(FEWEST, total_bytes // 3))), MOST)
+    known = [size for size in sizes if size is not None]
+    total = sum(known)
+    least = max(FEWEST, total // 3) if len(known) == len(sizes) else USUAL
+    return min(max(total // 512, min(USUAL, least)), MOST)
 
 
 def cut(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
@@ -61,12 +65,6 @@ def cut(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
             waiting, gathered, characters = gathered, [], 0
     if waiting or gathered:
         yield waiting + gathered
-
-
-def portions(group: Group, number: int, size: int, skipped: collections.Counter[str]) -> Iterator[Portion]:
-    """The portions of group `number`; `skipped` is complete when all are taken."""
-    for place, documents in enumerate(cut(group.documents(skipped), size)):
-        yield Portion(number, place, documents)
 
 
 class Occurred:

@@ -66,7 +66,7 @@ def _locked(work: pathlib.Path, folder: pathlib.Path) -> Iterator[None]:
     while True:
         work.mkdir(parents=True, exist_ok=True)
         try:
-            lock = open(work / _LOCK, "ab")
+            lock = (work / _LOCK).open("ab")
         except FileNotFoundError:  # another process has just finished and removed it
             continue
         with lock:

@@ -13,6 +13,7 @@ from flax import nnx
 
 from spanjax.data.batch import FeedSpec
 from spanjax.data.masking import GeometricSpans, MaskingPolicy
+from spanjax.data.pairing import Pairing, Single
 from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey

@@ -6,7 +6,6 @@ prepare that was stopped. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl
 """
 
 import collections
-import dataclasses
 import importlib
 import itertools
 import logging
@@ -14,17 +13,17 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import tyro
 
 from spanjax import __version__
-from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, annotator_problems, open_annotator
-from spanjax.data.block import MOST_LAYERS
-from spanjax.data.interim_sources import Cleaning, Source, SourceSettings, held_out, open_sources, sentence_spans
+from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
+from spanjax.data.document_keys import held_out
+from spanjax.data.documents import Source, SourceSettings
+from spanjax.data.interim_sources import Cleaning, open_sources, sentence_spans
 from spanjax.data.local_runner import write_portions
 from spanjax.data.manifest import Manifest
-from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
 from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
 from spanjax.data.portions import portion_characters
@@ -37,97 +36,10 @@ from spanjax.data.vocab import (
     save_vocabulary,
     train_sentencepiece,
 )
+from spanjax.prepare.row_options import Prepare, option_problems
 
 _BEAM = "spanjax.data.beam_runner"  # imported only where it is asked for: it needs Apache Beam
 log = logging.getLogger("spanjax.prepare")
-
-
-@dataclasses.dataclass(frozen=True)
-class Prepare:
-    """Tokenizes documents and packs them into rows of fixed length, ready for training."""
-
-    input: tuple[str, ...]
-    """Files or globs: text (a blank line between documents) or JSON-lines with a field "text", plain, .gz or .xz; or
-    the word installed-docs for the docstrings of installed Python packages."""
-    output: str
-    """Folder to write: DIR/train and DIR/validation."""
-    vocab: str = ""
-    """Vocabulary: a vocab.txt (WordPiece), a .model file (SentencePiece) or a folder saved by spanjax."""
-    train_vocab: int = 0
-    """Instead of --vocab: train a SentencePiece vocabulary of this many pieces from the input."""
-    length: int = 512
-    """Positions a row, [CLS] and [SEP] included."""
-    validation: tuple[str, ...] = ()
-    """Files or globs of held-out documents."""
-    holdout: float = 0.0
-    """Instead of --validation: the share of documents to hold out. A document's content decides, so that copies of it stay
-    on one side and more input leaves the others where they are."""
-    pack: bool = True
-    """Several blocks in a row; --no-pack gives every block a row of its own."""
-    max_blocks: int = 16
-    """Most blocks in a row."""
-    casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
-    """Lower-case WordPiece text: True, False, or None to guess it from the vocabulary."""
-    text_field: str = "text"
-    """The field of JSON-lines that holds the text."""
-    normalization: Literal["none", "nfc", "nfkc"] = "none"
-    """Unicode normalisation of the text, before anything else."""
-    deduplicate: bool = False
-    """Leave out documents whose content occurred before; the first stays. The input and the files of --validation are
-    each looked at on their own. Takes about 110 MB of memory a million documents."""
-    tags: tuple[str, ...] = ()
-    """Layers of tagged spans to store with the tokens, for masking them: entities, noun_phrases, or layers of the
-    input's own; at most 3."""
-    annotator: str = ""
-    """Where tagged spans come from: given (the field "spans" of JSON-lines) or spacy:MODEL; empty takes given where the
-    first document has spans, else spacy:en_core_web_sm."""
-    max_documents: int = 0
-    """Stop after this many documents of the input; 0 takes all."""
-    skip_bad: bool = False
-    """Skip and count bad lines and documents instead of stopping at the first."""
-    runner: Literal["local", "beam"] = "local"
-    """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; the output has to be a folder that
-    all its workers share. The rows are the same."""
-    beam_options: str = ""
-    """Options for Beam's own command line, in quotes: "--runner=FlinkRunner --flink_master=HOST:PORT"."""
-    workers: int = 0
-    """Processes of the local runner; 0 takes one for every core. The rows are the same for every number."""
-    portion: int = 0
-    """Characters that are packed together into one shard; 0 takes a number that follows from the size of the input (1 to
-    64 million). A worker needs about 20 bytes of memory a character."""
-    seed: int = 0
-    """Draws the sentences that --train-vocab learns from where there are very many."""
-    overwrite: bool = False
-    """Replace a finished output folder, and throw away unfinished work of other settings."""
-
-
-def _option_problems(options: Prepare) -> list[str]:
-    beam = options.runner == "beam"
-    rules = {
-        f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
-        <= options.length
-        <= MAX_LENGTH,
-        f"--max-blocks {options.max_blocks}: expected 1 to {MOST_BLOCKS}": not 1 <= options.max_blocks <= MOST_BLOCKS,
-        f"--workers {options.workers}: expected 1 or more, or 0 for one a core": options.workers < 0,
-        f"--portion {options.portion}: expected 1 or more characters, or 0": options.portion < 0,
-        f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
-        f"--holdout {options.holdout}: expected 0 or more and at most 0.5": not 0 <= options.holdout <= 0.5,
-        "--holdout and --validation are both given: keep one of them": bool(options.holdout and options.validation),
-        "--vocab and --train-vocab are both given: keep one of them": bool(options.vocab and options.train_vocab),
-        "no vocabulary: give --vocab FILE or --train-vocab SIZE": not options.vocab and not options.train_vocab,
-        f"--train-vocab {options.train_vocab}: expected 100 or more pieces": options.train_vocab
-        and options.train_vocab < 100,
-        "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab
-        and options.casing is not None,
-        "--max-documents is for --runner local: Beam reads all groups at once; cut the input instead": beam
-        and options.max_documents,
-        "--beam-options is for --runner beam: leave it out, or add --runner beam": not beam and options.beam_options,
-        f"--tags {' '.join(options.tags)}: expected at most {MOST_LAYERS}, each once": len(options.tags) > MOST_LAYERS
-        or len(set(options.tags)) < len(options.tags),
-        "--annotator without --tags: name the layers to store": options.annotator and not options.tags,
-    }
-    found = [message for message, broken in rules.items() if broken]
-    return found + (annotator_problems(options.annotator, options.tags) if options.annotator else [])
 
 
 def _annotator(options: Prepare, source: Source) -> str:
@@ -139,12 +51,12 @@ def _annotator(options: Prepare, source: Source) -> str:
         groups = source.groups()[:1]
         first = (each for group in groups for each in group.documents(collections.Counter()))
         layers = {layer for document in itertools.islice(first, 100) for layer in document.spans}
-        if lacking := set(options.tags) - layers:
-            if chosen or layers:
-                raise ValueError(
-                    f"--tags {' '.join(sorted(lacking))}: the first documents have spans of {sorted(layers) or 'no layer'};"
-                    f" name those, or find spans with --annotator {SPACY}{DEFAULT_MODEL}"
-                )
+        lacking = set(options.tags) - layers
+        if lacking and (chosen or layers):
+            raise ValueError(
+                f"--tags {' '.join(sorted(lacking))}: the first documents have spans of {sorted(layers) or 'no layer'};"
+                f" name those, or find spans with --annotator {SPACY}{DEFAULT_MODEL}"
+            )
         chosen = f"{SPACY}{DEFAULT_MODEL}" if lacking else GIVEN
     open_annotator(chosen, options.tags)
     return chosen
@@ -172,14 +84,14 @@ def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: 
         options.tags,
         annotator,
     )
-    characters = options.portion or portion_characters(sum(group.bytes for group in source.groups()))
+    characters = options.portion or portion_characters([group.bytes for group in source.groups()])
     most = options.max_documents if TRAIN in splits else 0
     return Pass(source, settings, characters, options.deduplicate, most)
 
 
 def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
     """The passes and the vocabulary (None where it is to be trained); one ValueError with everything that is wrong."""
-    problems = _option_problems(options)
+    problems = option_problems(options)
     sources = _sources(options, problems)
     vocabulary, annotator = None, ""
     if options.vocab:

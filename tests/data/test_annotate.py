@@ -1,6 +1,7 @@
 """Tagged spans: laid onto whole words, never over each other or over an end; and what spaCy finds."""
 
 import collections
+import importlib
 import importlib.util
 import pathlib
 import re
@@ -108,8 +109,6 @@ def test_spacy_reads_long_documents_in_pieces(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("spacy")
 def test_a_model_without_the_component_is_refused(tmp_path: pathlib.Path) -> None:
-    import spacy
-
-    spacy.blank("en").to_disk(tmp_path / "blank")
+    importlib.import_module("spacy").blank("en").to_disk(tmp_path / "blank")
     with pytest.raises(ValueError, match="no ner for entities, parser for noun_phrases"):
         open_annotator(f"spacy:{tmp_path / 'blank'}", NAMES)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.block import SENTENCE_START, layer_tags
-from spanjax.data.interim_sources import Cleaning, Document
+from spanjax.data.documents import Document
+from spanjax.data.interim_sources import Cleaning
 from spanjax.data.portion_rows import Folders, PortionRows, RowSettings
 from spanjax.data.portions import Occurred, Portion, cut, portion_characters
 from spanjax.data.rows import Rows, open_rows
@@ -43,8 +44,9 @@ def test_what_comes_later_does_not_move_earlier_cuts(sizes: list[int], size: int
 
 
 def test_the_size_of_portions_follows_from_the_size_of_the_input() -> None:
-    sizes = [portion_characters(total) for total in (0, 3 * 10**6, 6 * 10**6, 10**9, 16 * 2**30, 10**12)]
+    sizes = [portion_characters([5, total - 5]) for total in (5, 3 * 10**6, 6 * 10**6, 10**9, 16 * 2**30, 10**12)]
     assert sizes == [1_000_000, 1_000_000, 2_000_000, 4_000_000, 2**25, 64_000_000]
+    assert portion_characters([5, None]) == 4_000_000
 
 
 def test_the_first_of_equal_documents_stays() -> None:

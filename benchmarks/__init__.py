@@ -1,0 +1,1 @@
+"""Benchmarks: each prints ratios to a peer measured in the same run."""

@@ -1,0 +1,202 @@
+"""python -m benchmarks.data [--check] [--json FILE]: the data pipeline at L = 512 on two cores.
+
+Rows on disk to finished batches with both feeds, masking alone against the same sampler row by row (NumPy, tf.data), resuming at
+step 1,000,000 of 10,000,000 rows, and how full packed rows are. Everything that is compared runs in turn in one process.
+"""
+
+import itertools
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import timing
+
+ROWS, LENGTH, BATCH, PER_ROW = 20_000, 512, 256, 512
+LARGE = 10_000_000
+STEP = 1_000_000
+
+
+def made_rows(folder: pathlib.Path, count: int, cased: int = 29_000) -> None:
+    """Rows of one full block each, 18% of the tokens continue a word, Zipf's frequencies."""
+    from spanjax.data.block import Block
+    from spanjax.data.shards import write_rows
+    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+
+    random = np.random.default_rng(0)
+    pieces = [f"##p{n}" if n % 11 < 2 else f"w{n}" for n in range(cased - len(SPECIAL_PIECES))]
+    vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *pieces])
+    ranks = np.minimum(random.zipf(1.2, (count, LENGTH - 2)), cased) % (cased - 5) + 5
+    ids = ranks.astype(np.int32)
+    flags = np.zeros(LENGTH - 2, np.uint8)
+    write_rows(folder, ([Block(row, flags, number)] for number, row in enumerate(ids)), vocabulary, LENGTH)
+
+
+def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
+    """Rows a second from disk to finished batches, for both feeds and both pairings."""
+    from spanjax.data.batch import FeedSpec
+    from spanjax.data.feed import open_feed
+    from spanjax.data.pairing import NextSentence, Single
+    from spanjax.data.rows import open_rows
+
+    rows, batches = open_rows(folder), 40
+    specs = {
+        "single": FeedSpec(0, BATCH, pairing=Single()),
+        "next sentence": FeedSpec(0, BATCH, pairing=NextSentence()),
+    }
+    feeds = {
+        f"{kind} feed, {name}": open_feed(kind, rows, spec) for kind in ("tf", "numpy") for name, spec in specs.items()
+    }
+
+    def take(feed: Any) -> None:
+        for _ in itertools.islice(feed, batches):
+            pass
+
+    contenders: dict[str, Any] = {name: (lambda feed=feed: take(feed)) for name, feed in feeds.items()}
+    found = {}
+    for name, run in contenders.items():  # one feed at a time: an open one keeps making batches ahead
+        found |= timing.alternating({name: run}, repeats)
+        feeds[name].close()
+    return timing.rates(dict.fromkeys(found, batches * BATCH), found)
+
+
+def masking_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
+    """Rows a second of masking alone: batched in NumPy and in tf.data, and row by row in both."""
+    from benchmarks.per_row import numpy_masks, tf_data_map
+    from spanjax.data.feed import import_tensorflow
+    from spanjax.data.hashing import Purpose, row_keys
+    from spanjax.data.masking import GeometricSpans
+    from spanjax.data.rows import open_rows
+    from spanjax.data.words import TextRows
+
+    tf = import_tensorflow()
+    from spanjax.data import masking_tf
+
+    rows, policy = open_rows(folder), GeometricSpans()
+    specials, batches = rows.vocabulary.specials, 40
+    index_B = np.arange(PER_ROW)
+    fetched, rate_B = rows.fetch(index_B), np.full(PER_ROW, policy.rate)
+    text = TextRows(fetched.tokens_BL, fetched.segments_BL, fetched.word_starts_BL, None)
+    key_B = row_keys(0, Purpose.MASK, 0, index_B)
+    batch = TextRows(*(array[:BATCH] for array in text[:3]), None)
+
+    @tf.autograph.experimental.do_not_convert
+    def masked(step: Any, tokens_BL: Any, segments_BL: Any, starts_BL: Any) -> Any:
+        keys, rates = tf.constant(key_B[:BATCH]) + tf.cast(step, tf.uint64), tf.constant(rate_B[:BATCH])
+        some = TextRows(tokens_BL, segments_BL, starts_BL, None)
+        return tf.size(masking_tf.masked_places(policy, some, specials, keys, rates))
+
+    same = tf.data.Dataset.from_tensors(batch[:3]).repeat(batches)
+    numbered = tf.data.Dataset.zip((tf.data.Dataset.range(batches), same))
+    in_graph = numbered.map(lambda step, arrays: masked(step, *arrays), num_parallel_calls=timing_cores())
+    row_map = tf_data_map(policy, text, specials, key_B, rate_B)
+    batched = policy.masked_places(text, specials, key_B, rate_B)
+    if not (np.flatnonzero(numpy_masks(policy, text.word_starts_BL, key_B)) == batched).all():
+        raise AssertionError("the row-by-row sampler gives other masks")
+
+    def numpy_batches() -> None:
+        for number in range(batches):
+            policy.masked_places(batch, specials, key_B[:BATCH] + np.uint64(number), rate_B[:BATCH])
+
+    contenders = {
+        "tf.data, batched": lambda: in_graph.reduce(np.int32(0), lambda total, count: total + count),
+        "NumPy, batched (one core)": numpy_batches,
+        "tf.data, row by row": lambda: row_map.reduce(np.int32(0), lambda total, count: total + count),
+        "NumPy, row by row (one core)": lambda: numpy_masks(policy, text.word_starts_BL, key_B),
+    }
+    work = dict(zip(contenders, (batches * BATCH, batches * BATCH, PER_ROW, PER_ROW), strict=True))
+    return timing.rates(work, timing.alternating(contenders, repeats))
+
+
+def timing_cores() -> int:
+    """Cores in use."""
+    return len(os.sched_getaffinity(0))
+
+
+def resume_seconds(folder: pathlib.Path, repeats: int) -> dict[str, list[float]]:
+    """Seconds from nothing open to the first batch of step 1,000,000 of 10,000,000 rows, a sparse file of 20 GB."""
+    import dataclasses
+    import json
+
+    from spanjax.data.batch import FeedSpec
+    from spanjax.data.feed import import_tensorflow, open_feed
+    from spanjax.data.rows import open_rows
+    from spanjax.data.shards import BLOCKS, DOCUMENTS, LENGTHS, MANIFEST, record
+
+    import_tensorflow()
+    manifest = open_rows(folder).manifest
+    size = record(manifest.length, manifest.vocabulary_size).itemsize
+    shard = manifest.shards[0]
+    os.truncate(folder / shard.name, LARGE * size)
+    large = dataclasses.replace(manifest, rows=LARGE, shards=(shard._replace(rows=LARGE),))
+    (folder / MANIFEST).write_text(json.dumps(dataclasses.asdict(large)))
+    for name, dtype in ((LENGTHS, np.uint16), (BLOCKS, np.uint8), (DOCUMENTS, np.uint32)):
+        np.save(folder / name, np.ones(LARGE, dtype))
+    seconds: dict[str, list[float]] = {"tf": [], "numpy": []}
+    for _ in range(repeats + 1):
+        for kind, found in seconds.items():
+            begin = time.perf_counter()
+            feed = open_feed(kind, open_rows(folder), FeedSpec(0, BATCH), start_step=STEP)  # pyright: ignore[reportArgumentType]
+            next(feed)
+            found.append(time.perf_counter() - begin)
+            feed.close()
+    return {kind: found[1:] for kind, found in seconds.items()}
+
+
+def packing_fill() -> tuple[float, str]:
+    """Share of used positions of packed rows of 512, and of what text."""
+    from spanjax.data.rows import open_rows
+    from spanjax.prepare import main as prepare
+
+    root = pathlib.Path(__file__).parents[1]
+    data = pathlib.Path(os.environ.get("SPANJAX_DATA", root.parent / "shared" / "data"))
+    real = sorted((data / "wiki").glob("train*.jsonl.gz"))[:1]
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["--length", str(LENGTH), "--output", f"{folder}/rows", "--input"]
+        if real:
+            command += [str(real[0]), "--vocab", str(next((data / "vocab").glob("*base-cased*vocab.txt")))]
+        else:
+            command += ["installed-docs", "--train-vocab", "8000"]
+        if prepare(["rows", *command]):
+            raise RuntimeError(f"prepare failed: {command}")
+        return open_rows(f"{folder}/rows/train").manifest.fill, real[0].name if real else "installed documentation"
+
+
+def main() -> int:
+    """Runs everything; the exit code."""
+    found = timing.options(__doc__ or "")
+    timing.pin(found.cores)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = pathlib.Path(folder) / "rows"
+        made_rows(rows, ROWS)
+        feeds = feed_rates(rows, found.repeats)
+        masks = masking_rates(rows, found.repeats)
+        resume = resume_seconds(rows, found.repeats)
+    fill, text = packing_fill()
+    for name, rate in (feeds | masks).items():
+        print(f"{name:36s}{rate['median']:>12,.0f} rows/s   ({rate['lowest']:,.0f} to {rate['highest']:,.0f})")
+    batched, numpy_batched, tf_rows, numpy_rows = (rate["median"] for rate in masks.values())
+    targets = [
+        timing.Target("rows on disk to batches, tf feed, rows/s", feeds["tf feed, single"]["median"], least=40_000),
+        timing.Target(
+            "rows on disk to batches, numpy feed, rows/s", feeds["numpy feed, single"]["median"], least=40_000
+        ),
+        timing.Target("masking alone in tf.data, rows/s", batched, least=60_000),
+        timing.Target("masking alone in NumPy, one core, rows/s", numpy_batched, least=60_000),
+        timing.Target("batched over row-by-row NumPy, both on one core", numpy_batched / numpy_rows, least=8),
+        timing.Target("batched over row-by-row tf.data map", batched / tf_rows, least=10),
+        timing.Target("resume at step 1,000,000 of 10,000,000 rows, s, tf", float(np.median(resume["tf"])), most=0.5),
+        timing.Target(
+            "resume at step 1,000,000 of 10,000,000 rows, s, numpy", float(np.median(resume["numpy"])), most=0.5
+        ),
+        timing.Target(f"fill of packed rows of {LENGTH}, {text}", fill, least=0.97),
+    ]
+    return timing.report({"feeds": feeds, "masking": masks, "resume": resume, "fill": fill}, targets, found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""What a corpus is made of: documents, the groups that they are read in, and sources of groups.
+
+A group is a part of the input that can be read on its own, in a fixed order, in any process: it can be pickled. Which groups
+there are, and what is in them, follows from the input alone, never from who reads it.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+Spans = Mapping[str, tuple[tuple[int, int], ...]]
+
+
+class _NoSpans(Mapping[str, tuple[tuple[int, int], ...]]):
+    """An empty mapping that nothing can change and that can be pickled, which a mapping proxy cannot."""
+
+    __slots__ = ()
+
+    def __getitem__(self, layer: str) -> tuple[tuple[int, int], ...]:
+        raise KeyError(layer)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+    def __reduce__(self) -> str:
+        return "NO_SPANS"
+
+
+NO_SPANS: Spans = _NoSpans()
+
+
+class Document(NamedTuple):
+    """A text, where it begins ("file:line"), and character spans [start, end) of the text by layer ("entities", say)."""
+
+    text: str
+    where: str
+    spans: Spans = NO_SPANS
+
+
+class Group(Protocol):
+    """A part of the input that is read on its own, by any process."""
+
+    @property
+    def name(self) -> str:
+        """Short, the same at every call: for plans and logs."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it is, in a line."""
+        ...
+
+    @property
+    def bytes(self) -> int | None:
+        """Its size as it is stored (compressed, if it is), None where that is not known."""
+        ...
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """Yields the documents in a fixed order; counts in `skipped`, by reason, what it leaves out."""
+        ...
+
+
+class Source(Protocol):
+    """Documents in a fixed order, the same at every call."""
+
+    @property
+    def description(self) -> str:
+        """What it is, in a line."""
+        ...
+
+    def groups(self) -> Sequence[Group]:
+        """Its parts, in order; they depend on the input only."""
+        ...
+
+    def identity(self) -> list[Any]:
+        """Names, sizes and times or versions, for JSON: equal as long as the input is the same."""
+        ...
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """The documents of all groups, one after the other."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceSettings:
+    """How sources are read."""
+
+    text_field: str = "text"
+    """The field (JSON lines), column (Parquet) or feature (TFDS) that holds the text."""
+    skip_bad: bool = False
+    """Skip and count bad lines, rows and files instead of stopping at the first."""
+    data_dir: str | None = None
+    """Where TFDS data sets lie; None for TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets)."""
+    download: bool = False
+    """Download and prepare TFDS data sets that are not in the folder yet."""
+
+
+@dataclasses.dataclass
+class Trouble:
+    """Bad input of one file: an error that says where and what to do, or a count where bad input is to be skipped."""
+
+    path: str
+    skip_bad: bool
+    skipped: collections.Counter[str]
+    seen: bool = False
+
+    def report(self, kind: str, line: int, message: str) -> None:
+        """Raises ValueError naming the file and the line (0: none); with `skip_bad` it counts the kind instead."""
+        if not self.skip_bad:
+            place = f"{self.path}:{line}" if line else self.path
+            raise ValueError(f"{place}: {message} (--skip-bad skips and counts such input)")
+        self.seen = True
+        self.skipped[kind] += 1
+
+
+def checked_spans(value: Any, length: int) -> Spans:
+    """The spans of a document of `length` characters as they came from a file; ValueError says what is wrong with them."""
+    if value is None:
+        return NO_SPANS
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
+        value = dict(value)  # a Parquet map
+    if not isinstance(value, Mapping):
+        raise ValueError(f'spans are {value!r:.60}, expected {{"LAYER": [[START, END], ...], ...}}')
+    return {str(layer): _checked_layer(layer, pairs, length) for layer, pairs in value.items() if pairs is not None}
+
+
+def _checked_layer(layer: str, pairs: Any, length: int) -> tuple[tuple[int, int], ...]:
+    if not isinstance(pairs, list):
+        raise ValueError(f"spans of {layer!r} are {pairs!r:.60}, expected a list of [START, END]")
+    found = []
+    for pair in pairs:
+        good = isinstance(pair, list) and len(pair) == 2 and all(type(place) is int for place in pair)
+        if not good or not 0 <= pair[0] < pair[1] <= length:
+            raise ValueError(
+                f"span {pair!r:.60} of {layer!r}: expected [START, END], characters with 0 <= START < END <= {length:,},"
+                " the length of the text"
+            )
+        found.append((pair[0], pair[1]))
+    return tuple(found)

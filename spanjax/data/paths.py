@@ -1,0 +1,146 @@
+"""Files by path or glob, here or behind scheme:// (gs, s3, memory, ...): which there are, how large, and their bytes.
+
+Other schemes go through fsspec; the package of a scheme (gcsfs for gs) is needed only where one is used.
+"""
+
+import contextlib
+import glob
+import io
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import IO, Any, NamedTuple, cast
+
+_SCHEME = "://"
+_STAMPS = ("etag", "ETag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
+_BUFFER = 1 << 20  # bytes
+
+
+class File(NamedTuple):
+    """A file that is there: its path, its size (None: unknown) and what changes when it is written again."""
+
+    path: str
+    size: int | None = None
+    stamp: int | str | None = None
+
+    @property
+    def name(self) -> str:
+        """The path's last part."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+
+def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
+    """Files that paths or globs name, each once, sorted within a pattern; and what is wrong with the patterns."""
+    found: dict[str, File] = {}
+    problems: dict[str, None] = {}
+    for pattern in patterns:
+        try:
+            matches, folder = _remote(pattern) if _SCHEME in pattern else _local(pattern)
+        except ValueError as error:
+            problems[str(error)] = None
+            continue
+        if not matches:
+            hint = f"a folder, expected files; write {pattern.rstrip('/')}/* for the files in it"
+            problems[f"{pattern}: {hint if folder else 'no such file'}"] = None
+        problems |= {f"{file.path}: the file is empty": None for file in matches if file.size == 0}
+        found |= {file.path: file for file in matches}
+    return tuple(found.values()), list(problems)
+
+
+def _local(pattern: str) -> tuple[list[File], bool]:
+    """The files, sorted, and whether a folder matched."""
+    paths = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern, recursive=True))
+    found, folder = [], False
+    for path in dict.fromkeys(str(pathlib.Path(path)) for path in paths):
+        if os.path.isfile(path):
+            status = os.stat(path)
+            found.append(File(path, status.st_size, status.st_mtime_ns))
+        folder = folder or os.path.isdir(path)
+    return found, folder
+
+
+def _filesystem(path: str) -> tuple[Any, str]:
+    """fsspec's filesystem for a path and the path in it; ValueError with what to install where there is none."""
+    import fsspec
+    from fsspec.registry import known_implementations
+
+    scheme = path.partition(_SCHEME)[0]
+    try:
+        return fsspec.url_to_fs(path)
+    except ImportError as error:
+        package = str(known_implementations.get(scheme, {}).get("class", "")).partition(".")[0]
+        wanted = f"'fsspec[{scheme}]'" if package in ("fsspec", "") else package
+        raise ValueError(f"{scheme}:// paths need a package: pip install {wanted} ({error})") from None
+    except ValueError as error:
+        if scheme in known_implementations:
+            raise
+        raise ValueError(
+            f"{path}: no filesystem is known for {scheme}:// ({error}); expected a path here, or gs://, s3://, hdfs:// or"
+            " another scheme of fsspec"
+        ) from None
+
+
+def _remote(pattern: str) -> tuple[list[File], bool]:
+    if "::" in pattern:
+        raise ValueError(f"{pattern}: paths inside of other files (::) cannot be read; unpack the file first")
+    system, path = _filesystem(pattern)
+    try:
+        try:
+            infos = [system.info(path)]
+        except FileNotFoundError:
+            infos = list(system.glob(path, detail=True).values()) if glob.has_magic(path) else []
+    except Exception as error:  # a filesystem of another package: no permission, no network, no credentials
+        raise ValueError(f"{pattern}: {type(error).__name__}: {error}; check the path and your access to it") from error
+    files = [info for info in infos if info["type"] == "file" and not info["name"].endswith("/")]
+    found = [
+        File(system.unstrip_protocol(info["name"]), info.get("size"), _stamp(info))
+        for info in sorted(files, key=lambda info: info["name"])
+    ]
+    return found, len(files) < len(infos)
+
+
+def _stamp(info: dict[str, Any]) -> str | None:
+    return next((f"{name} {info[name]}" for name in _STAMPS if info.get(name) is not None), None)
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """The bytes of a file, from its beginning; seekable."""
+    if _SCHEME not in path:
+        return open(path, "rb", buffering=_BUFFER)
+    system, inside = _filesystem(path)
+    return cast(IO[bytes], system.open(inside, "rb"))
+
+
+@contextlib.contextmanager
+def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
+    """The content of a file, decompressed when its name ends in .gz, .xz, .bz2 or .zst."""
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(contextlib.closing(open_bytes(path)))
+        kind = compression(path)
+        if kind:
+            file = opened.enter_context(contextlib.closing(_decompressed(file, kind)))
+        yield opened.enter_context(io.BufferedReader(cast(io.RawIOBase, file), _BUFFER))
+
+
+def compression(path: str) -> str:
+    """The suffix of a compressed file, ".gz", ".xz", ".bz2" or ".zst"; else empty."""
+    return next((suffix for suffix in (".gz", ".xz", ".bz2", ".zst") if path.lower().endswith(suffix)), "")
+
+
+def _decompressed(file: IO[bytes], suffix: str) -> Any:
+    match suffix:
+        case ".gz":
+            import gzip
+
+            return gzip.GzipFile(fileobj=file, mode="rb")
+        case ".xz":
+            import lzma
+
+            return lzma.LZMAFile(file)
+        case ".bz2":
+            import bz2
+
+            return bz2.BZ2File(file)
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")

@@ -1,0 +1,202 @@
+"""TensorFlow Datasets as sources: tfds:NAME[/CONFIG][:VERSION][@SPLIT], as in tfds:wikipedia/20230601.en@train.
+
+SPLIT is what TFDS takes: a name, a slice (train[:10%]), a sum (train+test); train if it is left out. A data set stored as
+ArrayRecord or Parquet is read by index, without TensorFlow; one stored as TFRecord, TFDS's default, through `tf.data` in
+stored order, which loads TensorFlow into the process that reads. Data sets that are downloaded here are stored as
+ArrayRecord.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from spanjax.data.documents import Document, SourceSettings, Trouble
+
+TFDS_PREFIX = "tfds:"
+EXAMPLES_A_GROUP = 10_000
+_AT_A_TIME = 200  # examples
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsGroup:
+    """Consecutive examples of a split."""
+
+    folder: str
+    """Where the prepared data set lies."""
+    dataset: str
+    """Name, config and version."""
+    split: str
+    first: int
+    last: int
+    """The end, itself not in the group."""
+    settings: SourceSettings
+    bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The data set and the slice of the split."""
+        return f"{self.dataset}@{self.split}[{self.first}:{self.last}]"
+
+    @property
+    def description(self) -> str:
+        """The name, as it is given to prepare."""
+        return TFDS_PREFIX + self.name
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """Yields the texts in stored order."""
+        trouble = Trouble(f"{TFDS_PREFIX}{self.dataset}@{self.split}", self.settings.skip_bad, skipped)
+        for number, example in enumerate(self._examples(), start=self.first):
+            text = example[self.settings.text_field]
+            try:
+                text = text if isinstance(text, str) else bytes(text).decode()
+            except UnicodeDecodeError as error:
+                trouble.report("lines not in UTF-8", number, f"byte {error.start + 1} of the text is not UTF-8")
+                continue
+            if not text or text.isspace():
+                skipped["empty documents"] += 1
+            else:
+                yield Document(text, f"{trouble.path}:{number}")
+
+    def _examples(self) -> Iterator[Any]:
+        import tensorflow_datasets as tfds
+
+        builder = tfds.builder_from_directory(self.folder)
+        split = f"{self.split}[{self.first}:{self.last}]"
+        if _by_index(builder):
+            source: Any = builder.as_data_source(split=split)
+            for first in range(0, len(source), _AT_A_TIME):
+                yield from source.__getitems__(range(first, min(first + _AT_A_TIME, len(source))))
+            return
+        only = tfds.decode.PartialDecoding({self.settings.text_field: True})
+        in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        yield from tfds.as_numpy(  # pyright: ignore[reportGeneralTypeIssues]
+            builder.as_dataset(split=split, shuffle_files=False, decoders=only, read_config=in_order)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class TfdsSource:
+    """A split of a data set, in slices of 10,000 examples."""
+
+    folder: str
+    dataset: str
+    split: str
+    slices: tuple[tuple[str, int, int], ...]
+    """Split, first example and end of the parts that make up the split."""
+    example_bytes: tuple[tuple[str, float], ...]
+    """Mean size of an example, by split."""
+    fingerprint: tuple[Any, ...]
+    settings: SourceSettings
+
+    @property
+    def description(self) -> str:
+        """The name, as it is given to prepare, with the version."""
+        return f"{TFDS_PREFIX}{self.dataset}@{self.split}"
+
+    def groups(self) -> Sequence[TfdsGroup]:
+        """Slices of 10,000 examples; the last of a split has what is left."""
+        sizes = dict(self.example_bytes)
+        return [
+            TfdsGroup(self.folder, self.dataset, split, at, end, self.settings, round((end - at) * sizes[split]))
+            for split, first, last in self.slices
+            for at in range(first, last, EXAMPLES_A_GROUP)
+            for end in [min(at + EXAMPLES_A_GROUP, last)]
+        ]
+
+    def identity(self) -> list[Any]:
+        """Name, version, split, and examples and bytes of every shard of its splits."""
+        return [self.description, *self.fingerprint]
+
+    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
+        """The documents of all groups."""
+        for group in self.groups():
+            yield from group.documents(skipped)
+
+
+def is_tfds(name: str) -> bool:
+    """Whether a name of an input asks for a TFDS data set."""
+    return name.startswith(TFDS_PREFIX)
+
+
+def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
+    """The source that tfds:NAME[/CONFIG][:VERSION][@SPLIT] names; ValueError says what is wrong and what there is."""
+    dataset, _, split = name.removeprefix(TFDS_PREFIX).partition("@")
+    split = split or "train"
+    if not dataset:
+        raise ValueError(f"{name}: expected {TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]")
+    builder = _builder(name, dataset, settings)
+    info = builder.info
+    problems = []
+    slices, wrong = _slices(info, split)
+    if wrong:
+        problems.append(f"{name}: split {split!r}: {wrong}; the splits are {sorted(info.splits)}")
+    features = info.features or {}
+    field = settings.text_field
+    if field not in features:
+        problems.append(
+            f"{name}: no feature {field!r} (the features are {sorted(features)}); name the one of the text with"
+            " --text-field"
+        )
+    elif features[field].shape != () or np.dtype(features[field].np_dtype).kind not in "OSU":
+        problems.append(f"{name}: the feature {field!r} is {features[field]!r}, expected one text")
+    if problems:
+        raise ValueError("\n".join(problems))
+    used = {part: info.splits[part] for part in dict.fromkeys(part for part, _, _ in slices)}
+    return TfdsSource(
+        str(builder.data_dir),
+        info.full_name,
+        split,
+        tuple(slices),
+        tuple((part, float(each.num_bytes) / max(1, each.num_examples)) for part, each in used.items()),
+        tuple([part, int(each.num_bytes), *map(int, each.shard_lengths)] for part, each in used.items()),
+        settings,
+    )
+
+
+def _by_index(builder: Any) -> bool:
+    from tensorflow_datasets.core.file_adapters import FileFormat
+
+    return bool(builder.info.available_file_formats() & FileFormat.with_random_access())
+
+
+def _builder(name: str, dataset: str, settings: SourceSettings) -> Any:
+    """The builder of a data set that is prepared; ValueError where there is none, or it is not prepared."""
+    try:
+        import tensorflow_datasets as tfds
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{name} needs a package: pip install tensorflow-datasets ({error})") from None
+    where = settings.data_dir or str(tfds.core.constants.DATA_DIR)
+    try:
+        builder = tfds.builder(dataset, data_dir=settings.data_dir)
+    except tfds.core.DatasetNotFoundError:
+        raise ValueError(
+            f"{name}: TFDS knows no data set {dataset!r}, and {where} holds none; check the name, config and version"
+            " (https://www.tensorflow.org/datasets/catalog/overview), or name the folder with --data-dir"
+        ) from None
+    except (ValueError, AssertionError, ImportError) as error:
+        raise ValueError(f"{name}: {' '.join(str(error).split())}; check the name, config and version") from None
+    if not builder.info.splits and settings.download:
+        builder.download_and_prepare(file_format="array_record")
+    if not builder.info.splits:
+        raise ValueError(
+            f"{name}: not prepared in {where}; name another folder with --data-dir, or download it with --download"
+        )
+    return builder
+
+
+def _slices(info: Any, split: str) -> tuple[list[tuple[str, int, int]], str]:
+    """The parts of a split as (name, first, end), and what is wrong with it."""
+    import tensorflow_datasets as tfds
+
+    try:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
+        found = [
+            (part.splitname, part.from_ or 0, info.splits[part.splitname].num_examples if part.to is None else part.to)
+            for part in parts
+        ]
+    except (ValueError, KeyError, AssertionError) as error:
+        return [], " ".join(str(error).split())
+    return found, "" if sum(last - first for _, first, last in found) else "it holds no examples"

@@ -1,0 +1,50 @@
+"""The pair head: BERT's pooler and classifier by value, names and sizes, and in lower precision."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs.encoders import BASE, LARGE
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.heads import PairHead
+from spanjax.trees import named_leaves
+
+SMALL = EncoderConfig(vocab_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=32, initializer_std=0.3)
+
+
+def sizes(encoder: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    head = nnx.eval_shape(lambda: PairHead(encoder, nnx.Rngs(0)))
+    return {name: leaf.shape for name, leaf in named_leaves(nnx.to_pure_dict(nnx.split(head)[1])).items()}
+
+
+@pytest.mark.parametrize(("encoder", "size"), [(BASE, 768), (LARGE, 1024)])
+def test_names_and_sizes_are_those_of_bert(encoder: EncoderConfig, size: int) -> None:
+    found = sizes(dataclasses.replace(encoder, vocab_size=28_996))
+    assert found == {
+        "pooler/dense/kernel": (size, size), "pooler/dense/bias": (size,),
+        "seq_relationship/kernel": (size, 2), "seq_relationship/bias": (2,),
+    }  # fmt: skip
+    pooler = sum(int(np.prod(shape)) for name, shape in found.items() if name.startswith("pooler"))
+    assert pooler == {768: 108_310_272 - 107_719_680, 1024: 333_579_264 - 332_529_664}[size]
+
+
+def test_scores_equal_the_formula() -> None:
+    head = PairHead(SMALL, nnx.Rngs(1))
+    head.pooler.dense.bias[...] = jnp.linspace(-1, 1, 16)  # pyright: ignore
+    head.seq_relationship.bias[...] = jnp.asarray([0.25, -0.5])  # pyright: ignore
+    hidden = jax.random.normal(jax.random.key(0), (3, 2, 16))
+    weights = named_leaves(nnx.to_pure_dict(nnx.split(head)[1]))
+    get = {name: np.asarray(leaf, np.float64) for name, leaf in weights.items()}
+    pooled = np.tanh(np.asarray(hidden) @ get["pooler/dense/kernel"] + get["pooler/dense/bias"])
+    expected = pooled @ get["seq_relationship/kernel"] + get["seq_relationship/bias"]
+    np.testing.assert_allclose(head(hidden), expected, atol=1e-5)
+
+
+def test_scores_are_float32_when_the_weights_are_bfloat16() -> None:
+    structure, state = nnx.split(PairHead(SMALL, nnx.Rngs(1)))
+    head = nnx.merge(structure, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), state))
+    assert head(jnp.ones((1, 1, 16), jnp.bfloat16)).dtype == jnp.float32
