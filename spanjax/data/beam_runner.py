@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spanjax.data.document_keys import content_key
-from spanjax.data.documents import Group
-from spanjax.data.passes import Pass, folders, unwritten_group
+from spanjax.data.passes import Pass, folders, read_group
 from spanjax.data.portion_rows import PortionRows, Written
 from spanjax.data.portions import Portion
 from spanjax.data.staging import Unfinished
@@ -26,14 +25,14 @@ _Key = tuple[int, int]  # of a portion: group, number
 
 
 class _Cut(beam.DoFn):
-    """(number, group) -> its portions that are not written yet, by key; with duplicates to remove all of them."""
+    """(number, group) -> its portions, by key."""
 
     def __init__(self, one: Pass, work: Unfinished):
         self._one, self._work = one, work
 
-    def process(self, element: tuple[int, Group]) -> Iterator[tuple[_Key, Portion]]:
-        """See `unwritten_group`."""
-        for portion in unwritten_group(self._work, self._one, *element):
+    def process(self, element: tuple[int, Any]) -> Iterator[tuple[_Key, Portion]]:
+        """See `read_group`."""
+        for portion in read_group(self._work, self._one, *element):
             yield (portion.group, portion.number), portion
 
 

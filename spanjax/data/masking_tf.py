@@ -116,9 +116,11 @@ def find_spans(place_X: Tensor, segments_BL: Tensor, slots: int) -> Masked:
     fits = tf.debugging.assert_less_equal(count_B, slots, "a row has more masked tokens than slots")
     segment_X = tf.gather(tf.reshape(segments_BL, [-1]), place_X)
     joined_X = (place_X[1:] - place_X[:-1] == 1) & (segment_X[1:] == segment_X[:-1]) & (row_X[1:] == row_X[:-1])
-    first = true_places(tf.concat([tf.ones_like(position_X[:1], tf.bool), tf.logical_not(joined_X)], axis=0))
+    begins_X = tf.concat([tf.ones_like(position_X[:1], tf.bool), tf.logical_not(joined_X)], axis=0)
+    first = true_places(begins_X)
     size = differences(first, tf.size(row_X))
-    first_X = tf.repeat(tf.gather(position_X, first), size)
+    span_X = tf.cumsum(tf.cast(begins_X, tf.int32)) - 1
+    first_X = tf.gather(tf.gather(position_X, first), span_X)
     with tf.control_dependencies([fits]):
         slot_X = tf.range(tf.size(row_X)) + tf.gather(
             tf.range(rows) * slots - tf.cumsum(count_B, exclusive=True), row_X
@@ -130,7 +132,7 @@ def find_spans(place_X: Tensor, segments_BL: Tensor, slots: int) -> Masked:
     return Masked(
         position_BK=slots_of(position_X),
         first_BK=slots_of(first_X),
-        last_BK=slots_of(first_X + tf.repeat(size - 1, size)),
+        last_BK=slots_of(first_X + tf.gather(size - 1, span_X)),
         used_BK=tf.range(slots) < count_B[:, None],
     )
 

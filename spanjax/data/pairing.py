@@ -47,7 +47,7 @@ class Draw(enum.IntEnum):
 
 
 class PairedRows(Protocol):
-    """What pairing reads of rows."""
+    """What pairing reads of rows; what `fetch` returns is written into."""
 
     @property
     def length(self) -> int: ...
@@ -60,7 +60,7 @@ class PairedRows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Pairing(abc.ABC):
-    """Turns stored rows into sequences; a new pairing is one more frozen dataclass."""
+    """Turns stored rows into sequences; a new pairing is one more frozen dataclass, whose settings are probabilities."""
 
     parts = 1
     """Into how many parts that are masked apart a block may be cut: what `slots_needed` counts with."""

@@ -74,25 +74,21 @@ def _whole(work: Unfinished, one: Pass, places: Folders, number: int) -> bool:
     return record is not None and all(places.has(one.settings.splits, name) for name in names)
 
 
-def unwritten_group(
+def read_group(
     work: Unfinished, one: Pass, number: int, group: Group, occurred: Occurred | None = None, most: int | None = None
 ) -> Iterator[Portion]:
-    """Reads and cuts group `number`; gives the portions that are not written yet, and records the group at the end.
+    """Reads and cuts group `number`: gives its portions, written or not, and leaves its record at the end.
 
-    With duplicates to remove, which `occurred` finds, or a limit to the documents it gives all portions, of the first
-    `most` documents; else a group that is whole is not even read.
+    Repeated documents are those that `occurred` has seen; of the group only the first `most` documents are taken. A group
+    that is whole is not read, except where the groups after it depend on what is in it.
     """
-    places = folders(work, one.settings.splits)
-    everything = one.deduplicate or one.most
-    if not everything and _whole(work, one, places, number):
+    if not (one.deduplicate or one.most) and _whole(work, one, folders(work, one.settings.splits), number):
         return
     skipped: collections.Counter[str] = collections.Counter()
     count = 0
     for documents in cut(itertools.islice(group.documents(skipped), most), one.characters):
-        portion = Portion(number, count, documents, occurred.repeated(documents) if occurred else frozenset())
+        yield Portion(number, count, documents, occurred.repeated(documents) if occurred else frozenset())
         count += 1
-        if everything or not places.has(one.settings.splits, portion.name):
-            yield portion
     write_record(one.group_record(work, number), count, skipped)
 
 
@@ -102,7 +98,7 @@ def unwritten(work: Unfinished, one: Pass) -> Iterator[Portion]:
     occurred = Occurred() if one.deduplicate else None
     left = one.most or None
     for number, group in enumerate(one.source.groups()):
-        for portion in unwritten_group(work, one, number, group, occurred, left):
+        for portion in read_group(work, one, number, group, occurred, left):
             left = left and left - len(portion.documents)
             if not places.has(one.settings.splits, portion.name):
                 yield portion

@@ -15,11 +15,12 @@ import numpy as np
 
 from spanjax.data.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.block import SENTENCE_START, Block
+from spanjax.data.cleaning import Cleaning
 from spanjax.data.document_keys import held_out
 from spanjax.data.documents import Document
-from spanjax.data.interim_sources import Cleaning, sentence_spans
 from spanjax.data.packing import block_bounds, pack_rows
 from spanjax.data.portions import DUPLICATES, Portion
+from spanjax.data.sentences import sentence_spans
 from spanjax.data.shards import ShardSource, has_shard, write_shard
 from spanjax.data.vocab import Vocabulary
 

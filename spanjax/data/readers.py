@@ -6,6 +6,9 @@ asked for, Parquet row group by row group.
 """
 
 import collections
+import contextlib
+import io
+import itertools
 import json
 import lzma
 import re
@@ -20,6 +23,10 @@ SPANS_FIELD = "spans"
 _JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4")
 _PARQUET_ROWS = 1_000  # decoded at a time
+_SEGMENT_BYTES = 1 << 20
+_TEXT_COLUMN = re.compile(r"(large_)?(string|binary)(_view)?|dictionary<values=(large_)?string.*")
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+_RETURNS = re.compile(r"\r+(?=\n)")
 
 
 def file_problem(path: str) -> str:
@@ -43,7 +50,7 @@ def read_documents(path: str, settings: SourceSettings, skipped: collections.Cou
     elif plain.endswith(_JSON):
         documents = _json_documents(_lines(trouble), settings.text_field, trouble)
     else:
-        documents = _text_documents(_lines(trouble), trouble)
+        documents = _text_documents(_segments(trouble), trouble.path)
     some = False
     for document in documents:
         some = True
@@ -56,34 +63,86 @@ def _plain(path: str) -> str:
     return path.lower().removesuffix(compression(path))
 
 
-def _lines(trouble: Trouble) -> Iterator[tuple[int, str]]:
-    number = 0
+@contextlib.contextmanager
+def _opened(trouble: Trouble, lines: list[int]) -> Iterator[io.BufferedReader]:
+    """The content of a file; damage is reported at the line after `lines`."""
     try:
         with open_decompressed(trouble.path) as file:
-            for number, content in enumerate(file, start=1):
-                try:
-                    yield number, content.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    message = f"byte {error.start + 1} of the line is not UTF-8; convert the file (iconv -t UTF-8)"
-                    trouble.report("lines not in UTF-8", number, message)
+            yield file
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         if not compression(trouble.path) or getattr(error, "errno", None) is not None:
             raise  # a decompressor's errors have no number
-        trouble.report("damaged files", number + 1, f"the compressed file is damaged ({error}); get it again")
+        trouble.report("damaged files", lines[0] + 1, f"the compressed file is damaged ({error}); get it again")
 
 
-def _text_documents(lines: Iterator[tuple[int, str]], trouble: Trouble) -> Iterator[Document]:
+def _decoded(content: bytes, number: int, trouble: Trouble) -> str | None:
+    try:
+        return content.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        message = f"byte {error.start + 1} of the line is not UTF-8; convert the file (iconv -t UTF-8)"
+        trouble.report("lines not in UTF-8", number, message)
+        return None
+
+
+def _lines(trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """Number and text of every good line."""
+    count = [0]
+    with _opened(trouble, count) as file:
+        for number, content in enumerate(file, start=1):
+            line = _decoded(content, number, trouble)
+            count[0] = number
+            if line is not None:
+                yield number, line
+
+
+def _segments(trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """Number of the first line and text of parts of a file that end where a line ends: much faster than line by line."""
+    count = [0]
+    rest: list[bytes] = []
+    with _opened(trouble, count) as file:
+        while content := file.read1(_SEGMENT_BYTES):
+            end = content.rfind(b"\n") + 1
+            rest.append(content[:end] if end else content)
+            if end:
+                yield from _segment(b"".join(rest), count[0] + 1, trouble)
+                count[0] += sum(part.count(b"\n") for part in rest)
+                rest = [content[end:]]
+    if any(rest):
+        yield from _segment(b"".join(rest) + b"\n", count[0] + 1, trouble)
+
+
+def _segment(content: bytes, number: int, trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """The text of whole lines; line by line where some are not UTF-8."""
+    try:
+        yield number, content.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+        for place, line in enumerate(io.BytesIO(content), start=number):
+            text = _decoded(line, place, trouble)
+            if text is not None:
+                yield place, text
+
+
+def _text_documents(segments: Iterator[tuple[int, str]], path: str) -> Iterator[Document]:
     gathered: list[str] = []
     first = 0
-    for number, line in lines:
-        if line and not line.isspace():
+    for number, text in segments:
+        text = "\n" + (_RETURNS.sub("", text) if "\r" in text else text)  # so that every line follows a newline
+        place = 1
+        for blank in _BLANK_LINES.finditer(text):
+            if place < blank.start():
+                first = first if gathered else number
+                gathered.append(text[place : blank.start()])
+            if gathered:
+                yield Document("\n".join(gathered), f"{path}:{first}")
+                gathered = []
+            number += text.count("\n", place, blank.end())
+            place = blank.end()
+        last = text[place:].removesuffix("\n")
+        if last:
             first = first if gathered else number
-            gathered.append(line.rstrip("\r\n"))
-        elif gathered:
-            yield Document("\n".join(gathered), f"{trouble.path}:{first}")
-            gathered = []
+            gathered.append(last)
     if gathered:
-        yield Document("\n".join(gathered), f"{trouble.path}:{first}")
+        yield Document("\n".join(gathered), f"{path}:{first}")
 
 
 def _document(text: str, spans: Any, number: int, trouble: Trouble) -> Document | None:
@@ -133,39 +192,41 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
             if problem:
                 trouble.report("files without text", 0, problem)
                 return
-            columns = [field] + [SPANS_FIELD] * (SPANS_FIELD in table.schema_arrow.names)
+            with_spans = SPANS_FIELD in table.schema_arrow.names
+            columns = [field, SPANS_FIELD] if with_spans else [field]
             for group in range(table.num_row_groups):
                 for batch in table.iter_batches(_PARQUET_ROWS, [group], columns, use_threads=False):
-                    for row in batch.to_pylist():
+                    texts = batch.column(field).to_pylist()
+                    spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
+                    for text, marked in zip(texts, spans, strict=False):
                         number += 1
-                        yield from _row_documents(row, field, number, trouble)
+                        document = _row_document(text, marked, number, trouble)
+                        if document:
+                            yield document
     except (pyarrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise
         trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
 
 
-def _row_documents(row: dict[str, Any], field: str, number: int, trouble: Trouble) -> Iterator[Document]:
-    text = row[field]
+def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:
     if isinstance(text, bytes):
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
             message = f"byte {error.start + 1} of the text is not UTF-8; convert the column"
             trouble.report("lines not in UTF-8", number, message)
-            return
+            return None
     if text is None:
-        trouble.report("lines without text", number, f"the row has no text in {field!r}; fill it in or leave it out")
-        return
-    document = _document(text, row.get(SPANS_FIELD), number, trouble)
-    if document:
-        yield document
+        trouble.report("lines without text", number, "the text of the row is null; fill it in or leave the row out")
+        return None
+    return _document(text, spans, number, trouble)
 
 
 def _column_problem(schema: Any, field: str) -> str:
     columns = {column.name: str(column.type) for column in schema}
     if field not in columns:
         return f"no column {field!r} (the columns are {sorted(columns)}); name the one of the text with --text-field"
-    if not re.search(r"\b(large_)?(string|binary)(_view)?\b", columns[field]) or columns[field].startswith("list"):
+    if not _TEXT_COLUMN.fullmatch(columns[field]):
         return f"the column {field!r} is {columns[field]}, expected strings; name another one with --text-field"
     return ""

@@ -60,22 +60,20 @@ def _many_rounds(
     proposal_E = np.repeat(place_P, words_P)
     word_E = np.arange(len(proposal_E)) + (first_P - after_P + words_P)[proposal_E]
     decider_W = _deciders(len(text.pieces_W), proposal_E, word_E, first_P)
-    decided = np.flatnonzero(decider_W[word_E] == proposal_E)  # words in the order in which they are taken
-    word_D, proposal_D = word_E[decided], proposal_E[decided]
-    cost_D = text.pieces_W[word_D]
-    spent_D = np.cumsum(cost_D)
-    begin_M = np.searchsorted(proposal_D, after_M - rounds_M)
-    end_M = np.append(begin_M[1:], len(decided))
-    before_M = np.append(0, spent_D)[begin_M]
-    over_D = spent_D - np.repeat(before_M + budget_M, end_M - begin_M)
-    fits_D = over_D <= 0
-    taken_D = cost_D * fits_D if whole_words else np.clip(cost_D - over_D, 0, cost_D)
-    free_W = text.pieces_W.copy()
-    free_W[word_D] -= taken_D
-    taken, fitting = (np.append(0, np.cumsum(array_D)) for array_D in (taken_D, fits_D))
+    cost_E = text.pieces_W[word_E] * (decider_W[word_E] == proposal_E)
+    spent_E = np.append(0, np.cumsum(cost_E))
+    words = np.append(0, after_P)
+    begin_M, end_M = words[after_M - rounds_M], words[after_M]
+    over_E = spent_E[1:] - np.repeat(spent_E[begin_M] + budget_M, end_M - begin_M)
+    fits_E = over_E <= 0
+    taken_E = cost_E * fits_E if whole_words else np.clip(cost_E - over_E, 0, cost_E)
+    taken, fitting = (np.append(0, np.cumsum(array_E)) for array_E in (taken_E, fits_E))
     crossing_M = begin_M + fitting[end_M] - fitting[begin_M]  # the first word that does not fit
     crossed = np.flatnonzero(crossing_M < end_M)
-    rounds_M[crossed] += 1 + proposal_D[crossing_M[crossed]] - after_M[crossed]
+    rounds_M[crossed] += 1 + proposal_E[crossing_M[crossed]] - after_M[crossed]
+    free_W = text.pieces_W.copy()
+    changed = np.flatnonzero(taken_E)
+    free_W[word_E[changed]] -= taken_E[changed]
     return free_W, budget_M - (taken[end_M] - taken[begin_M])
 
 

@@ -48,6 +48,13 @@ def placed(values_X: Tensor, place_X: Tensor, size: Tensor) -> Tensor:
     return tf.math.unsorted_segment_sum(values_X, place_X, size)
 
 
+def item_of_each(count: Tensor) -> Tensor:
+    """`np.repeat(np.arange(len(count)), count)`: where items begin, summed up. `tf.repeat` masks a whole matrix."""
+    total = tf.reduce_sum(count)
+    first = tf.cumsum(count, exclusive=True)  # of an item of count 0: where the next one begins
+    return tf.cumsum(placed(tf.ones_like(first), first, total + 1)[:-1]) - 1
+
+
 def differences(first: Tensor, end: Tensor) -> Tensor:
     """`np.diff(first, append=end)`."""
     return tf.concat([first[1:], tf.reshape(end, [1])], axis=0) - first
@@ -114,30 +121,28 @@ def _many_rounds(
     text: Text, budget_M: Tensor, rounds_M: Tensor, propose: Propose, whole_words: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`sampling._many_rounds`; returns the rounds that are done as well."""
-    blocks = tf.size(rounds_M)
-    block_P = tf.repeat(tf.range(blocks), rounds_M)
+    block_P = item_of_each(rounds_M)
     after_M = tf.cumsum(rounds_M)
     place_P = tf.range(tf.size(block_P))
     first_P, words_P = propose(block_P, place_P - tf.gather(after_M - rounds_M, block_P))
     after_P = tf.cumsum(words_P)
-    proposal_E = tf.repeat(place_P, words_P)
+    proposal_E = item_of_each(words_P)
     word_E = tf.range(tf.size(proposal_E)) + tf.gather(first_P - after_P + words_P, proposal_E)
     decider_W = _deciders(tf.size(text.pieces_W), proposal_E, word_E, first_P)
-    decided = true_places(tf.gather(decider_W, word_E) == proposal_E)
-    word_D, proposal_D = tf.gather(word_E, decided), tf.gather(proposal_E, decided)
-    cost_D = tf.gather(text.pieces_W, word_D)
-    spent_D = tf.cumsum(cost_D)
-    begin_M = tf.searchsorted(proposal_D, after_M - rounds_M)
-    end_M = tf.concat([begin_M[1:], tf.size(decided)[None]], axis=0)
-    before_M = tf.gather(tf.concat([[0], spent_D], axis=0), begin_M)
-    over_D = spent_D - tf.repeat(before_M + budget_M, end_M - begin_M)
-    fits_D = tf.cast(over_D <= 0, tf.int32)
-    taken_D = cost_D * fits_D if whole_words else tf.maximum(tf.minimum(cost_D - over_D, cost_D), 0)
-    free_W = text.pieces_W - placed(taken_D, word_D, tf.size(text.pieces_W))
-    taken, fitting = (tf.concat([[0], tf.cumsum(array_D)], axis=0) for array_D in (taken_D, fits_D))
+    decides_E = tf.cast(tf.gather(decider_W, word_E) == proposal_E, tf.int32)
+    cost_E = tf.gather(text.pieces_W, word_E) * decides_E
+    spent_E = tf.concat([[0], tf.cumsum(cost_E)], axis=0)
+    words = tf.concat([[0], after_P], axis=0)
+    begin_M, end_M = tf.gather(words, after_M - rounds_M), tf.gather(words, after_M)
+    limit_M = tf.gather(spent_E, begin_M) + budget_M
+    over_E = spent_E[1:] - tf.gather(tf.gather(limit_M, block_P), proposal_E)
+    fits_E = tf.cast(over_E <= 0, tf.int32)
+    taken_E = cost_E * fits_E if whole_words else tf.maximum(tf.minimum(cost_E - over_E, cost_E), 0)
+    taken, fitting = (tf.concat([[0], tf.cumsum(array_E)], axis=0) for array_E in (taken_E, fits_E))
     crossing_M = begin_M + tf.gather(fitting, end_M) - tf.gather(fitting, begin_M)
-    at_crossing_M = tf.gather(tf.concat([proposal_D, [0]], axis=0), crossing_M)
+    at_crossing_M = tf.gather(tf.concat([proposal_E, [0]], axis=0), crossing_M)
     rounds_M += tf.cast(crossing_M < end_M, tf.int32) * (1 + at_crossing_M - after_M)
+    free_W = text.pieces_W - placed(taken_E, word_E, tf.size(text.pieces_W))
     return free_W, budget_M - (tf.gather(taken, end_M) - tf.gather(taken, begin_M)), rounds_M
 
 
@@ -189,7 +194,8 @@ def leading_places(first_W: Tensor, masked_W: Tensor) -> Tensor:
     word = true_places(masked_W > 0)
     count = tf.gather(masked_W, word)
     shift = tf.gather(first_W, word) - tf.cumsum(count, exclusive=True)
-    return tf.range(tf.reduce_sum(count)) + tf.repeat(shift, count)
+    item = item_of_each(count)
+    return tf.range(tf.size(item)) + tf.gather(shift, item)
 
 
 def searched(steps: Tensor, values: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
 """The vocabularies of `vocab.py` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
 
 The only vocabulary module that imports TensorFlow; text should have gone through `sentences.clean` for ids to agree.
+Byte-level BPE has no operation in TensorFlow: such text is tokenized by prepare, and only its ids reach a graph.
 """
 
 import functools
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -11,12 +13,22 @@ import numpy as np
 import seqio
 import tensorflow as tf
 import tensorflow_text as tf_text
+import tokenizers
 
-from spanjax.data.vocab import SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.vocab import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS
 
-# BERT's punctuation: ASCII that is no letter, digit or blank, and Unicode's P categories.
-_LONG_WORD = r"[^\s\pP$+<=>^`|~]{101,}"
+# What ends a word: blanks, BERT's punctuation (ASCII that is no letter or digit, Unicode's P categories), and the Chinese
+# characters that are words of their own.
+_CHINESE = (
+    r"\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{2a6df}\x{2a700}-\x{2ceaf}\x{2f800}-\x{2fa1f}"
+)
+_BETWEEN = rf"[\s\pP$+<=>^`|~{_CHINESE}]"
+_REMOVED = (
+    r"[\x{200c}\x{200d}\x{fffd}]"  # by BERT; joiners stay in some scripts, and tf_text puts blanks in their place
+)
 _FLAT_IDS: dict[str, Any] = {"token_out_type": tf.int32}
+_TOGETHER = 2048  # texts encoded at a time
 _NO_PIECE = "\U0010fffd"  # private use, removed by clean: a word of this alone is unknown
 
 
@@ -79,22 +91,44 @@ class _SpanjaxVocabulary(seqio.Vocabulary):
 
 
 class SeqioWordPiece(_SpanjaxVocabulary):
-    """BERT's WordPiece in the graph: tf_text's normaliser, then its linear-time matching."""
+    """BERT's WordPiece in the graph: tf_text's normaliser, then its linear-time matching.
+
+    Lower-casing is BERT's, in steps: tf_text's own also turns sharp s into ss and ligatures into letters.
+    """
 
     @functools.cached_property
     def _tools(self) -> tuple[tf_text.FastBertNormalizer, tf_text.FastWordpieceTokenizer]:
         assert isinstance(self.vocabulary, WordPieceVocabulary)
         with tf.init_scope():
             return (
-                tf_text.FastBertNormalizer(lower_case_nfd_strip_accents=self.vocabulary.lower_case),
+                tf_text.FastBertNormalizer(),
                 # tf_text limits words by bytes, BERT by characters: the limit is kept by _encode_tf.
                 tf_text.FastWordpieceTokenizer(list(self.vocabulary.pieces), max_bytes_per_word=1000, **_FLAT_IDS),
             )
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        assert isinstance(self.vocabulary, WordPieceVocabulary)
         normalizer, tokenizer = self._tools
-        text = tf.strings.regex_replace(normalizer.normalize(s), _LONG_WORD, _NO_PIECE)
+        text = tf.strings.regex_replace(s, _REMOVED, "")
+        if self.vocabulary.lower_case:
+            text = tf.strings.regex_replace(tf_text.normalize_utf8(text, "NFD"), _accents(), "")
+            text = tf.strings.regex_replace(
+                text, "\u03a3", "\u03c3"
+            )  # else a sigma at the end of a word becomes another
+            text = tf.strings.lower(text, encoding="utf-8")
+        text = normalizer.normalize(text)
+        words = tf_text.regex_split(tf.reshape(text, [-1]), _BETWEEN, _BETWEEN)
+        words = tf.where(tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARACTERS, _NO_PIECE, words)
+        text = tf.reshape(tf.strings.reduce_join(words, axis=-1), tf.shape(text))
         return cast(tf.Tensor, tokenizer.tokenize(text))
+
+
+@functools.cache
+def _accents() -> str:
+    """What BERT strips as accents, a pattern; asked of `tokenizers`, whose Unicode is older than others'."""
+    strip = tokenizers.normalizers.BertNormalizer(False, False, True, False).normalize_str
+    marks = (chr(code) for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M")
+    return "[" + "".join(rf"\x{{{ord(mark):x}}}" for mark in marks if not strip(mark)) + "]"
 
 
 class SeqioSentencePiece(_SpanjaxVocabulary):
@@ -110,8 +144,36 @@ class SeqioSentencePiece(_SpanjaxVocabulary):
         return cast(tf.Tensor, self._tools.tokenize(s))
 
 
-def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePiece:
+class SeqioByteBpe(_SpanjaxVocabulary):
+    """Byte-level BPE: encoding and decoding in Python, decoding in the graph, no encoding in the graph."""
+
+    def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
+        raise NotImplementedError(
+            "byte-level BPE cannot be encoded in a TensorFlow graph: tensorflow_text has no operation for it. Tokenize "
+            "the text beforehand with `python -m spanjax.prepare rows` and feed the ids, or use encode() in Python"
+        )
+
+
+def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePiece | SeqioByteBpe:
     """The seqio form of a vocabulary."""
     if isinstance(vocabulary, WordPieceVocabulary):
         return SeqioWordPiece(vocabulary)
-    return SeqioSentencePiece(vocabulary)
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        return SeqioSentencePiece(vocabulary)
+    assert isinstance(vocabulary, ByteBpeVocabulary), vocabulary.kind
+    return SeqioByteBpe(vocabulary)
+
+
+def encode_in_graph(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
+    """int32 ids of every text by the TensorFlow graph; ValueError for byte-level BPE, which has no graph form."""
+    if isinstance(vocabulary, ByteBpeVocabulary):
+        raise ValueError(
+            "byte-level BPE is not encoded in TensorFlow graphs: there is nothing to compare; leave it out"
+        )
+    signature = [tf.TensorSpec([None], tf.string)]
+    encode = tf.function(seqio_vocabulary(vocabulary).encode_tf, input_signature=signature)
+    results: list[np.ndarray] = []
+    for first in range(0, len(texts), _TOGETHER):
+        found = encode(tf.constant(list(texts[first : first + _TOGETHER])))
+        results += np.split(found.values.numpy(), found.row_splits.numpy()[1:-1])
+    return results

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from spanjax import __version__
-from spanjax.data.block import MOST_LAYERS, Block
+from spanjax.data.block import MOST_LAYERS, SENTENCE_START, Block
 from spanjax.data.manifest import FORMAT, Manifest, Shard
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 from spanjax.data.vocab import Vocabulary, save_vocabulary
@@ -73,7 +73,10 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
             tokens_L[place + 1 : end - 1] = block.ids
             flags_L[place + 1 : end - 1] = block.flags
             starts = vocabulary.word_starts[block.ids]
-            starts[0] = True  # the rest of a word that was cut begins a word here
+            starts[0] = (
+                True  # the rest of a word that was cut begins a word here, and so does a sentence that has no mark
+            )
+            starts |= (block.flags & SENTENCE_START).astype(bool)
             marks_L[place:end] = number
             marks_L[place + 1 : end - 1] |= np.where(starts, WORD_START, np.uint8(0))
             place = end

@@ -79,7 +79,8 @@ def load_vocabulary(path: str | pathlib.Path, lower_case: bool | None = None) ->
         return vocabulary
     if lower_case not in (None, vocabulary.lower_case):
         vocabulary = WordPieceVocabulary(vocabulary.pieces, lower_case, str(path))
-    _check_casing(vocabulary, str(path))
+    if lower_case:
+        _check_casing(vocabulary, str(path))
     return vocabulary
 
 
@@ -139,10 +140,10 @@ def _from_json(path: pathlib.Path, content: bytes, lower_case: bool | None) -> V
 
 
 def _check_casing(vocabulary: WordPieceVocabulary, name: str) -> None:
-    """Many cased pieces in a vocabulary that is used lower-cased are the sign of a wrong option."""
-    cased = cased_pieces(vocabulary.pieces) if vocabulary.lower_case else []
+    """Many cased pieces in a vocabulary that is to be used lower-cased are the sign of a wrong option."""
+    cased = cased_pieces(vocabulary.pieces)
     if len(cased) > _MOST_CASED * vocabulary.size:
         raise ValueError(
             f"{name}: {len(cased):,} of {vocabulary.size:,} pieces are cased ({cased[0]!r}, say), which lower-cased text "
-            "never reaches: use it cased, or take an uncased vocabulary"
+            "never reaches: leave the lower-casing out, or take an uncased vocabulary"
         )

@@ -7,6 +7,7 @@ import tyro
 
 from spanjax.data.annotate import annotator_problems
 from spanjax.data.block import MOST_LAYERS
+from spanjax.data.cleaning import Normalization
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 
 
@@ -15,8 +16,9 @@ class Prepare:
     """Tokenizes documents and packs them into rows of fixed length, ready for training."""
 
     input: tuple[str, ...]
-    """Files or globs: text (a blank line between documents) or JSON-lines with a field "text", plain, .gz or .xz; or
-    the word installed-docs for the docstrings of installed Python packages."""
+    """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines or Parquet,
+    plain or .gz, .xz, .bz2, .zst; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word installed-docs for the docstrings of
+    installed Python packages."""
     output: str
     """Folder to write: DIR/train and DIR/validation."""
     vocab: str = ""
@@ -37,9 +39,15 @@ class Prepare:
     casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
     """Lower-case WordPiece text: True, False, or None to guess it from the vocabulary."""
     text_field: str = "text"
-    """The field of JSON-lines that holds the text."""
-    normalization: Literal["none", "nfc", "nfkc"] = "none"
-    """Unicode normalisation of the text, before anything else."""
+    """The field of JSON-lines, column of Parquet or feature of a TFDS data set that holds the text."""
+    data_dir: str = ""
+    """Where TFDS data sets lie; empty for TFDS's own default."""
+    download: bool = False
+    """Download and prepare TFDS data sets that are not there yet."""
+    normalization: Normalization = "none"
+    """Unicode normalisation of the text."""
+    keep_joiners: bool = True
+    """Keep zero-width joiners in scripts that spell with them; --no-keep-joiners removes all."""
     deduplicate: bool = False
     """Leave out documents whose content occurred before; the first stays. The input and the files of --validation are
     each looked at on their own. Takes about 110 MB of memory a million documents."""

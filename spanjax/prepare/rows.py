@@ -19,15 +19,17 @@ import tyro
 
 from spanjax import __version__
 from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
+from spanjax.data.cleaning import Cleaning
+from spanjax.data.corpus import open_sources
 from spanjax.data.document_keys import held_out
 from spanjax.data.documents import Source, SourceSettings
-from spanjax.data.interim_sources import Cleaning, open_sources, sentence_spans
 from spanjax.data.local_runner import write_portions
 from spanjax.data.manifest import Manifest
 from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
 from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
 from spanjax.data.portions import portion_characters
 from spanjax.data.progress import Progress, totals_table
+from spanjax.data.sentences import sentence_spans
 from spanjax.data.staging import Unfinished, unfinished_folder
 from spanjax.data.vocab import (
     SentencePieceVocabulary,
@@ -64,7 +66,7 @@ def _annotator(options: Prepare, source: Source) -> str:
 
 def _sources(options: Prepare, problems: list[str]) -> list[Source]:
     """The input, and the held-out files where there are any."""
-    settings = SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad)
+    settings = SourceSettings(options.text_field, options.skip_bad, options.data_dir or None, options.download)
     found = []
     for patterns in filter(None, (options.input, options.validation)):
         try:
@@ -78,7 +80,7 @@ def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: 
     settings = RowSettings(
         options.length,
         options.max_blocks if options.pack else 1,
-        Cleaning(options.normalization),
+        Cleaning(options.normalization, options.keep_joiners),
         splits,
         options.holdout,
         options.tags,
@@ -118,7 +120,7 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
 
 def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
     """What is done to the text, for the manifests."""
-    named = ("text_field", "normalization", "holdout", "deduplicate", "max_documents", "pack")
+    named = ("text_field", "normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack")
     rest = {"annotator": passes[0].settings.annotator, "portion": [one.characters for one in passes]}
     return {name: getattr(options, name) for name in named} | rest
 

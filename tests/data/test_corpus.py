@@ -1,36 +1,28 @@
-"""Documents from files and docstrings, cleaning and sentence splitting."""
+"""Sources: files in groups, docstrings of installed packages, several at once; and what is told of bad ones."""
 
 import collections
 import gzip
 import json
-import lzma
 import pathlib
-import sys
-import unicodedata
-from collections.abc import Callable
+import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spanjax.data.corpus import Files, InstalledDocs, find_files
+from spanjax.data import corpus
+from spanjax.data.corpus import FileSource, InstalledDocs, SourceSettings, find_files, open_sources
 from spanjax.data.docstrings import prose
-from spanjax.data.sentences import clean, sentences
+from spanjax.data.paths import File
+from spanjax.data.sentences import clean
 
-OPENERS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+MIB = 1 << 20
 
 
 def read(path: pathlib.Path, skip_bad: bool = False) -> tuple[list[tuple[str, str]], dict[str, int]]:
     skipped: collections.Counter[str] = collections.Counter()
-    found = [(document.text, document.where) for document in Files((path,), skip_bad).documents(skipped)]
-    return found, dict(skipped)
-
-
-@pytest.mark.parametrize("suffix", OPENERS)
-def test_text_and_json_lines_plain_and_compressed(tmp_path: pathlib.Path, suffix: str) -> None:
-    text, lines = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
-    text.write_bytes(OPENERS[suffix]("\ufeff\n\nOne é.\nTwo.\r\n  \n\nThree.".encode()))
-    lines.write_bytes(OPENERS[suffix](b'{"text": "One.\\nTwo."}\n\n{"id": 3, "text": "Three."}'))
-    assert read(text)[0] == [("One é.\nTwo.", f"{text}:3"), ("Three.", f"{text}:7")]
-    assert read(lines)[0] == [("One.\nTwo.", f"{lines}:1"), ("Three.", f"{lines}:3")]
+    documents = open_sources([str(path)], SourceSettings(skip_bad=skip_bad)).documents(skipped)
+    return [(document.text, document.where) for document in documents], dict(skipped)
 
 
 @pytest.mark.parametrize(
@@ -69,30 +61,77 @@ def test_all_missing_patterns_are_told_at_once(tmp_path: pathlib.Path) -> None:
     assert [path.name for path in find_files([f"{tmp_path}/[ab].txt", f"{tmp_path}/a.txt"])] == ["a.txt", "b.txt"]
 
 
-def test_clean_removes_what_tokenizers_disagree_on() -> None:
-    assert clean("a\u200bb\ufeff\u00a0c\x07d\ud800e\ue000\u2028f\u3000g\tz\n\u00ad") == "ab c de\nf g\tz\n"
-    assert clean("plain ASCII\n\ttext") == "plain ASCII\n\ttext" and clean("é e\u0301") == "é e\u0301"
-    for code in range(sys.maxunicode + 1):
-        category = unicodedata.category(chr(code))
-        if category != "Cn":
-            assert (clean(chr(code)) == "") == (category in ("Cf", "Cs", "Co")), hex(code)
+def test_every_problem_of_every_source_is_told_at_once(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.tar.gz").write_text("x")
+    (tmp_path / "b.parquet.zst").write_text("x")
+    (tmp_path / "ok.txt").write_text("x")
+    names = [f"{tmp_path}/{name}" for name in ("none.txt", "a.tar.gz", "b.parquet.zst", "ok.txt")]
+    with pytest.raises(ValueError) as caught:
+        open_sources([*names[:2], "tfds:", "installed-docs", *names[2:], names[0]], SourceSettings())
+    problems = str(caught.value).splitlines()
+    assert [
+        wanted in problem
+        for wanted, problem in zip(
+            ("no such", "unpack the archive", "expected tfds:NAME", "unpack"), problems, strict=True
+        )
+    ] == [True] * 4
+    with pytest.raises(ValueError, match="no input"):
+        open_sources([], SourceSettings())
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("One. Two! Three? four", ["One.", "Two!", "Three? four"]),
-        ("Dr. Smith met J. Doe, e.g. Tom. He left.", ["Dr. Smith met J. Doe, e.g. Tom.", "He left."]),
-        ('He said "Hi." Then (it ended.) 3 came.', ['He said "Hi."', "Then (it ended.)", "3 came."]),
-        ("no stop\nhere\n\n", ["no stop", "here"]),
-        ("我来了。你呢？「好。」走", ["我来了。", "你呢？", "「好。」", "走"]),
-        ("version 3.5 is out... Wait", ["version 3.5 is out...", "Wait"]),
-        ("Он ушёл. Она тоже.", ["Он ушёл.", "Она тоже."]),
-        ("  ", []),
-    ],
+def test_sources_keep_their_order_and_take_a_file_once(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "package_documents", lambda packages: (("prose", "module.py:1"),))
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name)
+    folder = str(tmp_path)
+    source = open_sources([f"{folder}/c.txt", "installed-docs", f"{folder}/*.txt", "installed-docs"], SourceSettings())
+    skipped: collections.Counter[str] = collections.Counter()
+    assert [document.text for document in source.documents(skipped)] == ["c", "prose", "a", "b"]
+    groups = pickle.loads(pickle.dumps(source.groups()))
+    assert [document.text for group in groups for document in group.documents(skipped)] == ["c", "prose", "a", "b"]
+    assert [group.name for group in groups] == ["c.txt", "installed-docs", "a.txt and 1 more"]
+    assert [group.bytes for group in groups] == [1, 5, 2]
+    assert source.description.startswith("c.txt, installed-docs (numpy") and source.description.endswith("a.txt, b.txt")
+
+
+def test_identity_is_json_and_changes_with_the_input(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+
+    def identity() -> list[object]:
+        return open_sources([f"{tmp_path}/*.txt"], SourceSettings()).identity()
+
+    first = identity()
+    assert first == identity() == json.loads(json.dumps(first)) and first[0][:2] == [f"{tmp_path}/a.txt", 1]  # pyright: ignore
+    (tmp_path / "a.txt").write_text("b")
+    second = identity()
+    (tmp_path / "b.txt").write_text("b")
+    assert first != second != identity()
+
+
+def grouped(*sizes: int | None) -> list[list[int | None]]:
+    source = FileSource(tuple(File(f"{number}", size) for number, size in enumerate(sizes)))
+    return [[file.size for file in group.files] for group in source.groups()]
+
+
+def test_small_files_are_grouped_and_large_ones_stand_alone() -> None:
+    small, half, large = MIB, 40 * MIB, 64 * MIB
+    assert grouped(small, small, half, half, small) == [[small, small, half, half], [small]]
+    assert grouped(small, large, small, half) == [[small], [large], [small, half]]
+    assert grouped(large, large + 1) == [[large], [large + 1]] and grouped(large - 1, small) == [[large - 1, small]]
+    assert grouped(small, None, small) == [[small], [None], [small]]
+    assert len(grouped(*[1_000] * 100_000)) == 2  # 100 MB
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 100).map(lambda size: size * MIB)), max_size=30), st.integers(0, 30)
 )
-def test_sentences(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
+def test_groups_hold_every_file_in_order_and_do_not_depend_on_what_follows(sizes: list[int | None], many: int) -> None:
+    groups = grouped(*sizes)
+    assert [size for group in groups for size in group] == sizes and all(groups)
+    part = grouped(*sizes[:many])
+    assert part[:-1] == groups[: max(len(part) - 1, 0)]
+    source = FileSource(tuple(File("a/x.txt", size) for size in sizes))
+    assert [group.bytes for group in source.groups()] == [None if None in some else sum(some) for some in groups]  # pyright: ignore
 
 
 DOCSTRING = """Compute the ``mean`` of an array along the :class:`~numpy.axis` given.

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.block import SENTENCE_START, layer_tags
+from spanjax.data.cleaning import Cleaning
 from spanjax.data.documents import Document
-from spanjax.data.interim_sources import Cleaning
 from spanjax.data.portion_rows import Folders, PortionRows, RowSettings
 from spanjax.data.portions import Occurred, Portion, cut, portion_characters
 from spanjax.data.rows import Rows, open_rows
@@ -93,7 +93,11 @@ def test_sentences_begin_where_the_flag_says(tmp_path: pathlib.Path) -> None:
     settings = RowSettings(10, 4, Cleaning(), ("train",))
     long = "a " * 18
     (rows,) = made(
-        tmp_path, settings, document("a b.\nc d.\ne f."), document("\n \n"), document(f"b.\n{long}\ng\nh.")
+        tmp_path,
+        settings,
+        document("a b.\n\ufffd\nc d.\ne f.\n\ufffd"),
+        document("\n \n"),
+        document(f"b.\n{long}\ng\nh."),
     ).values()
     assert blocks(rows) == [
         ("a" * 8, [0]),

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from spanjax.data.block import Block, layer_tags, tag_flags
+from spanjax.data.block import SENTENCE_START, Block, layer_tags, tag_flags
 from spanjax.data.manifest import Manifest, slots_needed
 from spanjax.data.rows import Rows, open_rows
 from spanjax.data.shards import write_rows
@@ -52,7 +52,8 @@ def test_rows_come_back_as_they_were_written(tmp_path: pathlib.Path) -> None:
         for block_number, block in enumerate(rows[number], start=1):
             tokens += [2, *block.ids, 3]
             segments += [block_number] * (len(block) + 2)
-            starts += [False, True, *VOCABULARY.word_starts[block.ids[1:]], False]
+            words = VOCABULARY.word_starts[block.ids] | (block.flags & SENTENCE_START > 0)
+            starts += [False, True, *words[1:], False]
             flags += [0, *block.flags, 0]
         rest = LENGTH - len(tokens)
         assert batch.tokens_BL[place].tolist() == tokens + [0] * rest

@@ -72,6 +72,7 @@ def test_arms_differ_from_the_base_in_what_their_table_compares() -> None:
     }
     maskings = {objective(path).masking for path in ARMS if "table6" in path}
     assert len(maskings) == 5, "every arm of table 6 masks in a way of its own"
+    assert {(masking.rate, masking.schedule) for masking in maskings} == {(0.15, ())}
 
 
 @pytest.mark.parametrize("path", ARMS)

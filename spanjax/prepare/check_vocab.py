@@ -1,0 +1,145 @@
+"""python -m spanjax.prepare check-vocab --input GLOB [GLOB ...] --vocab FILE: are our ids those of the plain libraries?
+
+Compares, sentence by sentence, the ids that prepare gives with those that Hugging Face tokenizers or sentencepiece give for
+the raw text, and prints every kind of difference with a count and an example; then how well the vocabulary fits the text.
+Exit codes: 0 all differences are explained, 1 some are not, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import collections
+import dataclasses
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from spanjax.data.cleaning import Cleaning, Normalization
+from spanjax.data.corpus import open_sources
+from spanjax.data.documents import SourceSettings
+from spanjax.data.fertility import measure
+from spanjax.data.sentences import sentences
+from spanjax.data.vocab import Vocabulary, load_vocabulary
+from spanjax.data.vocab_parity import OTHER, Difference, compare, graph_difference, reference
+
+_EXAMPLE = 30  # characters shown on either side
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckVocabulary:
+    """Compares our ids with those of the plain libraries on a corpus, and tells how well the vocabulary fits it."""
+
+    input: tuple[str, ...]
+    """Files or globs, or installed-docs, as for rows."""
+    vocab: str
+    """Vocabulary: a vocab.txt, a .model file, a tokenizer.json, or a folder with one of them."""
+    documents: int = 1000
+    """How many documents to look at, from the start of the input; 0 takes all."""
+    casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
+    """Lower-case WordPiece text: True, False, or None to take what the vocabulary says."""
+    normalization: Normalization = "none"
+    """Unicode normalisation that prepare is going to be told to do."""
+    graph: bool = False
+    """Compare with the encoding in the TensorFlow graph as well."""
+    text_field: str = "text"
+    """The field of JSON lines, or column, that holds the text."""
+    skip_bad: bool = False
+    """Skip and count bad lines and documents instead of stopping at the first."""
+
+
+def check_vocabulary(options: CheckVocabulary) -> int:
+    """Prints the report and returns the number of sentences with unexplained differences; ValueError on wrong input."""
+    problems = [f"--documents {options.documents}: expected 1 or more, or 0 for all"] if options.documents < 0 else []
+    vocabulary = texts = None
+    try:
+        vocabulary = load_vocabulary(options.vocab, options.casing)
+    except ValueError as error:
+        problems.append(str(error))
+    skipped: collections.Counter[str] = collections.Counter()
+    try:
+        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+        found = source.documents(skipped)
+        texts = [each.text for each in (itertools.islice(found, options.documents) if options.documents else found)]
+    except ValueError as error:
+        problems += str(error).splitlines()
+    if texts == []:
+        problems.append(f"--input {' '.join(options.input)}: no documents in it")
+    if problems or vocabulary is None or not texts:
+        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
+    cleaning = Cleaning(options.normalization)
+    cleaned = [sentence for text in texts for sentence in sentences(cleaning(text))]
+    print(
+        f"{options.vocab}: {vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}, {len(texts):,} documents"
+    )
+    for kind, count in skipped.items():
+        print(f"skipped: {count:,} {kind}")
+    plain = "sentencepiece" if vocabulary.kind == "sentencepiece" else "Hugging Face tokenizers"
+    unexplained = _told(f"{plain} on raw text", compare(reference(vocabulary, options.vocab), texts, cleaning))
+    if options.graph:
+        unexplained += _told("the TensorFlow graph on clean text", _graph_differences(vocabulary, cleaned))
+    figures = measure(vocabulary, cleaned)
+    print("\nfit\n  " + "\n  ".join(figures.lines()))
+    if figures.unknown:
+        print("\nmost frequent unknown text\n" + "\n".join(figures.unknown_lines()))
+    return unexplained
+
+
+def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:
+    from spanjax.data.feed import import_tensorflow
+
+    import_tensorflow()  # quietly, and only when it is asked for
+    from spanjax.data.seqio_vocab import encode_in_graph
+
+    found = zip(cleaned, vocabulary.encode(cleaned), encode_in_graph(vocabulary, cleaned), strict=True)
+    for text, ours, graph in found:
+        yield None if np.array_equal(ours, graph) else graph_difference(vocabulary, text, ours, graph)
+
+
+def _told(title: str, differences: Iterable[Difference | None]) -> int:
+    """Prints the kinds of differences; returns how many sentences differ without an explanation."""
+    counts: collections.Counter[str] = collections.Counter()
+    examples: dict[str, Difference] = {}
+    total = same = 0
+    for difference in differences:
+        total += 1
+        same += difference is None
+        for kind in difference.kinds if difference else ():
+            counts[kind] += 1
+            examples.setdefault(kind, difference)  # pyright: ignore[reportArgumentType]
+    print(f"\n{title}: {same:,} of {total:,} sentences have the same ids")
+    for kind, count in sorted(counts.items(), key=lambda each: (each[0] == OTHER, -each[1], each[0])):
+        example = examples[kind]
+        print(f"  {count:8,}  {kind}" + (" (unexplained)" if kind == OTHER else ""))
+        print(f"{'':12s}text    {_excerpt(kind, example.text)}")
+        print(f"{'':12s}ours    {example.ours}\n{'':12s}theirs  {example.theirs}")
+    return counts[OTHER]
+
+
+def _excerpt(kind: str, text: str) -> str:
+    """The text around what the kind is about, escaped where it cannot be seen."""
+    code = kind.partition("U+")[2].partition(" ")[0]
+    place = max(0, text.find(chr(int(code, 16)))) if code else 0
+    cut = text[max(0, place - _EXAMPLE) : place + _EXAMPLE] if code else text[: 3 * _EXAMPLE]
+    return ascii(cut) if not cut.isprintable() else repr(cut)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(
+        CheckVocabulary, args=arguments, prog="python -m spanjax.prepare check-vocab", description=__doc__
+    )
+    try:
+        unexplained = check_vocabulary(options)
+    except ValueError as error:
+        print(f"check-vocab: cannot check {options.vocab}:\n{error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"check-vocab: {error.strerror or error} ({error.filename})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("check-vocab: stopped", file=sys.stderr)
+        return 130
+    if unexplained:
+        print(f"\n{unexplained:,} sentences differ without an explanation; please report the example")
+    return 1 if unexplained else 0

@@ -1,0 +1,214 @@
+"""Documents of files of every kind: text, JSON lines, Parquet, compressed or not, good and bad."""
+
+import bz2
+import collections
+import gzip
+import json
+import lzma
+import pathlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from spanjax.data import readers
+from spanjax.data.corpus import Document, SourceSettings, open_sources
+from spanjax.data.documents import NO_SPANS
+
+OPENERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": lambda content: pyarrow.compress(content, codec="zstd", asbytes=True),  # pyright: ignore
+}
+
+
+def read(path: pathlib.Path, skip_bad: bool = False, text_field: str = "text") -> tuple[list[Document], dict[str, int]]:
+    skipped: collections.Counter[str] = collections.Counter()
+    settings = SourceSettings(text_field=text_field, skip_bad=skip_bad)
+    return list(open_sources([str(path)], settings).documents(skipped)), dict(skipped)
+
+
+def texts(documents: list[Document]) -> list[tuple[str, str]]:
+    return [(document.text, document.where) for document in documents]
+
+
+@pytest.mark.parametrize("suffix", OPENERS)
+def test_text_and_json_lines_plain_and_compressed(tmp_path: pathlib.Path, suffix: str) -> None:
+    text, lines = tmp_path / f"a.txt{suffix}", tmp_path / f"b.jsonl{suffix}"
+    text.write_bytes(OPENERS[suffix]("\ufeff\n\nOne é.\nTwo.\r\n  \n\nThree.".encode()))
+    lines.write_bytes(OPENERS[suffix](b'{"text": "One.\\nTwo."}\n\n{"id": 3, "text": "Three."}'))
+    assert texts(read(text)[0]) == [("One é.\nTwo.", f"{text}:3"), ("Three.", f"{text}:7")]
+    assert texts(read(lines)[0]) == [("One.\nTwo.", f"{lines}:1"), ("Three.", f"{lines}:3")]
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in OPENERS if suffix])
+def test_a_damaged_file_gives_what_is_before_the_damage(tmp_path: pathlib.Path, suffix: str) -> None:
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(OPENERS[suffix](b"a\n\nb\n" * 200_000)[:-9])
+    with pytest.raises(ValueError, match=r"a\.txt.*:\d+: the compressed file is damaged.*get it again.*--skip-bad"):
+        read(path)
+    assert read(path, skip_bad=True)[1] == {"damaged files": 1}
+    two = tmp_path / f"b.txt{suffix}"
+    two.write_bytes(OPENERS[suffix](b"a\n\n") + OPENERS[suffix](b"b\n"))  # two streams, as parallel programs write
+    assert [document.text for document in read(two)[0]] == ["a", "b"]
+
+
+def slowly(content: bytes) -> tuple[list[tuple[str, int]], int]:
+    """Documents of a text file, line by line, and the number of bad lines."""
+    found, gathered, first, bad = [], [], 0, 0
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError:
+            bad += 1
+            continue
+        if text.strip():
+            first = first if gathered else number
+            gathered.append(text.rstrip("\r"))
+        elif gathered:
+            found.append(("\n".join(gathered), first))
+            gathered = []
+    return found + ([("\n".join(gathered), first)] if gathered else []), bad
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"\n", b"\n", b"\r\n", b"a", b"\xc3\xa9", b"\xff", b" ", b"\xe3\x80\x80", b"\xef\xbb\xbf"])
+    ),
+    st.integers(1, 9),
+)
+def test_text_is_cut_as_line_by_line(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[bytes], segment: int
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "a.txt"
+    path.write_bytes(b"".join(parts) or b"\n")
+    expected, bad = slowly(path.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "_SEGMENT_BYTES", segment)
+        found, skipped = read(path, skip_bad=True)
+    assert texts(found) == [(text, f"{path}:{line}") for text, line in expected]
+    assert skipped.get("lines not in UTF-8", 0) == bad and skipped.get("empty files", 0) == (not expected and not bad)
+
+
+SPANS = [
+    ({"entities": [[0, 3], [4, 5]], "x": []}, ""),
+    (None, ""),
+    ({"entities": None}, ""),
+    ([[0, 1]], "expected {\"LAYER\""),
+    ({"entities": "0-3"}, "expected a list"),
+    ({"entities": [[0, 6]]}, r"span \[0, 6\] of 'entities'.*<= 5"),
+    ({"entities": [[3, 3]]}, "START < END"),
+    ({"entities": [[-1, 3]]}, "START < END"),
+    ({"entities": [[0, True]]}, "START < END"),
+    ({"entities": [[0, 1.0]]}, "START < END"),
+    ({"entities": [[0, 1, "ORG"]]}, "START < END"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spans", "message"), SPANS)
+def test_spans_are_read_and_checked(tmp_path: pathlib.Path, spans: Any, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('\n{"text": "x"}\n' + json.dumps({"text": "Tom a", "spans": spans}))
+    if message:
+        with pytest.raises(ValueError, match=f"{path}:3: .*{message}.*'spans'.*--skip-bad"):
+            read(path)
+        found, skipped = read(path, skip_bad=True)
+        assert len(found) == 1 and skipped == {"bad spans": 1}
+    else:
+        first, second = read(path)[0]
+        expected = {name: tuple(map(tuple, layer)) for name, layer in (spans or {}).items() if layer is not None}
+        assert first.spans is NO_SPANS and second.spans == expected
+
+
+def test_no_spans_are_one_object_that_travels() -> None:
+    document = pickle.loads(pickle.dumps(Document("a", "b")))
+    assert document.spans is NO_SPANS and document.spans == {} and repr(document.spans) == "{}"
+    with pytest.raises(TypeError):
+        document.spans["a"] = ()  # pyright: ignore
+
+
+def test_bad_spans_name_line_and_layer_of_parquet_and_maps_are_read(tmp_path: pathlib.Path) -> None:
+    layers = pyarrow.map_(pyarrow.string(), pyarrow.list_(pyarrow.list_(pyarrow.int64())))
+    spans = pyarrow.array([[("e", [[0, 1]])], None, [("e", [[0, 9]])]], layers)
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["ab", "c", "d"], "spans": spans}), path)
+    with pytest.raises(ValueError, match=f"{path}:3: .*'e'"):
+        read(path)
+    assert read(path, skip_bad=True)[0] == [Document("ab", f"{path}:1", {"e": ((0, 1),)}), Document("c", f"{path}:2")]
+    struct = tmp_path / "b.parquet"
+    rows = [{"text": "ab", "spans": {"e": [[0, 1]], "x": None}}, {"text": "c", "spans": {"e": None, "x": [[0, 1]]}}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), struct)
+    assert [document.spans for document in read(struct)[0]] == [{"e": ((0, 1),)}, {"x": ((0, 1),)}]
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "string_view"])
+def test_parquet_is_read_row_group_by_row_group(
+    tmp_path: pathlib.Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.parquet"
+    column = pyarrow.array([f"text {n}é" for n in range(2_500)], "string").cast(getattr(pyarrow, kind)())
+    parquet.write_table(pyarrow.table({"body": column, "n": range(2_500)}), path, row_group_size=1_200)
+    asked: list[Any] = []
+    original = parquet.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        parquet.ParquetFile, "iter_batches", lambda *args, **named: asked.append(args[2:4]) or original(*args, **named)
+    )
+    found = read(path, text_field="body")[0]
+    assert texts(found) == [(f"text {n}é", f"{path}:{n + 1}") for n in range(2_500)]
+    assert asked == [([group], ["body"]) for group in range(3)]
+
+
+def test_parquet_of_strings_that_repeat(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.pq"
+    parquet.write_table(pyarrow.table({"text": pyarrow.array(["a", "b", "a"]).dictionary_encode()}), path)
+    assert [document.text for document in read(path)[0]] == ["a", "b", "a"]
+
+
+def test_bad_parquet_is_told_or_counted(tmp_path: pathlib.Path) -> None:
+    path, other, bad, numbers = (tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet", "d.parquet"))
+    parquet.write_table(pyarrow.table({"text": ["a", None, " "]}), path)
+    parquet.write_table(pyarrow.table({"body": ["a"], "id": [1]}), other)
+    bad.write_bytes(path.read_bytes()[:-20])
+    parquet.write_table(pyarrow.table({"text": [["a"]]}), numbers)
+    for file, message in (
+        (path, ":2: the text of the row is null"),
+        (other, r": no column 'text' \(the columns are \['body', 'id'\]\).*--text-field"),
+        (bad, ":1: the Parquet file is damaged"),
+        (numbers, ": the column 'text' is list<.*expected strings"),
+    ):
+        with pytest.raises(ValueError, match=f"{file}{message}.*--skip-bad"):
+            read(file)
+    assert read(path, skip_bad=True)[1] == {"lines without text": 1, "empty documents": 1}
+    assert [read(file, skip_bad=True) for file in (other, bad)] == [
+        ([], {"files without text": 1}),
+        ([], {"damaged files": 1}),
+    ]
+
+
+def test_another_field_holds_the_text_of_json_lines(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.ndjson"
+    path.write_text('{"body": "b", "text": "t"}')
+    assert [document.text for document in read(path, text_field="body")[0]] == ["b"]
+    with pytest.raises(ValueError, match=r"no field \"article\".*\['body', 'text'\].*--text-field"):
+        read(path, text_field="article")
+
+
+def test_real_text_is_the_same_however_it_is_stored(tmp_path: pathlib.Path, shared_data: pathlib.Path) -> None:
+    original = shared_data / "wiki" / "validation.jsonl.gz"
+    expected = [document.text for document in read(original)[0]]
+    assert len(expected) == 356
+    parquet.write_table(pyarrow.table({"text": expected}), tmp_path / "a.parquet", row_group_size=100)
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in expected).encode()
+    (tmp_path / "a.jsonl.zst").write_bytes(OPENERS[".zst"](lines))
+    paragraphs = ["\n".join(line.rstrip("\r") for line in text.split("\n") if line.strip()) for text in expected]
+    (tmp_path / "a.txt.bz2").write_bytes(bz2.compress("\n\n".join(paragraphs).encode()))
+    assert [document.text for document in read(tmp_path / "a.parquet")[0]] == expected
+    assert [document.text for document in read(tmp_path / "a.jsonl.zst")[0]] == expected
+    assert [document.text for document in read(tmp_path / "a.txt.bz2")[0]] == paragraphs
