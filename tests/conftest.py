@@ -2,8 +2,10 @@
 
 # ruff: noqa: E402  (the environment is set before jax is imported)
 
+import json
 import os
 import pathlib
+import re
 import tempfile
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -44,6 +46,23 @@ def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
     path.write_text("\n\n".join(made_documents(400)) + "\n")
     return path
+
+
+@pytest.fixture(scope="session")
+def tagged_rows_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Rows as those of `rows_folder` whose names are entities and whose "the ..." are noun phrases."""
+    from spanjax.prepare import main
+
+    folder = tmp_path_factory.mktemp("tagged")
+    patterns = {"entities": r"(?<=for )[A-Z]\w+", "noun_phrases": r"\bthe \w+( \w+)?"}
+    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as lines:
+        for text in made_documents(300, seed=5):
+            spans = {name: [match.span() for match in re.finditer(how, text)] for name, how in patterns.items()}
+            lines.write(json.dumps({"text": text, "spans": spans}) + "\n")
+    arguments = ["--input", str(folder / "corpus.jsonl"), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
+    tags = ["--tags", *patterns, "--workers", "1"]
+    assert main([*arguments, *tags, "--output", str(folder / "rows")]) == 0
+    return folder / "rows"
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ TINY = [
     "--encoder.positions=128",
     "--encoder.vocab-size=0",
     "--encoder.unroll=1",
-    "--objective.terms.1.position-size=8",
     "--batch-size=4",
     "--cadence.log-every=1",
     "--cadence.eval-batches=1",
@@ -31,7 +30,13 @@ TINY = [
 
 def shrunk(config: str, rows: pathlib.Path, workdir: pathlib.Path, steps: int, *more: str) -> list[str]:
     """The arguments of a config cut down to a model that trains in seconds; later arguments win."""
+    from spanjax.objectives.terms import SpanBoundary
+    from spanjax.run import load
+
     arguments = [f"--config={config}", f"--data.rows={rows}", f"--workdir={workdir}", f"--steps={steps}"]
+    terms = getattr(load(str(ROOT / config)).objective, "terms", ())
+    places = [place for place, term in enumerate(terms) if isinstance(term, SpanBoundary)]
+    arguments += [f"--objective.terms.{place}.position-size=8" for place in places]
     given = {word.split("=")[0] for word in more}
     return [*arguments, *(word for word in TINY if word.split("=")[0] not in given), *more]
 

@@ -1,4 +1,4 @@
-"""Every file under configs/pretrain loads, says what it is, takes an override, and trains, saves and resumes when shrunk."""
+"""Every file under configs/ loads, says what it is, takes an override, and trains, saves and resumes when shrunk."""
 
 import ast
 import dataclasses
@@ -10,7 +10,7 @@ from spanjax import train
 from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
-CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs" / "pretrain").glob("*.py"))
+CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +40,16 @@ def test_help_and_one_override(config: str, capsys: pytest.CaptureFixture) -> No
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_pulse(config: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+def test_pulse(
+    config: str, tagged_rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
     feed = "tf" if config.endswith("as_released.py") else "numpy"
-    arguments = shrunk(config, rows_folder, tmp_path / "run", 2, f"--data.feed={feed}")
+    arguments = shrunk(config, tagged_rows_folder, tmp_path / "run", 2, f"--data.feed={feed}")
+    names = [name.split("/")[0] for name in load(config).objective.loss_weights()]
     assert train.main(arguments) == 0
     said = capsys.readouterr().out
-    assert "held-out mlm loss" in said and "by sbo" in said
-    assert set(records(tmp_path / "run", "train/sbo/loss")) == {1, 2}
+    assert all(f"held-out {name} loss" in said for name in names) and "by mlm" in said
+    assert all(set(records(tmp_path / "run", f"train/{name}/loss")) == {1, 2} for name in names)
     assert train.main(arguments) == 0
     assert "from step 2" in capsys.readouterr().out
 

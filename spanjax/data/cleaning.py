@@ -85,14 +85,14 @@ def _marks() -> _Marks:
 
 
 @functools.cache
-def _starts(form: str) -> re.Pattern[str]:
+def _starts(form: Literal["NFC", "NFKC"]) -> re.Pattern[str]:
     """A character before which text can be cut and normalised in two parts: it joins with nothing that stands before it."""
     seconds = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}  # of Hangul syllables
     for code in range(0xC0, 0x20000):
         parts = unicodedata.decomposition(chr(code)).split()
         if len(parts) == 2 and not parts[0].startswith("<"):
             seconds.add(int(parts[1], 16))
-    decomposed = {"NFC": "NFD", "NFKC": "NFKD"}[form]
+    decomposed: Literal["NFD", "NFKD"] = "NFD" if form == "NFC" else "NFKD"
     joining = []
     for code in range(0x300, 0x20000):
         first = unicodedata.normalize(decomposed, chr(code))[0]

@@ -18,9 +18,9 @@ from spanjax.data.readers import file_problem, read_documents
 from spanjax.data.tfds_source import TFDS_PREFIX, is_tfds, open_tfds
 
 __all__ = [
-    *("INSTALLED_DOCS", "Document", "Files", "Group", "InstalledDocs", "Source", "SourceSettings", "Sources"),
-    *("find_files", "open_sources"),
-]
+    "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Files", "Group", "InstalledDocs", "Source", "SourceSettings",
+    "Sources", "find_files", "open_sources",
+]  # fmt: skip
 INSTALLED_DOCS = "installed-docs"
 _GROUP_BYTES = 64 << 20
 

@@ -119,7 +119,7 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
         kind = compression(path)
         if kind:
             file = opened.enter_context(contextlib.closing(_decompressed(file, kind)))
-        yield opened.enter_context(io.BufferedReader(cast(io.RawIOBase, file), _BUFFER))
+        yield opened.enter_context(io.BufferedReader(cast(Any, file), _BUFFER))
 
 
 def compression(path: str) -> str:

@@ -23,7 +23,8 @@ from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS
 _CHINESE = (
     r"\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{2a6df}\x{2a700}-\x{2ceaf}\x{2f800}-\x{2fa1f}"
 )
-_BETWEEN = rf"[\s\pP$+<=>^`|~{_CHINESE}]"
+_BETWEEN = rf"\s\pP$+<=>^`|~{_CHINESE}"
+_LETTER, _LONG = rf"[^{_BETWEEN}]", rf"(?s).*x{{{MAX_WORD_CHARACTERS + 1}}}.*"
 _REMOVED = (
     r"[\x{200c}\x{200d}\x{fffd}]"  # by BERT; joiners stay in some scripts, and tf_text puts blanks in their place
 )
@@ -117,10 +118,18 @@ class SeqioWordPiece(_SpanjaxVocabulary):
             )  # else a sigma at the end of a word becomes another
             text = tf.strings.lower(text, encoding="utf-8")
         text = normalizer.normalize(text)
-        words = tf_text.regex_split(tf.reshape(text, [-1]), _BETWEEN, _BETWEEN)
-        words = tf.where(tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARACTERS, _NO_PIECE, words)
-        text = tf.reshape(tf.strings.reduce_join(words, axis=-1), tf.shape(text))
-        return cast(tf.Tensor, tokenizer.tokenize(text))
+        return cast(tf.Tensor, tokenizer.tokenize(_without_long_words(text)))
+
+
+def _without_long_words(text: tf.Tensor) -> tf.Tensor:
+    """Texts with a piece that nothing has in place of words of over 100 characters."""
+    flat = tf.reshape(text, [-1])
+    # Splitting into words is slow: it is done only to texts where writing letters as x shows a word that is too long.
+    long = tf.where(tf.strings.regex_full_match(tf.strings.regex_replace(flat, _LETTER, "x"), _LONG))
+    words = tf_text.regex_split(tf.gather_nd(flat, long), f"[{_BETWEEN}]", f"[{_BETWEEN}]")
+    words = tf.where(tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARACTERS, _NO_PIECE, words)
+    flat = tf.tensor_scatter_nd_update(flat, long, tf.strings.reduce_join(words, axis=-1))
+    return tf.reshape(flat, tf.shape(text))
 
 
 @functools.cache

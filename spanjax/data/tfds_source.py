@@ -1,15 +1,15 @@
 """TensorFlow Datasets as sources: tfds:NAME[/CONFIG][:VERSION][@SPLIT], as in tfds:wikipedia/20230601.en@train.
 
 SPLIT is what TFDS takes: a name, a slice (train[:10%]), a sum (train+test); train if it is left out. A data set stored as
-ArrayRecord or Parquet is read by index, without TensorFlow; one stored as TFRecord, TFDS's default, through `tf.data` in
-stored order, which loads TensorFlow into the process that reads. Data sets that are downloaded here are stored as
-ArrayRecord.
+ArrayRecord is read by index, without TensorFlow; one stored as TFRecord, TFDS's default, or Parquet (where TFDS reads no
+slices by index) through `tf.data` in stored order, which loads TensorFlow into the process that reads. Data sets that are
+downloaded here are stored as ArrayRecord.
 """
 
 import collections
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 import numpy as np
 
@@ -63,18 +63,17 @@ class TfdsGroup:
     def _examples(self) -> Iterator[Any]:
         import tensorflow_datasets as tfds
 
-        builder = tfds.builder_from_directory(self.folder)
+        builder: Any = tfds.builder_from_directory(self.folder)
         split = f"{self.split}[{self.first}:{self.last}]"
         if _by_index(builder):
-            source: Any = builder.as_data_source(split=split)
+            source: Any = builder.as_data_source(split=split, file_format="array_record")
             for first in range(0, len(source), _AT_A_TIME):
                 yield from source.__getitems__(range(first, min(first + _AT_A_TIME, len(source))))
             return
         only = tfds.decode.PartialDecoding({self.settings.text_field: True})
         in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        yield from tfds.as_numpy(  # pyright: ignore[reportGeneralTypeIssues]
-            builder.as_dataset(split=split, shuffle_files=False, decoders=only, read_config=in_order)
-        )
+        stored = builder.as_dataset(split=split, shuffle_files=False, decoders=only, read_config=in_order)
+        yield from cast(Iterable[Any], tfds.as_numpy(stored))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,8 +139,8 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
             f"{name}: no feature {field!r} (the features are {sorted(features)}); name the one of the text with"
             " --text-field"
         )
-    elif features[field].shape != () or np.dtype(features[field].np_dtype).kind not in "OSU":
-        problems.append(f"{name}: the feature {field!r} is {features[field]!r}, expected one text")
+    elif (found := _kind(features[field])) != "text":
+        problems.append(f"{name}: the feature {field!r} is {found}, expected text; name another with --text-field")
     if problems:
         raise ValueError("\n".join(problems))
     used = {part: info.splits[part] for part in dict.fromkeys(part for part, _, _ in slices)}
@@ -156,19 +155,29 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
     )
 
 
+def _kind(feature: Any) -> str:
+    """What a feature holds: text, or something else in words."""
+    try:
+        shape, dtype = feature.shape, np.dtype(feature.np_dtype)
+    except (TypeError, AttributeError, ValueError):  # a dictionary or sequence of features
+        return type(feature).__name__
+    return "text" if shape == () and dtype.kind in "OSU" else f"{dtype} of shape {shape}"
+
+
 def _by_index(builder: Any) -> bool:
     from tensorflow_datasets.core.file_adapters import FileFormat
 
-    return bool(builder.info.available_file_formats() & FileFormat.with_random_access())
+    return FileFormat.ARRAY_RECORD in builder.info.available_file_formats()
 
 
 def _builder(name: str, dataset: str, settings: SourceSettings) -> Any:
     """The builder of a data set that is prepared; ValueError where there is none, or it is not prepared."""
     try:
         import tensorflow_datasets as tfds
+        from tensorflow_datasets.core import constants
     except ModuleNotFoundError as error:
         raise ValueError(f"{name} needs a package: pip install tensorflow-datasets ({error})") from None
-    where = settings.data_dir or str(tfds.core.constants.DATA_DIR)
+    where = settings.data_dir or str(constants.DATA_DIR)
     try:
         builder = tfds.builder(dataset, data_dir=settings.data_dir)
     except tfds.core.DatasetNotFoundError:
@@ -179,7 +188,10 @@ def _builder(name: str, dataset: str, settings: SourceSettings) -> Any:
     except (ValueError, AssertionError, ImportError) as error:
         raise ValueError(f"{name}: {' '.join(str(error).split())}; check the name, config and version") from None
     if not builder.info.splits and settings.download:
-        builder.download_and_prepare(file_format="array_record")
+        try:
+            builder.download_and_prepare(file_format="array_record")
+        except ImportError as error:
+            raise ValueError(f"{name}: to prepare it needs a package: pip install {error.name} ({error})") from error
     if not builder.info.splits:
         raise ValueError(
             f"{name}: not prepared in {where}; name another folder with --data-dir, or download it with --download"

@@ -62,10 +62,11 @@ class Prepare:
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
     runner: Literal["local", "beam"] = "local"
-    """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; the output has to be a folder that
-    all its workers share. The rows are the same."""
+    """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; its workers need spanjax, the
+    input and a folder for the output that all of them share. The rows are the same."""
     beam_options: str = ""
-    """Options for Beam's own command line, in quotes: "--runner=FlinkRunner --flink_master=HOST:PORT"."""
+    """Options for Beam's own command line, in quotes: "--runner=FlinkRunner --flink_master=HOST:PORT". Without any, Beam
+    runs in this process."""
     workers: int = 0
     """Processes of the local runner; 0 takes one for every core. The rows are the same for every number."""
     portion: int = 0
@@ -81,6 +82,7 @@ def option_problems(options: Prepare) -> list[str]:
     """What is wrong with the options whatever the input is."""
     beam = options.runner == "beam"
     rules = {
+        f"--output {options.output}: expected a folder of this machine, or one that it mounts": "://" in options.output,
         f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
         <= options.length
         <= MAX_LENGTH,

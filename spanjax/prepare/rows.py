@@ -41,6 +41,7 @@ from spanjax.data.vocab import (
 from spanjax.prepare.row_options import Prepare, option_problems
 
 _BEAM = "spanjax.data.beam_runner"  # imported only where it is asked for: it needs Apache Beam
+_BEAM_OPTIONS = "--beam-options"
 log = logging.getLogger("spanjax.prepare")
 
 
@@ -195,7 +196,8 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Prepare, args=arguments, prog="python -m spanjax.prepare rows", description=__doc__)
+    words = _with_beam_options(sys.argv[1:] if arguments is None else arguments)
+    options = tyro.cli(Prepare, args=words, prog="python -m spanjax.prepare rows", description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     try:
         manifests = prepare(options)
@@ -211,6 +213,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     totals_table(manifests)
     return 0
+
+
+def _with_beam_options(words: list[str]) -> list[str]:
+    """Joins --beam-options and the word after it, which looks like an option itself."""
+    if _BEAM_OPTIONS not in words[:-1]:
+        return words
+    place = words.index(_BEAM_OPTIONS)
+    return [*words[:place], "=".join(words[place : place + 2]), *words[place + 2 :]]
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -152,3 +152,21 @@ def test_tags_lie_on_whole_words(tmp_path: pathlib.Path) -> None:
     assert rows.manifest.tags == ("people", "places")
     assert rows.manifest.settings["tagged_spans"] == {"people": 2, "places": 2}
     assert rows.manifest.skipped == {"spans cut by a sentence or block": 1}
+
+
+def test_a_sentence_begins_a_word_whatever_the_vocabulary_says(tmp_path: pathlib.Path) -> None:
+    unmarked = WordPieceVocabulary(VOCABULARY.pieces)
+    starts_V = unmarked.word_starts.copy()
+    starts_V[unmarked.pieces.index("b")] = False  # as with a SentencePiece model that puts no blank before a text
+    unmarked.__dict__["word_starts"] = starts_V
+    settings = RowSettings(16, 4, Cleaning(), ("train",), tags=("people",), annotator="given")
+    places = Folders(tmp_path / "rows", tmp_path / "figures")
+    for folder in places:
+        (folder / "train").mkdir(parents=True)
+    PortionRows(settings, unmarked, places).write(Portion(0, 0, [document("a b.\nb c", people=((5, 6),))]))
+    finish_rows(
+        places.rows / "train", places.figures / "train", unmarked, 16, max_blocks=4, source="", tags=("people",)
+    )
+    batch = open_rows(places.rows / "train").fetch(np.array([0]))
+    assert layer_tags(batch.flags_BL, 0)[0, 1:6].tolist() == [0, 0, 0, 1, 0]
+    assert batch.word_starts_BL[0, 1:6].tolist() == [True, False, True, True, True]

@@ -19,8 +19,11 @@ COUNT = 25
 
 
 class SpanjaxTexts(tfds.core.GeneratorBasedBuilder):
-    """25 and 5 texts, one of them blank, one not UTF-8 under another name."""
+    """25 and 5 texts, one of them blank, and titles, of which one is not UTF-8."""
 
+    __module__ = (
+        "spanjax_texts"  # no package: TFDS looks into packages with importlib_resources, which it does not install
+    )
     VERSION = tfds.core.Version("1.2.0")
 
     def _info(self) -> Any:
@@ -63,7 +66,7 @@ def test_a_split_comes_in_slices_that_hold_it_in_order(folder: pathlib.Path, mon
         f"spanjax_texts/1.2.0@train[{part}]" for part in ("0:10", "10:20", "20:25")
     ]
     sizes = [group.bytes or 0 for group in groups]
-    assert sizes[0] == sizes[1] == 2 * sizes[2] > 0
+    assert sizes[0] == sizes[1] == pytest.approx(2 * sizes[2], abs=1) and sizes[2] > 0
     texts, where, _ = read("tfds:spanjax_texts@train[12:15]+test", settings)
     at = [f"tfds:spanjax_texts/1.2.0@train:{number}" for number in (12, 13, 14)]
     assert texts[:3] == [text for text, place in zip(*whole[:2], strict=True) if place in at] and where[:3] == at
@@ -89,7 +92,7 @@ def test_bad_text_is_told_or_counted(folder: pathlib.Path) -> None:
         ("tfds:spanjax_texts@train[5:5]", "text", "holds no examples"),
         ("tfds:spanjax_texts@train[", "text", "split 'train\\['"),
         ("tfds:spanjax_texts", "body", r"no feature 'body' \(the features are \['number', 'text', 'title'\]"),
-        ("tfds:spanjax_texts", "number", "feature 'number' is .*expected one text"),
+        ("tfds:spanjax_texts", "number", "feature 'number' is int64 of shape .*expected text.*--text-field"),
         ("tfds:wikipedia/20230601.en", "text", "not prepared in .*--data-dir.*--download"),
         ("tfds:wikipedia/no_config", "text", "no_config.*check the name"),
     ],

@@ -57,11 +57,10 @@ def beam() -> None:
 def test_beam_writes_the_files_of_the_local_runner(text: pathlib.Path, tmp_path: pathlib.Path, settings: str) -> None:
     more = settings.format(text).split()
     assert run(text, tmp_path / "local", "--workers", "1", *more) == 0
-    assert run(text, tmp_path / "beam", "--runner", "beam", f"--beam-options={IN_PROCESS}", *more) == 0
+    assert run(text, tmp_path / "beam", "--runner", "beam", "--beam-options", IN_PROCESS, *more) == 0
     found = files(tmp_path / "beam")
-    assert found == files(tmp_path / "local") and {"rows-00000-00001.bin", "rows-00002-00000.bin"} <= {
-        name.split("/")[1] for name in found
-    }
+    assert found == files(tmp_path / "local")
+    assert len([name for name in found if name.startswith("train/rows-00002")]) > 1
     skipped = json.loads(found["train/manifest.json"])["skipped"]
     assert skipped["lines not JSON"] == 1 and bool(more) == ("duplicate documents" in skipped)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beam", "local"]

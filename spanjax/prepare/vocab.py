@@ -1,0 +1,240 @@
+"""python -m spanjax.prepare vocab --input GLOB [GLOB ...] --kind KIND --size N --output FOLDER: a vocabulary from text.
+
+KIND is wordpiece (BERT), sentencepiece (unigram) or byte-bpe (RoBERTa). FOLDER gets vocabulary.json and the standard file of
+the kind (vocab.txt, sentencepiece.model, tokenizer.json), which Hugging Face reads; an --output that ends in .txt, .model or
+.json is that one file. The same text gives the same files. Then it prints how well the vocabulary fits sentences that were
+held back. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import collections
+import dataclasses
+import itertools
+import logging
+import os
+import pathlib
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Literal
+
+import tyro
+from tokenizers.implementations import BertWordPieceTokenizer
+
+from spanjax.data.cleaning import Cleaning, Normalization
+from spanjax.data.corpus import open_sources
+from spanjax.data.documents import Source, SourceSettings
+from spanjax.data.fertility import measure
+from spanjax.data.sentences import sentences
+from spanjax.data.train_vocab import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
+from spanjax.data.vocab import (
+    MODEL_FILES,
+    ByteBpeVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordPieceVocabulary,
+)
+
+_EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most so many
+log = logging.getLogger("spanjax.prepare")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainVocabulary:
+    """Trains a vocabulary from a corpus and tells how well it fits."""
+
+    input: tuple[str, ...]
+    """Files or globs, or installed-docs, as for rows."""
+    kind: Literal["wordpiece", "sentencepiece", "byte-bpe"]
+    """wordpiece as in BERT and SpanBERT; sentencepiece, for languages without blanks too; byte-bpe as in RoBERTa, which knows
+    every character."""
+    size: int
+    """Number of pieces, the five specials included (SpanBERT: 28,996)."""
+    output: str
+    """Folder to write, or one file whose ending fits the kind (.txt, .model, .json)."""
+    lower_case: bool = False
+    """For wordpiece: lower-case the text and strip its accents, here and whenever the vocabulary is used."""
+    character_coverage: float | None = None
+    """For wordpiece and sentencepiece: the share of the text's characters that the pieces have to cover; the rarest others
+    become unknown. None takes 1.0 for wordpiece and 0.9995 for sentencepiece (fit for Chinese and Japanese, too)."""
+    byte_fallback: bool = False
+    """For sentencepiece: write characters that are not covered as bytes (256 more pieces) instead of as unknown."""
+    split_by_whitespace: bool = True
+    """For sentencepiece: no piece spans a blank."""
+    min_frequency: int = 2
+    """For wordpiece and byte-bpe: join a pair of pieces that occurs so often, or more."""
+    sentences: int = SENTENCES
+    """Learn from a random sample of so many sentences where there are more."""
+    max_documents: int = 0
+    """Stop after this many documents of the input; 0 takes all."""
+    normalization: Normalization = "none"
+    """Unicode normalisation of the text; give the same to rows."""
+    text_field: str = "text"
+    """The field of JSON lines, or column, that holds the text."""
+    skip_bad: bool = False
+    """Skip and count bad lines and documents instead of stopping at the first."""
+    seed: int = 0
+    """Draws the sample of sentences."""
+    overwrite: bool = False
+    """Replace the vocabulary in --output."""
+
+
+def _problems(options: TrainVocabulary) -> list[str]:
+    output, coverage = pathlib.Path(options.output), options.character_coverage
+    suffix = pathlib.Path(MODEL_FILES[options.kind]).suffix
+    known = {pathlib.Path(name).suffix for name in MODEL_FILES.values()}
+    rules = {
+        f"--size {options.size}: expected 100 or more pieces": options.size < 100,
+        f"--sentences {options.sentences}: expected 1 or more": options.sentences < 1,
+        f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
+        f"--min-frequency {options.min_frequency}: expected 1 or more": options.min_frequency < 1,
+        f"--character-coverage {coverage}: expected more than 0.9 and at most 1": not 0.9 < (coverage or 1) <= 1,
+        "--character-coverage is not for byte-bpe, which covers every character": options.kind == "byte-bpe"
+        and coverage is not None,
+        "--lower-case is for wordpiece": options.lower_case and options.kind != "wordpiece",
+        "--byte-fallback is for sentencepiece": options.byte_fallback and options.kind != "sentencepiece",
+        "--no-split-by-whitespace is for sentencepiece": not options.split_by_whitespace
+        and options.kind != "sentencepiece",
+        "--min-frequency is for wordpiece and byte-bpe": options.min_frequency != 2 and options.kind == "sentencepiece",
+        f"--output {output}: a {options.kind} file ends in {suffix}; or give a folder": output.suffix
+        in known - {suffix},
+        f"--output {output} exists already: choose another, or replace it with --overwrite": _taken(output)
+        and not options.overwrite,
+        f"--output {output} is a folder, expected a file": output.suffix == suffix and output.is_dir(),
+        f"--output {output} is a file, expected a folder": output.suffix != suffix and output.is_file(),
+    }
+    return [message for message, broken in rules.items() if broken]
+
+
+def _taken(output: pathlib.Path) -> bool:
+    """Whether something is there; an empty folder, or one without any file of a vocabulary, is not."""
+    if output.is_dir():
+        return any((output / name).exists() for name in ("vocabulary.json", *MODEL_FILES.values()))
+    return output.exists()
+
+
+def _checked(options: TrainVocabulary) -> Source:
+    problems, source = _problems(options), None
+    try:
+        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+    except ValueError as error:
+        problems += str(error).splitlines()
+    if problems or source is None:
+        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
+    return source
+
+
+@dataclasses.dataclass
+class _Sentences:
+    """The sentences to learn from; while they are read, every 50th is held back."""
+
+    source: Source
+    options: TrainVocabulary
+    held: list[str] = dataclasses.field(default_factory=list)
+    skipped: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    last: str = ""
+
+    def __iter__(self) -> Iterator[str]:
+        cleaning = Cleaning(self.options.normalization)
+        documents = self.source.documents(self.skipped)
+        if self.options.max_documents:
+            documents = itertools.islice(documents, self.options.max_documents)
+        found = itertools.chain.from_iterable(sentences(cleaning(document.text)) for document in documents)
+        for number, sentence in enumerate(found, start=1):
+            if number % _EVERY == 0 and len(self.held) < _MOST_HELD:
+                self.held.append(sentence)
+            else:
+                self.last = sentence
+                yield sentence
+
+
+def _trained(texts: _Sentences, options: TrainVocabulary) -> Vocabulary:
+    coverage, most = options.character_coverage, options.sentences
+    if options.kind == "sentencepiece":
+        model = train_sentencepiece(
+            texts, options.size, options.seed, character_coverage=coverage or 0.9995,
+            byte_fallback=options.byte_fallback, split_by_whitespace=options.split_by_whitespace, most=most,
+        )  # fmt: skip
+        return SentencePieceVocabulary(model)
+    if options.kind == "byte-bpe":
+        found = train_byte_bpe(texts, options.size, options.seed, min_frequency=options.min_frequency, most=most)
+        return ByteBpeVocabulary(found)
+    pieces = train_wordpiece(
+        texts, options.size, options.seed, lower_case=options.lower_case, character_coverage=coverage or 1.0,
+        min_frequency=options.min_frequency, most=most,
+    )  # fmt: skip
+    return WordPieceVocabulary(pieces, options.lower_case)
+
+
+def _files(vocabulary: Vocabulary) -> dict[str, bytes]:
+    """What goes into the folder: the vocabulary's own files, and tokenizer.json for WordPiece, too."""
+    files = vocabulary.files()
+    if isinstance(vocabulary, WordPieceVocabulary):
+        ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+        files[MODEL_FILES["byte-bpe"]] = BertWordPieceTokenizer(ids, lowercase=vocabulary.lower_case).to_str().encode()
+    return files
+
+
+def _write(vocabulary: Vocabulary, output: pathlib.Path) -> None:
+    """Writes the folder or the one file; every file appears when it is whole."""
+    name = MODEL_FILES[vocabulary.kind]
+    single = output.suffix == pathlib.Path(name).suffix
+    files = {output.name: vocabulary.files()[name]} if single else _files(vocabulary)
+    folder = output.parent if single else output
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=folder) as work:
+        for name, content in files.items():
+            (pathlib.Path(work) / name).write_bytes(content)
+        for name in reversed(files):  # the settings, which say what the folder holds, are written last
+            os.replace(pathlib.Path(work) / name, folder / name)
+    for name in () if single else {*MODEL_FILES.values()} - {*files}:
+        (folder / name).unlink(missing_ok=True)  # of a vocabulary that this one replaces
+
+
+def train_vocabulary(options: TrainVocabulary) -> Vocabulary:
+    """Trains, writes and prints; ValueError with everything that is wrong."""
+    texts = _Sentences(_checked(options), options)
+    log.info("training a %s vocabulary of %s pieces", options.kind, f"{options.size:,}")
+    vocabulary = _trained(texts, options)
+    _write(vocabulary, pathlib.Path(options.output))
+    for kind, count in texts.skipped.items():
+        print(f"skipped: {count:,} {kind}")
+    held = texts.held or [texts.last]
+    print(f"{options.output}: {vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}")
+    print(
+        "fit to "
+        + (f"{len(held):,} sentences held back" if texts.held else "a sentence it learnt from (too few to hold back)")
+    )
+    figures = measure(vocabulary, held)
+    print("  " + "\n  ".join(figures.lines()))
+    if figures.unknown:
+        print("most frequent unknown text\n" + "\n".join(figures.unknown_lines()))
+    print(f"\nnext:\n  {_next(options)}")
+    return vocabulary
+
+
+def _next(options: TrainVocabulary) -> str:
+    words = ["python", "-m", "spanjax.prepare", "rows", "--input", *options.input, "--vocab", options.output]
+    words += ["--lower-case", "True"] if options.lower_case and options.output.endswith(".txt") else []
+    words += ["--normalization", options.normalization] if options.normalization != "none" else []
+    words += ["--text-field", options.text_field] if options.text_field != "text" else []
+    return shlex.join([*words, "--output", "rows"])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(TrainVocabulary, args=arguments, prog="python -m spanjax.prepare vocab", description=__doc__)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        train_vocabulary(options)
+    except ValueError as error:
+        print(f"prepare vocab: cannot train {options.output}:\n{error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"prepare vocab: {error.strerror or error}{where}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"prepare vocab: stopped; {options.output} is as it was", file=sys.stderr)
+        return 130
+    return 0
