@@ -127,10 +127,10 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
 
 def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
     found = []
-    size = rows.vocabulary.size
+    size, folders = rows.vocabulary.size, ", ".join(run.data.rows)
     if run.encoder.vocab_size not in (0, size):
         found.append(
-            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {', '.join(run.data.rows)} have a vocabulary of {size:,}:"
+            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {folders} have a vocabulary of {size:,}:"
             " set it to 0, or prepare rows with the right vocabulary"
         )
     if rows.length > run.encoder.positions:
@@ -138,13 +138,13 @@ def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[s
             f"rows of {rows.length} tokens need encoder.positions of at least {rows.length}, got {run.encoder.positions}"
         )
     if not len(rows):
-        found.append(f"data.rows {', '.join(run.data.rows)} holds no rows: prepare a larger text")
+        found.append(f"data.rows {folders} holds no rows: prepare a larger text")
     if validation is not None and validation.length != rows.length:
         found.append(
             f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike"
         )
     if validation is not None and not len(validation):
-        found.append(f"{', '.join(run.data.rows)}: validation holds no rows: hold out more of the text")
+        found.append(f"{folders}: validation holds no rows: hold out more of the text")
     return found + _feed_problems(run, rows, validation)
 
 

@@ -86,13 +86,13 @@ def _summary(session: Any, outcome: Any) -> list[str]:
     lines = [f"finished: {outcome.step:,} steps"]
     if session.validation is None:
         return [*lines, "no validation rows, so nothing to measure: prepare with --holdout or --validation"]
-    entropy = session.validation.manifest.unigram_entropy
-    for name, value in outcome.held_out.items():
-        if name.endswith("/loss"):
-            lines.append(
-                f"held-out {name.split('/')[0]} loss {value:.4f} nats, unigram entropy of the held-out text {entropy:.4f}:"
-                f" {abs(entropy - value):.4f} {'below' if value < entropy else 'ABOVE'} it"
-            )
+    blind = session.run.objective.known_nothing(session.validation.manifest.unigram_entropy)
+    for name, (loss, what) in blind.items():
+        value = outcome.held_out[name]
+        lines.append(
+            f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
+            f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
+        )
     if jax.process_count() == 1:
         batch: Any = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
         guesses = session.predictor()(outcome.state.params, batch)

@@ -2,7 +2,7 @@
 
 SpanBERT, section 6.1, masks named entities ("non-numerical": D17) and noun phrases instead of random spans. A span that the
 end of a sentence or of a block cuts is dropped: half an entity is none. Spans of one layer do not overlap: of those that
-do, the longest stays, of equal ones the left one.
+do, the longest stays, of equal ones the left one. spaCy's small models read about 20,000 characters a second on one core.
 
 Legend: T tokens of a document, W words.
 """

@@ -14,10 +14,10 @@
 Cleaning a text that is clean changes nothing. Letters are never changed without 5: no case, no accents, no quotes.
 
 For English and other Latin text rules 1 to 4 leave what BERT's own cleaning leaves, so that ids are those of the published
-vocabularies. The joiners of rule 4 are the exception: BERT's WordPiece (`tokenizers`) removes them itself, so that its ids
-are the same either way, but tf_text's normaliser puts a blank in their place, so that a WordPiece graph agrees only where
-they are gone; SentencePiece sees them, as it does in raw text. NFC and NFKC change the ids of text that was not normalised:
-a vocabulary should see the policy it was trained with.
+vocabularies. The joiners of rule 4 are the exception. BERT's WordPiece removes them itself, so that its ids are the same
+either way; tf_text's normaliser puts a blank in their place, which is why `seqio_vocab` removes them first; SentencePiece
+and byte-level vocabularies see them, as they do in raw text. NFC and NFKC change the ids of text that was not normalised: a
+vocabulary should see the policy it was trained with.
 """
 
 import dataclasses

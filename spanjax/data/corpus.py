@@ -19,7 +19,7 @@ from spanjax.data.tfds_source import TFDS_PREFIX, is_tfds, open_tfds
 
 __all__ = [
     "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Files", "Group", "InstalledDocs", "Source", "SourceSettings",
-    "Sources", "find_files", "open_sources",
+    "Sources", "open_sources",
 ]  # fmt: skip
 INSTALLED_DOCS = "installed-docs"
 _GROUP_BYTES = 64 << 20
@@ -204,11 +204,3 @@ class Files:
         """Yields every document, see `read_documents`."""
         for path in self.paths:
             yield from read_documents(str(path), SourceSettings(skip_bad=self.skip_bad), skipped)
-
-
-def find_files(patterns: Sequence[str]) -> tuple[pathlib.Path, ...]:
-    """Files that paths or globs name, each once, sorted within a pattern; ValueError lists all that match nothing."""
-    found, problems = find(patterns)
-    if problems:
-        raise ValueError("\n".join(problems))
-    return tuple(pathlib.Path(file.path) for file in found)

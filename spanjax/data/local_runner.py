@@ -13,8 +13,6 @@ from spanjax.data.portion_rows import Folders, PortionRows, RowSettings, Written
 from spanjax.data.portions import Portion
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 
-_AHEAD = 1  # portions that wait, besides one for every worker
-
 
 class _Worker:
     """The state of a worker process, set once by `start`."""
@@ -61,7 +59,7 @@ def write_portions(
         for portion in portions:
             pending.add(pool.submit(_Worker.run, portion))
             del portion
-            if len(pending) > workers + _AHEAD - 1:
+            if len(pending) > workers:
                 done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         for future in concurrent.futures.as_completed(pending):

@@ -45,6 +45,10 @@ class Objective(abc.ABC):
         """Name of every loss -> what is added to the global count before dividing (0 but for the released code, D6)."""
 
     @abc.abstractmethod
+    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+        """Name of every loss -> its value (nats) for a model that sees no context, and what that is, in words."""
+
+    @abc.abstractmethod
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further means to show. `key=None` evaluates."""
 

@@ -4,6 +4,7 @@ Shapes: B rows, K slots, T token terms, L positions, D hidden size, V padded voc
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -117,6 +118,13 @@ class MaskedPrediction(Objective):
     def extra_counts(self) -> dict[str, float]:
         """`extra_count` of every term."""
         return {f"{term.name}/loss": term.extra_count for term in self.terms}
+
+    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+        """The unigram entropy for tokens, ln 2 for pairs."""
+        tokens = {
+            f"{term.name}/loss": (unigram_entropy, "unigram entropy of the held-out text") for term in self.token_terms
+        }
+        return tokens | {f"{term.name}/loss": (math.log(2), "a toss-up") for term in self.pair_terms}
 
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """The encoder's hidden states of the rows, [B, L, D]."""

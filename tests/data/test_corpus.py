@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data import corpus
-from spanjax.data.corpus import FileSource, InstalledDocs, SourceSettings, find_files, open_sources
+from spanjax.data.corpus import FileSource, InstalledDocs, SourceSettings, open_sources
 from spanjax.data.docstrings import prose
 from spanjax.data.paths import File
 from spanjax.data.sentences import clean
@@ -52,13 +52,14 @@ def test_all_missing_patterns_are_told_at_once(tmp_path: pathlib.Path) -> None:
     (tmp_path / "b.txt").write_text("b")
     (tmp_path / "a.txt").write_text("a")
     with pytest.raises(ValueError) as caught:
-        find_files(
+        open_sources(
             [f"{tmp_path}/no*.txt", f"{tmp_path}/empty.txt", str(tmp_path), f"{tmp_path}/a.txt", f"{tmp_path}/none"]
         )
     assert [word in str(caught.value) for word in ("no*.txt", "empty.txt", "a folder", "none", "a.txt:")] == [
         True
     ] * 4 + [False]
-    assert [path.name for path in find_files([f"{tmp_path}/[ab].txt", f"{tmp_path}/a.txt"])] == ["a.txt", "b.txt"]
+    source = open_sources([f"{tmp_path}/[ab].txt", f"{tmp_path}/a.txt"], SourceSettings())
+    assert isinstance(source, FileSource) and [file.name for file in source.files] == ["a.txt", "b.txt"]
 
 
 def test_every_problem_of_every_source_is_told_at_once(tmp_path: pathlib.Path) -> None:
