@@ -31,7 +31,7 @@ def written(folder: pathlib.Path, names: list[str]) -> pathlib.Path:
 
 
 def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: pathlib.Path) -> None:
-    names = ["rows-00001-00000", "rows-00000-00001", "rows-00000-00000", "rows-100000-00000", "rows-00002-00000"]
+    names = ["rows-00001-00000", "rows-00000-00001", "rows-00000-00000", "rows-100000-00000", "rows-99999-00000"]
     folder = written(tmp_path, names)
     write_shard(folder / "rows", folder / "figures", "rows-00003-00000", [], VOCABULARY, LENGTH, ShardSource(1, 0))
     found = finish_rows(
@@ -40,9 +40,9 @@ def test_shards_are_joined_in_the_order_of_their_numbers(tmp_path: pathlib.Path)
     )  # fmt: skip
     rows = open_rows(folder / "rows")
     assert rows.fetch(np.arange(5)).tokens_BL[:, 1].tolist() == [5, 6, 7, 8, 9]
-    assert [shard.name for shard in found.shards][-2:] == ["rows-00002-00000.bin", "rows-100000-00000.bin"]
+    assert [shard.name for shard in found.shards][-2:] == ["rows-99999-00000.bin", "rows-100000-00000.bin"]
     assert (found.documents, found.sentences) == (11, 15)
-    assert rows.block_documents(np.arange(5), np.ones(5, np.int64)).tolist() == [1, 3, 5, 7, 10]
+    assert rows.block_documents(np.arange(5), np.ones(5, np.int64)).tolist() == [1, 3, 5, 8, 10]
     assert found.skipped == {"duplicate documents": 5, "lines not JSON": 2}
     assert found.settings == {"holdout": 0.5, "tagged_spans": {"entities": 20}} and found == rows.manifest
 

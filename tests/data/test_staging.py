@@ -35,6 +35,13 @@ def test_what_is_finished_appears_and_nothing_else_stays(tmp_path: pathlib.Path)
     assert work(tmp_path / "out") == [] and names(tmp_path) == ["out"] and names(tmp_path / "out") == ["part0"]
 
 
+def test_what_others_were_still_writing_is_left_out(tmp_path: pathlib.Path) -> None:
+    with unfinished_folder(tmp_path / "out", PLAN) as found:
+        (found.result / "part").write_text("whole")
+        (found.result / ".part.123").write_text("half, of a worker that died")
+    assert names(tmp_path / "out") == ["part"]
+
+
 def test_what_failed_stays_and_is_continued(tmp_path: pathlib.Path) -> None:
     with pytest.raises(RuntimeError) as caught:
         work(tmp_path / "out", fail=True)

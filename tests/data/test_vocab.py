@@ -42,6 +42,64 @@ def test_casing_is_guessed_and_can_be_set() -> None:
     assert WordPieceVocabulary(lower.pieces, lower_case=False).encode(["SPAN"])[0].tolist() == [1]
 
 
+def test_uncased_vocabulary_of_bert_is_known_as_such(shared_data: pathlib.Path) -> None:
+    for name, lower in (("bert-base-uncased-vocab.txt", True), ("bert-base-cased-vocab.txt", False)):
+        vocabulary = load_vocabulary(shared_data / "vocab" / name)
+        assert isinstance(vocabulary, WordPieceVocabulary) and vocabulary.lower_case is lower
+    odd = [*SPECIAL_PIECES, "a", "\u211d"]  # a double-struck R has no lowercase form: BERT's uncased vocabulary has it
+    assert WordPieceVocabulary(odd).lower_case and not WordPieceVocabulary([*odd, "A"]).lower_case
+
+
+def test_lower_casing_a_cased_vocabulary_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    with pytest.raises(ValueError, match=r"vocab.txt: 2 of 14 pieces are cased \('Span', say\).*uncased vocabulary"):
+        load_vocabulary(tmp_path / "vocab.txt", lower_case=True)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, *(f"w{n}" for n in range(200)), "GmbH"]))
+    assert load_vocabulary(tmp_path / "vocab.txt", lower_case=True).casing == "lower"  # a few are no mistake
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.vocab", "a", r"end in .vocab .*give the .model file.*tokenizer.json"),
+        ("x.bin", "a", r"end in .bin are no vocabulary.*expected a vocab.txt"),
+        ("merges.txt", "a b", r"only the merges.*vocab.json"),
+        ("vocab.json", "{}", r"needs the merges.txt"),
+        ("x.json", "{", r"not JSON"),
+        ("x.json", "[1]", r'no "model" in it'),
+        ("x.json", '{"model": {"type": "Unigram"}}', r"Unigram model.*give the SentencePiece .model file"),
+        ("x.json", '{"model": {"type": "WordLevel"}}', r"WordLevel model"),
+    ],
+)
+def test_files_of_other_kinds_are_named(name: str, content: str, message: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        load_vocabulary(tmp_path / name)
+
+
+def test_casing_option_is_for_wordpiece_and_damaged_folders_are_named(tmp_path: pathlib.Path) -> None:
+    save_vocabulary(SentencePieceVocabulary(train_sentencepiece(SENTENCES, 100)), tmp_path)
+    with pytest.raises(ValueError, match="sentencepiece vocabulary has its own casing"):
+        load_vocabulary(tmp_path, lower_case=False)
+    (tmp_path / "vocabulary.json").write_text('{"kind": "unigram"}')
+    with pytest.raises(ValueError, match="unigram.*expected one of the kinds wordpiece, sentencepiece, byte-bpe"):
+        load_vocabulary(tmp_path)
+    (tmp_path / "vocabulary.json").write_text("{")
+    with pytest.raises(ValueError, match="vocabulary.json: damaged"):
+        load_vocabulary(tmp_path)
+
+
+def test_folders_of_standard_files_are_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    assert load_vocabulary(tmp_path).pieces == tuple(PIECES)
+    (tmp_path / "vocab.txt").rename(tmp_path / "other.txt")
+    (tmp_path / "spiece.model").write_bytes(train_sentencepiece(SENTENCES, 100))
+    assert load_vocabulary(tmp_path).size == 100
+    (tmp_path / "two.model").write_bytes(b"")
+    with pytest.raises(ValueError, match="a folder without .*it holds other.txt, spiece.model, two.model"):
+        load_vocabulary(tmp_path)
+
+
 def test_fingerprint_depends_on_casing_and_pieces() -> None:
     base = WordPieceVocabulary(PIECES)
     others = [
