@@ -9,8 +9,10 @@ import sys
 import pytest
 
 from spanjax import train
+from spanjax.prepare import main as prepare
 from spanjax.run import Run, describe, differences, load
 from spanjax.training.checkpoint import Checkpoints
+from tests.made import made_documents
 from tests.running import ROOT, environment, records, shrunk
 
 DEMO = "configs/pretrain/demo.py"
@@ -63,7 +65,7 @@ def test_dry_run_prints_the_plan_and_an_example(
         (["--data.rows=nowhere"], ["data.rows nowhere"]),
         (["--workdir="], ["--workdir is not set"]),
         (["--steps=0", "--optimizer.beta1=1", "--cadence.keep=0"], ["steps is 0", "beta1 is 1", "cadence.keep is 0"]),
-        (["--data.order=by_length", "--batch-size=1048576"], ["by_length needs at least one batch"]),
+        (["--data.order=by_length", "--batch-size=1048576"], ["order 'by_length' needs at least one full batch"]),
         (["--seed=-1"], ["seed is -1"]),
     ],
 )
@@ -171,3 +173,26 @@ def test_metrics_hold_what_a_person_wants_to_know(rows_folder: pathlib.Path, tmp
     assert 0.1 < line["data/masked"] <= 0.2
     assert records(tmp_path / "run", "eval/loss").keys() == {3}
     assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
+def test_a_mixture_trains_and_resumes_with_its_weights(
+    rows_folder: pathlib.Path, tagged_rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Two folders of one vocabulary; the same command goes on, other weights are another run."""
+    other = tmp_path / "rows"
+    text = tmp_path / "more.txt"
+    text.write_text("\n\n".join(made_documents(40, seed=9)) + "\n")
+    vocabulary = str(rows_folder / "train" / "vocabulary")
+    options = ["--length", "128", "--holdout", "0.2", "--workers", "1"]
+    assert prepare(["--input", str(text), "--vocab", vocabulary, "--output", str(other), *options]) == 0
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 3, "--data.feed=numpy")
+    arguments = [word for word in arguments if not word.startswith("--data.rows")]
+    mixture = ["--data.rows", str(rows_folder), str(other), "--data.weights", "1", "3"]
+    assert train.main([*arguments, *mixture, "--steps=2"]) == 0
+    assert set(records(tmp_path / "run", "train/mlm/loss")) == {1, 2}
+    message = refused([*arguments, *mixture[:-1], "2", "--steps=2"], capsys)
+    assert "rows_fingerprint" in message and "data.weights.1: 3.0 -> 2.0" in message
+    assert "data.weights has 1 values for 2 folders" in refused([*arguments, *mixture[:-1]], capsys)
+    mixed = ["--data.rows", str(rows_folder), str(tagged_rows_folder)]
+    message = refused([*arguments, *mixed], capsys)
+    assert "has the vocabulary" in message and "has the tags" in message and "prepare them alike" in message

@@ -105,7 +105,7 @@ def _segments(trouble: Trouble) -> Iterator[tuple[int, str]]:
             rest.append(content[:end] if end else content)
             if end:
                 yield from _segment(b"".join(rest), count[0] + 1, trouble)
-                count[0] += sum(part.count(b"\n") for part in rest)
+                count[0] += content.count(b"\n")
                 rest = [content[end:]]
     if any(rest):
         yield from _segment(b"".join(rest) + b"\n", count[0] + 1, trouble)

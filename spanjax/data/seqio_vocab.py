@@ -109,6 +109,8 @@ class SeqioWordPiece(_SpanjaxVocabulary):
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         assert isinstance(self.vocabulary, WordPieceVocabulary)
+        if s.shape.rank == 0:  # tf_text's normaliser fails on a single text
+            return self._encode_tf(tf.reshape(s, [1])).values
         normalizer, tokenizer = self._tools
         text = tf.strings.regex_replace(s, _REMOVED, "")
         if self.vocabulary.lower_case:
@@ -117,7 +119,7 @@ class SeqioWordPiece(_SpanjaxVocabulary):
                 text, "\u03a3", "\u03c3"
             )  # else a sigma at the end of a word becomes another
             text = tf.strings.lower(text, encoding="utf-8")
-        text = normalizer.normalize(text)
+        text = cast(tf.Tensor, normalizer.normalize(text))
         return cast(tf.Tensor, tokenizer.tokenize(_without_long_words(text)))
 
 
@@ -126,7 +128,7 @@ def _without_long_words(text: tf.Tensor) -> tf.Tensor:
     flat = tf.reshape(text, [-1])
     # Splitting into words is slow: it is done only to texts where writing letters as x shows a word that is too long.
     long = tf.where(tf.strings.regex_full_match(tf.strings.regex_replace(flat, _LETTER, "x"), _LONG))
-    words = tf_text.regex_split(tf.gather_nd(flat, long), f"[{_BETWEEN}]", f"[{_BETWEEN}]")
+    words: Any = tf_text.regex_split(tf.gather_nd(flat, long), f"[{_BETWEEN}]", f"[{_BETWEEN}]")
     words = tf.where(tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARACTERS, _NO_PIECE, words)
     flat = tf.tensor_scatter_nd_update(flat, long, tf.strings.reduce_join(words, axis=-1))
     return tf.reshape(flat, tf.shape(text))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sentencepiece
 import tokenizers
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data.cleaning import Cleaning
 from spanjax.data.sentences import sentences
@@ -75,7 +75,7 @@ class Reference:
         if LITERAL not in habits:
             settings["added_tokens"] = []
         if CASING not in habits and isinstance(self.vocabulary, WordPieceVocabulary):
-            settings["normalizer"] = settings["normalizer"] | {"lowercase": self.vocabulary.lower_case}
+            settings |= {"normalizer": {**(settings["normalizer"] or {}), "lowercase": self.vocabulary.lower_case}}
         return tokenizers.Tokenizer.from_str(json.dumps(settings))
 
     def encode(self, texts: Sequence[str], habits: Iterable[str] = (LITERAL, CASING)) -> list[list[int]]:

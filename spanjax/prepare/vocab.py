@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import tyro
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources

@@ -84,6 +84,7 @@ def test_wordpiece_ids_do_not_depend_on_joiners() -> None:
 @pytest.mark.parametrize("keep", [True, False])
 @given(text=HARD)
 @example(text="\u092c\u0301\u093c\u200d")  # a normal form puts the accent last, and the joiner does not follow a letter
+@example(text="\u0915\u0301\u093c\u200d\u0327")  # and then the cedilla comes before the accent
 @example(text="\u0628\u200c\ufe70")
 @example(text="e\u200b\u0301")
 def test_what_is_clean_stays_as_it_is(form: Normalization, keep: bool, text: str) -> None:
@@ -115,6 +116,7 @@ def test_spans_move_along(form: Normalization, text: str, data: st.DataObject) -
         ("none", "\ufeffTom\u200b\u00a0Fox \ue000", "Tom\u200b\u00a0Fox", "Tom Fox"),
         ("none", f"x {PERSIAN}\u200b y", PERSIAN, PERSIAN),
         ("none", "a \u200b b", "\u200b", None),
+        ("none", f"م{ZWNJ}{ZWNJ}ی", f"م{ZWNJ}", f"م{ZWNJ}"),
         ("nfc", "e\u0301 Cafe\u0301s x", "Cafe\u0301s", "Cafés"),
         ("nfc", "e\u0301 Cafe\u0301s x", "Cafe", "Café"),
         ("nfc", "e\u0301 Cafe\u0301s x", "\u0301s", "s"),
@@ -122,11 +124,14 @@ def test_spans_move_along(form: Normalization, text: str, data: st.DataObject) -
         ("nfkc", "… ﬁne \uff76\uff9e x", "ﬁne", "fine"),
         ("nfkc", "… ﬁne \uff76\uff9e x", "\uff76\uff9e", "ガ"),
         ("nfkc", "\u1100\u1161\u11a8 x", "\u1100\u1161\u11a8", "각"),
+        ("nfc", "\u1100\u1161\u11a8 x", "\u1100", "각"),
+        ("nfc", "\u09c7\u09be x", "\u09c7", "\u09cb"),
     ],
 )
 def test_spans_hold_the_same_words(form: Normalization, text: str, span: str, expected: str | None) -> None:
     start = text.index(span)
     cleaned, moved = Cleaning(form).with_spans(text, {"a": [(start, start + len(span))]})
+    assert cleaned == Cleaning(form)(text)
     assert [cleaned[start:end] for start, end in moved["a"]] == ([] if expected is None else [expected])
 
 

@@ -13,7 +13,17 @@ def test_blanks_around_a_text_do_not_count(text: str, before: str, after: str) -
 
 def test_keys_are_those_of_every_version_and_differ() -> None:
     assert content_key("a") == bytes.fromhex("27c35e6e9373877f29e562464e46497e")  # what was written must be found again
-    texts = [f"{number}" for number in range(10_000)] + ["a b", "a  b", "A", "é", "e\u0301", "", "\ud800"]
+    texts = [f"{number}" for number in range(10_000)] + [
+        "a b",
+        "a  b",
+        "A",
+        "é",
+        "e\u0301",
+        "",
+        "?",
+        "\ud800",
+        "\ud801",
+    ]
     assert len({content_key(text) for text in texts}) == len(texts)
 
 

@@ -3,6 +3,7 @@
 import bz2
 import collections
 import gzip
+import io
 import json
 import lzma
 import pathlib
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from spanjax.data import readers
+from spanjax.data import paths, readers
 from spanjax.data.corpus import Document, SourceSettings, open_sources
 from spanjax.data.documents import NO_SPANS
 
@@ -58,6 +59,23 @@ def test_a_damaged_file_gives_what_is_before_the_damage(tmp_path: pathlib.Path, 
     two = tmp_path / f"b.txt{suffix}"
     two.write_bytes(OPENERS[suffix](b"a\n\n") + OPENERS[suffix](b"b\n"))  # two streams, as parallel programs write
     assert [document.text for document in read(two)[0]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("name", "error"), [("a.txt", OSError("no network")), ("a.txt.gz", OSError(5, "bad disk"))])
+def test_a_file_that_cannot_be_read_is_no_bad_input(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, error: OSError
+) -> None:
+    class Broken(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, _: Any) -> int:
+            raise error
+
+    (tmp_path / name).write_text("x")
+    monkeypatch.setattr(paths, "open_bytes", lambda _: io.BufferedReader(Broken()))
+    with pytest.raises(OSError, match=str(error.args[-1])):
+        read(tmp_path / name, skip_bad=True)
 
 
 def slowly(content: bytes) -> tuple[list[tuple[str, int]], int]:

@@ -15,11 +15,11 @@ import tensorflow_datasets as tfds
 from spanjax.data import tfds_source
 from spanjax.data.corpus import SourceSettings, open_sources
 
-COUNT = 25
+COUNT = 100
 
 
 class SpanjaxTexts(tfds.core.GeneratorBasedBuilder):
-    """25 and 5 texts, one of them blank, and titles, of which one is not UTF-8."""
+    """100 and 5 texts, one of them blank, and titles, of which one is not UTF-8."""
 
     __module__ = (
         "spanjax_texts"  # no package: TFDS looks into packages with importlib_resources, which it does not install
@@ -43,7 +43,9 @@ class SpanjaxTexts(tfds.core.GeneratorBasedBuilder):
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The data set, prepared in one of TFDS's formats."""
     place = tmp_path_factory.mktemp(request.param)
-    SpanjaxTexts(data_dir=str(place), file_format=request.param).download_and_prepare()
+    SpanjaxTexts(data_dir=str(place), file_format=request.param).download_and_prepare(
+        download_config=tfds.download.DownloadConfig(num_shards=4)
+    )
     return place
 
 
@@ -59,11 +61,11 @@ def test_a_split_comes_in_slices_that_hold_it_in_order(folder: pathlib.Path, mon
     whole = read("tfds:spanjax_texts", settings)
     assert sorted(whole[0]) == sorted(f"Text {number} é" for number in range(COUNT) if number != 4)
     assert whole[2] == {"empty documents": 1} and whole[1][0] == "tfds:spanjax_texts/1.2.0@train:0"
-    monkeypatch.setattr(tfds_source, "EXAMPLES_A_GROUP", 10)
+    monkeypatch.setattr(tfds_source, "EXAMPLES_A_GROUP", 40)
     assert read("tfds:spanjax_texts:1.2.0@train", settings) == whole
     groups = open_sources(["tfds:spanjax_texts"], settings).groups()
     assert [group.name for group in groups] == [
-        f"spanjax_texts/1.2.0@train[{part}]" for part in ("0:10", "10:20", "20:25")
+        f"spanjax_texts/1.2.0@train[{part}]" for part in ("0:40", "40:80", "80:100")
     ]
     sizes = [group.bytes or 0 for group in groups]
     assert sizes[0] == sizes[1] == pytest.approx(2 * sizes[2], abs=1) and sizes[2] > 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data import vocab_parity
 from spanjax.data.cleaning import Cleaning

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 import tokenizers
-from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
 from spanjax.prepare import main
