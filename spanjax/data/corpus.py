@@ -7,7 +7,6 @@ tfds:NAME[/CONFIG][:VERSION][@SPLIT] (`tfds_source`).
 import collections
 import dataclasses
 import itertools
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from spanjax.data.readers import file_problem, read_documents
 from spanjax.data.tfds_source import TFDS_PREFIX, is_tfds, open_tfds
 
 __all__ = [
-    "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Files", "Group", "InstalledDocs", "Source", "SourceSettings",
+    "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Group", "InstalledDocs", "Source", "SourceSettings",
     "Sources", "open_sources",
 ]  # fmt: skip
 INSTALLED_DOCS = "installed-docs"
@@ -186,21 +185,3 @@ def _runs(patterns: Sequence[str]) -> Iterator[tuple[bool, list[str]]]:
     """Consecutive names of files, and of other sources."""
     for files, names in itertools.groupby(patterns, lambda name: name != INSTALLED_DOCS and not is_tfds(name)):
         yield files, list(names)
-
-
-@dataclasses.dataclass(frozen=True)
-class Files:
-    """Files that are there, by their paths."""
-
-    paths: tuple[pathlib.Path, ...]
-    skip_bad: bool = False
-
-    @property
-    def description(self) -> str:
-        """The names of the files."""
-        return ", ".join(path.name for path in self.paths)
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """Yields every document, see `read_documents`."""
-        for path in self.paths:
-            yield from read_documents(str(path), SourceSettings(skip_bad=self.skip_bad), skipped)
