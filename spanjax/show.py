@@ -1,4 +1,4 @@
-"""What a person sees before and after a run: the plan of a dry run, a masked example in words, the same filled in."""
+"""What a person sees before and after a run: the plan of a dry run, a masked example in words, a span filled in."""
 
 from collections.abc import Mapping
 
@@ -7,56 +7,14 @@ import numpy as np
 
 from spanjax.data.batch import Batch
 from spanjax.data.rows import slots_needed
+from spanjax.data.spelling import masked_text, original_tokens, span_slots
 from spanjax.data.vocab import Vocabulary
 from spanjax.session import Session
 from spanjax.training.state import count_parameters
 
+__all__ = ["compiled_peak", "filled_text", "masked_text", "original_tokens", "plan_lines", "sparkline"]
+
 BARS = "▁▂▃▄▅▆▇█"
-
-
-def original_tokens(batch: Batch, row: int) -> np.ndarray:
-    """The row before masking: every used slot put back."""
-    tokens_L = np.array(batch["tokens_BL"][row])
-    used_K = batch["slot_weight_BK"][row] > 0
-    tokens_L[batch["slot_position_BK"][row][used_K]] = batch["slot_target_BK"][row][used_K]
-    return tokens_L
-
-
-def _spans(batch: Batch, row: int, last: int) -> list[tuple[int, int]]:
-    """Maximal runs of masked positions up to `last`, as (first slot, number of slots)."""
-    used = int(np.sum(batch["slot_weight_BK"][row] > 0))
-    positions = batch["slot_position_BK"][row][:used]
-    starts = [k for k in range(used) if positions[k] <= last and (k == 0 or positions[k] != positions[k - 1] + 1)]
-    ends = [*starts[1:], int(np.sum(positions <= last))][: len(starts)]
-    return [(start, end - start) for start, end in zip(starts, ends, strict=True)]
-
-
-def masked_text(batch: Batch, row: int, vocabulary: Vocabulary) -> str:
-    """The first block of a row: «masked span → what the model sees», |boundary tokens| between bars."""
-    segments_L = np.asarray(batch["segments_BL"][row])
-    last = int(np.flatnonzero(segments_L == 1)[-1])
-    before, shown = original_tokens(batch, row), np.asarray(batch["tokens_BL"][row])
-    positions = batch["slot_position_BK"][row]
-    span_at = {int(positions[start]): (start, count) for start, count in _spans(batch, row, last)}
-    bounded = batch["slot_boundary_weight_BK"][row] > 0
-    boundary = set(batch["slot_left_BK"][row][bounded].tolist()) | set(batch["slot_right_BK"][row][bounded].tolist())
-    pieces, plain, place = [], [], 0
-    while place <= last:
-        if place in boundary or place in span_at:
-            pieces.append(vocabulary.decode(plain))
-            plain = []
-        if place in span_at:
-            count = span_at[place][1]
-            seen = " ".join(vocabulary.pieces[i] for i in shown[place : place + count])
-            pieces.append(f"«{vocabulary.decode(before[place : place + count].tolist())} → {seen}»")
-            place += count
-            continue
-        if place in boundary:
-            pieces.append(f"|{vocabulary.pieces[int(shown[place])]}|")
-        elif 0 < place < last:
-            plain.append(int(shown[place]))
-        place += 1
-    return " ".join(part for part in [*pieces, vocabulary.decode(plain)] if part.strip())
 
 
 def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
@@ -68,7 +26,7 @@ def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocab
     last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
     hidden_L = np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask
     positions_K = batch["slot_position_BK"][row]
-    spans = [(k, n) for k, n in _spans(batch, row, last) if hidden_L[positions_K[k : k + n]].all()]
+    spans = [(k, n) for k, n in span_slots(batch, row, last) if hidden_L[positions_K[k : k + n]].all()]
     if not spans:
         return []
     start, count = min(spans, key=lambda span: abs(span[1] - 4))

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data.block import SENTENCE_START, tag_flags
-from spanjax.data.rows import RowBatch
+from spanjax.data.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
+from spanjax.data.block import SENTENCE_START, layer_tags, tag_flags
+from spanjax.data.pairing import Examples, no_pairs
+from spanjax.data.rows import RowBatch, slots_needed
 from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.data.words import TextRows
 
 
 class Specials(NamedTuple):
@@ -107,3 +110,27 @@ class MemoryRows:
 
     def fetch(self, index_B: np.ndarray) -> RowBatch:
         return RowBatch(*(array[index_B] for array in self._rows))
+
+
+def text_of(rows: Examples | RowBatch) -> TextRows:
+    """What masking reads of rows, with the tags of the first layer."""
+    return TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, layer_tags(rows.flags_BL, 0))
+
+
+def examples_of(rows: RowBatch, pairs: int = 1) -> Examples:
+    """Every block of these rows as a sequence of its own."""
+    return Examples(*rows, np.zeros_like(rows.tokens_BL), *no_pairs(len(rows.tokens_BL), pairs))
+
+
+def keys_of(count: int, rate: float, epoch: int = 0) -> RowKeys:
+    """Rows 0 ... count-1 of one epoch, all with this rate."""
+    index_B = np.arange(count)
+    return RowKeys(np.full_like(index_B, epoch), index_B, index_B, np.full(count, rate))
+
+
+def batch_of(rows: RowBatch, spec: FeedSpec, unigram_V: np.ndarray) -> Batch:
+    """These rows as rows 0, 1, ... of epoch 0, masked at the policy's rate, with as many slots as that may need."""
+    count, length = rows.tokens_BL.shape
+    most = types.SimpleNamespace(text_tokens_by_blocks=[length] * (1 + int(rows.segments_BL.max())))
+    facts = RowFacts(SPECIALS, unigram_V, slots_needed(most, spec.masking.rate), 1, 0)  # pyright: ignore[reportArgumentType]
+    return build_batch(examples_of(rows), keys_of(count, spec.masking.rate), spec, facts)

@@ -76,6 +76,14 @@ def test_a_blank_is_put_before_every_text(prefix: bool) -> None:
     assert (ids.tolist() == plain.encode("the harbour, the tower", add_special_tokens=False).ids) is prefix
 
 
+def test_merges_written_in_the_old_way_are_the_same() -> None:
+    merges = [" ".join(pair) for pair in json.loads(TRAINED)["model"]["merges"]]
+    old, new = ByteBpeVocabulary(changed(model_merges=merges)), ByteBpeVocabulary(TRAINED)
+    assert old.specials == new.specials
+    for left, right in zip(old.encode(TEXTS), new.encode(TEXTS), strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
 def test_words_begin_with_a_blank_and_take_their_punctuation() -> None:
     vocabulary = ByteBpeVocabulary(TRAINED)
     [ids] = vocabulary.encode(["Zq, the\txy  (東)"])

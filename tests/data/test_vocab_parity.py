@@ -65,6 +65,7 @@ def test_kinds_of_removed_and_replaced_characters(kind: str) -> None:
     if kind == "byte-bpe":
         both = kinds(vocabulary, "the har\u200bbour\u00a0<mask> \ue000", "none")
         assert both == [(removed, "U+00A0 no-break space", "private-use character removed", "literal special")]
+        assert kinds(vocabulary, "e\u0301 <s>", "nfc") == [("literal special", "Unicode normalisation")]
 
 
 def test_normalisation_and_casing_of_another_tokenizer_json(tmp_path: pathlib.Path) -> None:
@@ -108,4 +109,6 @@ def test_unknown_characters_of_sentencepiece_are_named() -> None:
     vocabulary = SentencePieceVocabulary(train_sentencepiece(SENTENCES, 120))
     figures = measure(vocabulary, ["the 東京 harbour", "東 boat"])
     assert figures.unknown == {"東京": 1, "東": 1} and "東  U+6771" in "\n".join(figures.unknown_lines())
+    digits = SentencePieceVocabulary(train_sentencepiece([*SENTENCES, *["1 2 12 21 1 2"] * 30], 120))
+    assert measure(digits, ["1 \u00bd 2"]).unknown == {"\u00bd": 1}  # which is read as 1, an unknown slash and 2
     assert figures.unknown_words == 2 and not np.any(vocabulary.encode(["the harbour"])[0] == vocabulary.specials.unk)

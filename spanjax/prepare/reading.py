@@ -1,0 +1,134 @@
+"""Which rows `show` and `stats` look at and how they are read: masking, boundaries and pairing, by name or from a config."""
+
+import argparse
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+
+from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
+from spanjax.data.replacement import Boundaries
+from spanjax.data.rows import Rows, open_rows
+from spanjax.data.share import HostShare
+from spanjax.data.shards import MANIFEST
+
+MASKINGS: dict[str, tuple[MaskingPolicy, Boundaries]] = {
+    "geometric": (GeometricSpans(), Boundaries()),
+    "tokens": (Tokens(), Boundaries()),
+    "whole-words": (WholeWords(), Boundaries()),
+    "ngrams": (Ngrams(), Boundaries()),
+    "tagged": (TaggedSpans(), Boundaries()),
+    "as-released": (GeometricSpans.as_released(), Boundaries(specials=False)),
+}
+PAIRINGS: dict[str, Pairing] = {
+    "single": Single(),
+    "next-sentence": NextSentence(),
+    "sentence-order": SentenceOrder(),
+    "full-sentences": FullSentences(),
+}
+SPLITS = ("train", "validation")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How rows are read: the choices of a training run that decide its batches."""
+
+    config: str = ""
+    """Take masking, boundaries, pairing and seed from the RUN of this config file of a training run."""
+    masking_name: Annotated[
+        Literal["geometric", "tokens", "whole-words", "ngrams", "tagged", "as-released"] | None,
+        tyro.conf.arg(name="masking"),
+    ] = None
+    """geometric: SpanBERT's spans; tokens: BERT; ngrams: ALBERT; tagged: entities and noun phrases; as-released: SpanBERT's
+    code, with its boundaries. None takes the config's, or geometric. `--masking NAME --help` shows the settings of NAME."""
+    pairing_name: Annotated[
+        Literal["single", "next-sentence", "sentence-order", "full-sentences"] | None, tyro.conf.arg(name="pairing")
+    ] = None
+    """single: SpanBERT; next-sentence: BERT; sentence-order: ALBERT; full-sentences: RoBERTa. None takes the config's, or
+    single."""
+    seed: int = 0
+    """The seed of the run."""
+    epoch: int = 0
+    """Epoch of the run; held-out rows are read as in epoch 0. Masks and pairs are those that training sees in it."""
+    step: int = 0
+    """Training step whose masking rate is taken, for a masking with a schedule."""
+    masking: MaskingPolicy = GeometricSpans()
+    """Settings of the masking."""
+    boundaries: Boundaries = Boundaries()
+    """Which masked tokens have span boundaries."""
+    pairing: Pairing = Single()
+    """Settings of the pairing."""
+
+
+class MaskedRows(NamedTuple):
+    """Some rows as they are trained on."""
+
+    examples: Examples  # before masking
+    batch: Batch
+
+
+def chosen_reading(arguments: Sequence[str]) -> Reading:
+    """What --config, --masking and --pairing ask for, as the defaults of the other options; ValueError on a bad config."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "masking", "pairing"):
+        parser.add_argument(f"--{name}", nargs="?", default="")
+    words = parser.parse_known_args(arguments)[0]
+    reading = Reading()
+    if words.config:
+        from spanjax.run import load  # imports jax, so only when it is asked for
+
+        run: Any = load(words.config)
+        spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+        reading = Reading(
+            seed=run.seed, masking=spec.masking, boundaries=spec.boundaries, pairing=spec.pairing, config=words.config
+        )
+    if words.masking in MASKINGS:
+        masking, boundaries = MASKINGS[words.masking]
+        reading = dataclasses.replace(reading, masking=masking, boundaries=boundaries)
+    if words.pairing in PAIRINGS:
+        reading = dataclasses.replace(reading, pairing=PAIRINGS[words.pairing])
+    return reading
+
+
+def split_folders(folder: str) -> dict[str, pathlib.Path]:
+    """The folders of rows in a prepared folder by the name of their split; a folder of rows itself goes by its own name."""
+    path = pathlib.Path(folder)
+    found = {name: path / name for name in SPLITS if (path / name / MANIFEST).is_file()}
+    return found if found and not (path / MANIFEST).is_file() else {path.resolve().name: path}
+
+
+def opened(folder: str) -> Rows:
+    """The rows of a folder: those of its train/ where it holds several splits."""
+    return open_rows(next(iter(split_folders(folder).values())))
+
+
+def sharer(rows: Rows, reading: Reading) -> HostShare:
+    """The feed's view of rows; ValueError where the masking does not go with them."""
+    spec = FeedSpec(
+        seed=reading.seed,
+        batch_size=1,
+        masking=reading.masking,
+        boundaries=reading.boundaries,
+        pairing=reading.pairing,
+    )
+    return HostShare(rows, spec)
+
+
+def reading_problems(reading: Reading) -> list[str]:
+    """What is wrong with epoch, step and seed."""
+    numbers = {"epoch": reading.epoch, "step": reading.step, "seed": reading.seed}
+    return [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
+
+
+def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:
+    """Rows of these indices as training sees them in the epoch, to the bit."""
+    epoch_B = np.full(len(index_B), reading.epoch, np.int64)
+    found = reading.pairing.examples(rows, index_B, epoch_B, reading.seed, share.facts.pairs)
+    rate_B = np.full(len(index_B), reading.masking.rate_at(reading.step))
+    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B)
+    return MaskedRows(found, build_batch(found, keys, share.spec, share.facts))
