@@ -29,7 +29,7 @@ class Token(NamedTuple):
     """One position of a block."""
 
     place: int  # position in the row
-    text: str  # as it stood there, with the blank before it; "" where its character ends in a later token
+    text: str  # as it stood there, with the blank before it; see `spelled` for a part of a character
     piece: str  # the piece the model sees, for reading
     kind: Role  # text or special, or mask, random or kept where it is masked
     offset: int | None  # from the left boundary of its span, where it has boundaries
@@ -81,9 +81,12 @@ def spelled(ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
 
 
 def piece_name(number: int, vocabulary: Vocabulary) -> str:
-    """A piece for reading: as the vocabulary writes it, but text where letters stand for bytes ("Ġé", not "ĠÃ©")."""
+    """A piece for reading: as the vocabulary writes it, but text where letters stand for bytes ("Ġé", not "ĠÃ©").
+
+    Bytes that are no whole character are U+FFFD there; in SentencePiece they have names ("<0xE5>").
+    """
     piece, text = vocabulary.pieces[number], vocabulary.decode([number])
-    if number in vocabulary.specials or not text.strip() or text in piece or _UNFINISHED in text:
+    if number in vocabulary.specials or not text.strip() or text in piece or piece.isascii():
         return piece
     return ("Ġ" if vocabulary.word_starts[number] else "") + text.strip()
 
@@ -116,7 +119,7 @@ def block_tokens(
         tokens.append(
             Token(
                 place=place,
-                text=texts[place],
+                text=texts[place] or _part(original[place], (place in slots) != (place + 1 in slots), vocabulary),
                 piece=piece_name(seen[place], vocabulary),
                 kind=kind,
                 offset=None if slot is None or not bounded_K[slot] else int(batch["slot_offset_BK"][row][slot]),
@@ -126,6 +129,11 @@ def block_tokens(
             )
         )
     return tokens
+
+
+def _part(number: int, last: bool, vocabulary: Vocabulary) -> str:
+    """The sign of a piece that ends inside a character, where the rest of the character stands outside its span, or inside."""
+    return _UNFINISHED if last and _UNFINISHED in vocabulary.decode([number]) else ""
 
 
 def _texts(original: list[int], places: list[int], vocabulary: Vocabulary) -> dict[int, str]:

@@ -3,10 +3,12 @@
 import argparse
 import dataclasses
 import pathlib
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
+import rich.console
 import tyro
 
 from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
@@ -32,6 +34,8 @@ PAIRINGS: dict[str, Pairing] = {
     "full-sentences": FullSentences(),
 }
 SPLITS = ("train", "validation")
+Color = Literal["auto", "always", "never"]
+Options = TypeVar("Options")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +74,7 @@ class MaskedRows(NamedTuple):
 
     examples: Examples  # before masking
     batch: Batch
+    keys: RowKeys
 
 
 def chosen_reading(arguments: Sequence[str]) -> Reading:
@@ -131,4 +136,47 @@ def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndar
     found = reading.pairing.examples(rows, index_B, epoch_B, reading.seed, share.facts.pairs)
     rate_B = np.full(len(index_B), reading.masking.rate_at(reading.step))
     keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B)
-    return MaskedRows(found, build_batch(found, keys, share.spec, share.facts))
+    return MaskedRows(found, build_batch(found, keys, share.spec, share.facts), keys)
+
+
+def listed(problems: Sequence[str]) -> str:
+    """Problems as the lines of one message."""
+    return "\n".join(f"  - {problem}" for problem in problems)
+
+
+def coloured_console(color: Color) -> rich.console.Console:
+    """Standard output with colours always, never, or on a terminal (where NO_COLOR is not set)."""
+    width = None if sys.stdout.isatty() else 100
+    if color == "auto":
+        return rich.console.Console(highlight=False, width=width)
+    system = "standard" if color == "always" else None
+    return rich.console.Console(force_terminal=color == "always", color_system=system, highlight=False, width=width)
+
+
+def run_command(
+    name: str,
+    options: Callable[..., Options],
+    work: Callable[[Options], None],
+    description: str | None,
+    arguments: Sequence[str] | None,
+) -> int:
+    """Parses the options (a dataclass with `rows` and `reading`), does the work and returns the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        default = options(rows=tyro.MISSING, reading=chosen_reading(words))
+        program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
+        parsed: Any = tyro.cli(
+            options, default=default, args=words, prog=program, description=description, config=marks
+        )
+        work(parsed)
+    except ValueError as error:
+        told = str(error) if str(error).startswith("  - ") else f"  - {error}"
+        print(f"{name}: cannot read these rows:\n{told}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"{name}: {error.strerror or error} ({error.filename})", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{name}: stopped", file=sys.stderr)
+        return 130
+    return 0

@@ -158,7 +158,7 @@ def test_a_sentence_begins_a_word_whatever_the_vocabulary_says(tmp_path: pathlib
     unmarked = WordPieceVocabulary(VOCABULARY.pieces)
     starts_V = unmarked.word_starts.copy()
     starts_V[unmarked.pieces.index("b")] = False  # as with a SentencePiece model that puts no blank before a text
-    unmarked.__dict__["word_starts"] = starts_V
+    vars(unmarked)["word_starts"] = starts_V
     settings = RowSettings(16, 4, Cleaning(), ("train",), tags=("people",), annotator="given")
     places = Folders(tmp_path / "rows", tmp_path / "figures")
     for folder in places:

@@ -27,7 +27,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     words = ["".join(draw.choice(list("abcdefghij"), draw.integers(2, 6))) for _ in range(200)]
     documents = [" ".join(draw.choice(words, draw.integers(5, 80))) + "." for _ in range(2500)]
     for number in range(2):
-        some = documents[number * 1000 : number * 1000 + 1500]
+        some = draw.permutation(documents[number * 1000 : number * 1000 + 1500])
         (folder / f"{number}.txt").write_text("\n\n".join(some))
     return folder
 

@@ -1,0 +1,144 @@
+"""python -m spanjax.prepare stats ROWS: what rows are like, and what a masking and a pairing make of them.
+
+Totals of the manifest, lengths of documents, blocks and rows, and over some rows: spans beside the distribution that was asked
+for and the paper's Figure 2, replacement, boundaries, tags, pairs. --png draws it, --json writes the figures. Exit codes: 0
+done, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import dataclasses
+import json
+import pathlib
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from spanjax.data.masking_figures import MaskingCounts, MaskingFigures
+from spanjax.data.pair_figures import PairCounts, PairFigures, foreign_pairs
+from spanjax.data.row_figures import Lengths, Totals, block_lengths, document_lengths, doublings, eighths, parts, some_of
+from spanjax.data.rows import Rows, open_rows
+from spanjax.data.share import HostShare
+from spanjax.prepare.reading import (
+    Color,
+    Reading,
+    coloured_console,
+    listed,
+    masked_rows,
+    reading_problems,
+    run_command,
+    sharer,
+    split_folders,
+)
+from spanjax.prepare.stats_tables import print_figures
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Tells what rows are like and what masking makes of them."""
+
+    rows: tyro.conf.Positional[str]
+    """Folder that `prepare` wrote, or its train/ or validation/. Of a folder with both, train/ is measured."""
+    reading: Annotated[Reading, tyro.conf.arg(name="")]
+    sample: Annotated[int, tyro.conf.arg(name="rows")] = 2000
+    """How many rows, drawn at random, and how many documents to measure; 0 takes all."""
+    png: str = ""
+    """File to draw the figures into."""
+    json: str = ""
+    """File to write the figures into."""
+    color: Color = "auto"
+    """auto: on a terminal."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Everything that `stats` tells; `as_json` is the file."""
+
+    folder: str
+    measured: str
+    """The split that lengths, masking and pairs are of."""
+    settings: dict[str, Any]
+    """Masking, boundaries and pairing with the names of their classes, seed, epoch and step."""
+    totals: dict[str, Totals]
+    """Of every split."""
+    lengths: dict[str, Lengths]
+    """documents, blocks (text tokens) and rows (used positions)."""
+    masking: MaskingFigures
+    pairs: PairFigures | None
+    """None where the pairing makes no pairs."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Dictionaries, lists, numbers and strings only."""
+        return json.loads(json.dumps({**dataclasses.asdict(self), "masking": self._masking()}))
+
+    def _masking(self) -> dict[str, Any]:
+        tags = {name: shares._asdict() for name, shares in self.masking.tags.items()}
+        return {**dataclasses.asdict(self.masking), "tags": tags}
+
+
+def _settings(reading: Reading) -> dict[str, Any]:
+    parts = {"masking": reading.masking, "boundaries": reading.boundaries, "pairing": reading.pairing}
+    described = {name: {"class": type(part).__name__, **dataclasses.asdict(part)} for name, part in parts.items()}
+    return described | {name: getattr(reading, name) for name in ("seed", "epoch", "step")}
+
+
+def measure(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> tuple[MaskingFigures, PairFigures | None]:
+    """Masks these rows as in training and measures what came out."""
+    masking = MaskingCounts(share.spec, share.facts.specials, rows.manifest.tags)
+    pairs = PairCounts(reading.pairing.label)
+    for part_B in parts(index_B):
+        found = masked_rows(rows, share, reading, part_B)
+        masking.add(found.examples, found.batch, found.keys)
+        if pairs.label:
+            blocks, foreign_M = foreign_pairs(rows, reading.pairing, part_B, found.keys.epoch_B, reading.seed)
+            pairs.add(found.examples, blocks, foreign_M, share.facts.specials)
+    return masking.figures(), pairs.figures() if pairs.label else None
+
+
+def gather(options: Stats) -> Figures:
+    """All figures; one ValueError with everything that is wrong."""
+    reading = options.reading
+    problems = reading_problems(reading)
+    if options.sample < 0:
+        problems.append(f"--rows {options.sample}: expected 1 or more, or 0 for all")
+    for name, value, ending in (("png", options.png, ".png"), ("json", options.json, ".json")):
+        if value and not value.endswith(ending):
+            problems.append(f"--{name} {value}: expected a file that ends in {ending}")
+        if value and not pathlib.Path(value).absolute().parent.is_dir():
+            problems.append(f"--{name} {value}: no such folder; make it first")
+    splits, share = {name: open_rows(path) for name, path in split_folders(options.rows).items()}, None
+    name, rows = next(iter(splits.items()))
+    try:
+        share = sharer(rows, reading)
+    except ValueError as error:
+        problems.append(str(error))
+    if problems or share is None:
+        raise ValueError(listed(problems))
+    index_B = some_of(len(rows), options.sample, reading.seed)
+    masking, pairs = measure(rows, share, reading, index_B)
+    documents = document_lengths(rows, options.sample, reading.seed)
+    lengths = {
+        "documents": Lengths.of(documents, doublings(int(documents.max()))),
+        "blocks": Lengths.of(block_lengths(rows, index_B), eighths(rows.length)),
+        "rows": Lengths.of(rows.lengths_N, eighths(rows.length)),
+    }
+    totals = {split: Totals.of(each.manifest) for split, each in splits.items()}
+    return Figures(options.rows, name, _settings(reading), totals, lengths, masking, pairs)
+
+
+def stats(options: Stats) -> None:
+    """Measures, prints and writes; ValueError with everything that is wrong."""
+    figures = gather(options)
+    print_figures(coloured_console(options.color), figures)
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures.as_json(), indent=1) + "\n", "utf-8")
+    if options.png:
+        from spanjax.prepare.stats_figure import draw  # matplotlib, only when it is asked for
+
+        draw(figures, options.png)
+    for file in filter(None, (options.json, options.png)):
+        print(f"wrote {file}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    return run_command("stats", Stats, stats, __doc__, arguments)
