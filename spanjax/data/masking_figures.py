@@ -202,9 +202,7 @@ def _proposed(policy: MaskingPolicy, drawn: tuple[int, ...]) -> tuple[float, ...
     return (0.0, *policy.length_distribution().tolist())
 
 
-def drawn_lengths(
-    policy: SpanPolicy, rows: TextRows, specials: SpecialIds, seed: int, keys: RowKeys
-) -> np.ndarray:
+def drawn_lengths(policy: SpanPolicy, rows: TextRows, specials: SpecialIds, seed: int, keys: RowKeys) -> np.ndarray:
     """Words of the policy's first proposals in every block, as many as its budget has tokens: [P], cut at the block's end."""
     text = find_words(rows, specials, policy.every_token)
     tagged = None if rows.tags_BL is None else find_tagged(rows.tags_BL, text)

@@ -19,7 +19,7 @@ from spanjax.data.block import layer_tags
 from spanjax.data.vocab import Vocabulary
 
 Role = Literal["text", "special", "mask", "random", "kept", "left", "right", "both", "offset", "mark"]
-TAG_MARKS = ("⟨⟩", "⟦⟧", "⦅⦆")  # of the layers of tags, in their order
+TAG_MARKS = ("⟨⟩", "⟦⟧", "⦅⦆")  # of the layers of tags that are shown, in their order
 _UNFINISHED = "\ufffd"  # what bytes that are no whole character decode to
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _LEFT_TO_RIGHT, _BY_FIRST_LETTER, _END = "\u2066", "\u2068", "\u2069"  # Unicode isolates
@@ -43,7 +43,7 @@ class Fragment(NamedTuple):
 
     text: str
     role: Role
-    tagged: int = 0  # a bit for each layer of tags it is inside
+    tagged: int = 0  # a bit for each layer of tags (of those shown) that it is inside
 
 
 def original_tokens(batch: Batch, row: int) -> np.ndarray:
@@ -143,9 +143,7 @@ def _texts(original: list[int], places: list[int], vocabulary: Vocabulary) -> di
         if place is not None and original[place] not in vocabulary.specials[2:]:
             run.append(place)
             continue
-        for number, (each, text) in enumerate(
-            zip(run, spelled([original[at] for at in run], vocabulary), strict=True)
-        ):
+        for number, (each, text) in enumerate(zip(run, spelled([original[at] for at in run], vocabulary), strict=True)):
             found[each] = text if number or text.startswith(" ") else " " + text
         run = []
         if place is not None:

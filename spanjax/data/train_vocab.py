@@ -6,7 +6,7 @@ Of a larger text a random sample of sentences is learnt from. The five special p
 import collections
 import io
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -31,6 +31,25 @@ def sample_sentences(texts: Iterable[str], seed: int = 0, most: int = SENTENCES)
     return sample
 
 
+def unrepeated_parts(sentences: Sequence[str], seed: int, most: int = 1000, long: int = 200) -> list[str]:
+    """The sentences in parts of about `most` characters, in a drawn order, parts of over `long` characters only once.
+
+    sentencepiece 0.2.2 looks for repeated substrings of its input in time that grows with the square of their length: a page
+    that occurs twice would keep it busy for hours.
+    """
+    parts: list[str] = []
+    for sentence in sentences:
+        while len(sentence) > most:
+            cut = sentence.rfind(" ", long, most) + 1 or most
+            parts.append(sentence[:cut])
+            sentence = sentence[cut:]
+        parts.append(sentence)
+    seen: set[str] = set()
+    kept = [part for part in parts if len(part) <= long or not (part in seen or seen.add(part))]
+    random.Random(seed).shuffle(kept)
+    return kept
+
+
 def train_sentencepiece(
     texts: Iterable[str],
     size: int,
@@ -51,10 +70,10 @@ def train_sentencepiece(
     changed: dict[str, Any] = {"character_coverage": character_coverage} if character_coverage != 0.9995 else {}
     changed |= {"byte_fallback": True} if byte_fallback else {}  # what is default is left out: it would be stored
     changed |= {} if split_by_whitespace else {"split_by_whitespace": False}
-    model = io.BytesIO()
+    parts, model = unrepeated_parts(sample, seed), io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-            sentence_iterator=iter(sample), model_writer=model, model_type="unigram", vocab_size=size, num_threads=1,
+            sentence_iterator=iter(parts), model_writer=model, model_type="unigram", vocab_size=size, num_threads=1,
             pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, pad_piece="[PAD]", unk_piece="[UNK]",
             control_symbols=["[CLS]", "[SEP]", "[MASK]"], max_sentence_length=65536, minloglevel=2, **changed,
         )  # fmt: skip

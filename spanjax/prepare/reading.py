@@ -125,8 +125,8 @@ def sharer(rows: Rows, reading: Reading) -> HostShare:
 
 
 def reading_problems(reading: Reading) -> list[str]:
-    """What is wrong with epoch, step and seed."""
-    numbers = {"epoch": reading.epoch, "step": reading.step, "seed": reading.seed}
+    """What is wrong with epoch and step."""
+    numbers = {"epoch": reading.epoch, "step": reading.step}
     return [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
 
 

@@ -42,7 +42,7 @@ STYLES = {
     "offset": "dim",
     "mark": "dim",
 }
-_TAGGED = ("underline", "italic", "underline2")  # by layer of tags
+_TAGGED = ("underline", "italic", "underline2")  # by the layer of tags, of those that are shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +153,9 @@ def legend(view: View) -> rich.text.Text:
     text.append("the original pieces", STYLES["kept"]).append("», ").append("₀ ₁ ₂", STYLES["offset"])
     text.append(" offsets, ").append("|left|", STYLES["left"]).append(", ").append("|right|", STYLES["right"])
     text.append(" or ").append("|both|", STYLES["both"]).append(" boundaries")
-    for layer in view.layers:
-        (begin, end), name = TAG_MARKS[layer], view.rows.manifest.tags[layer]
-        text.append(f", {begin}").append(name, _TAGGED[layer]).append(end)
+    for place, layer in enumerate(view.layers):
+        (begin, end), name = TAG_MARKS[place], view.rows.manifest.tags[layer]
+        text.append(f", {begin}").append(name, _TAGGED[place]).append(end)
     return text
 
 
@@ -182,8 +182,8 @@ def show(options: Show) -> None:
             console.print()
             console.print(rich.text.Text(heading, "bold"), soft_wrap=not terminal)
             for name, text in segments:
-                line = rich.text.Text(f"{name}  " * bool(name), "bold").append(text)
-                console.print(line, soft_wrap=not terminal)
+                begin = rich.text.Text().append(f"{name}  " * bool(name), "bold")
+                console.print(begin.append_text(text), soft_wrap=not terminal)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 Read token by token from the rows, with no code of the masking but the settings of the policies.
 """
 
-import dataclasses
 import functools
 import math
 import types
@@ -13,10 +12,10 @@ import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.batch import FeedSpec, RowKeys, build_batch
 from spanjax.data.block import SENTENCE_START, tag_flags
 from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
-from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
+from spanjax.data.pairing import Examples, FullSentences, NextSentence, SentenceOrder, Single
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.data.rows import RowBatch, slots_needed
 from spanjax.data.share import HostShare
@@ -113,10 +112,10 @@ SPECS = st.builds(
 )
 
 
-def made(rows: WrittenRows, spec: FeedSpec, step: int) -> tuple[HostShare, Examples, RowKeys, Batch]:
+def made(rows: WrittenRows, spec: FeedSpec, step: int) -> tuple[HostShare, Examples, RowKeys, dict[str, Any]]:
     share = HostShare(rows, spec)  # pyright: ignore[reportArgumentType]
     found, keys = share.read(step)
-    return share, found, keys, build_batch(found, keys, spec, share.facts)
+    return share, found, keys, dict(build_batch(found, keys, spec, share.facts))
 
 
 def parts_of(rows: Examples, row: int) -> list[list[int]]:
@@ -130,7 +129,7 @@ def parts_of(rows: Examples, row: int) -> list[list[int]]:
     return parts
 
 
-def masked_of(batch: Batch, row: int) -> list[int]:
+def masked_of(batch: dict[str, Any], row: int) -> list[int]:
     """The positions of the used slots of a row, which come first and rise."""
     used = batch["slot_weight_BK"][row] == 1
     count = int(used.sum())
