@@ -30,6 +30,11 @@ TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
 TENSORFLOW_FILES = frozenset(
     f"spanjax.data.{name}" for name in ("seqio_vocab", "masking_tf", "sampling_tf", "hashing_tf", "feed")
 )
+OWNERS = {
+    "orbax": "spanjax.training.checkpoint",
+    "apache_beam": "spanjax.data.beam_runner",
+    "spacy": "spanjax.data.annotate",
+}
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -153,13 +158,13 @@ def check_no_jax(tree: Tree) -> list[str]:
 
 
 def check_libraries(tree: Tree) -> list[str]:
-    """TensorFlow stays in the files of the seqio feed, Orbax in the checkpoints."""
+    """TensorFlow stays in the files of the seqio feed, Orbax in the checkpoints, Beam and spaCy in their runners."""
     problems = []
     for name, module in tree.items():
         for found in module.imports:
             if found.library in TENSORFLOW and name not in TENSORFLOW_FILES:
                 problems.append(f"{name}:{found.line} imports {found.name}")
-            if found.library == "orbax" and name != "spanjax.training.checkpoint":
+            if found.library in OWNERS and name != OWNERS[found.library]:
                 problems.append(f"{name}:{found.line} imports {found.name}")
     return problems
 
@@ -250,6 +255,7 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_no_jax, "data.rows imports flax", {"data/rows.py": "from spanjax import mean", "mean.py": "import flax"}),
     (check_libraries, "imports tensorflow", {"run.py": "def f():\n    import tensorflow as tf"}),
     (check_libraries, "imports orbax", {"training/loop.py": "import orbax.checkpoint"}),
+    (check_libraries, "imports spacy", {"data/rows.py": "def f():\n    import spacy"}),
     (check_lazy_tensorflow, "spanjax.predict", {"predict.py": "from spanjax.data import feed", **FEED}),
     (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed", **FEED}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "from jax.sharding import PartitionSpec as P"}),

@@ -73,9 +73,9 @@ def test_pieces_are_named_for_reading() -> None:
     pieces = vocabularies()["sentencepiece"]
     assert piece_name(pieces.pieces.index("<0xE5>"), pieces) == "<0xE5>"
     assert piece_name(8, WORDS) == "##ball"
-    vocabulary = ByteBpeVocabulary(train_byte_bpe(["naïve café 旧钟"] * 9, 268))
+    vocabulary = ByteBpeVocabulary(train_byte_bpe(["é"] * 9, 263))
     named = {vocabulary.pieces[number]: piece_name(number, vocabulary) for number in range(vocabulary.size)}
-    assert named["Ã¯"] == "ï" and named["Ã"] == "\ufffd" and named["<mask>"] == "<mask>" and named["c"] == "c"
+    assert named["ĠÃ©"] == "Ġé" and named["Ã"] == "\ufffd" and named["<mask>"] == "<mask>" and named["c"] == "c"
 
 
 def test_spans_have_offsets_and_boundaries() -> None:

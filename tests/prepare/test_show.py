@@ -1,5 +1,6 @@
 """prepare show: what is printed is what training sees, to the word; colours, pairs, tags; what is refused."""
 
+import itertools
 import pathlib
 import re
 import subprocess
@@ -16,6 +17,7 @@ from spanjax.data.pairing import NextSentence, Pairing, SentenceOrder, Single
 from spanjax.data.replacement import Boundaries
 from spanjax.data.rows import Rows, open_rows
 from spanjax.data.spelling import original_tokens
+from spanjax.data.vocab import SPECIAL_PIECES
 from spanjax.prepare import main as prepare
 from spanjax.prepare.reading import MASKINGS, PAIRINGS
 
@@ -75,7 +77,8 @@ def check_block(line: str, rows: Rows, batch: Batch, row: int, places: np.ndarra
         bounded = batch["slot_boundary_weight_BK"][row, of] > 0
         expected = [int(each) if has else None for each, has in zip(batch["slot_offset_BK"][row, of], bounded, strict=True)]
         assert offsets == expected
-    sides = {int(batch[name][row, slot]) for name in ("slot_left_BK", "slot_right_BK") for slot in slots}
+    bounded = np.flatnonzero(batch["slot_boundary_weight_BK"][row])
+    sides = {int(batch[name][row, slot]) for name in ("slot_left_BK", "slot_right_BK") for slot in bounded}
     assert len(found.boundaries) == len({side for side in sides if side in places})
 
 
@@ -118,9 +121,10 @@ def test_pairs_are_shown_as_two_segments_with_their_label(
 
 
 def test_foreign_segments_of_one_sentence_blocks_are_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text.txt").write_text("\n\n".join(f"the number {number} is a number" for number in range(1000, 1300)))
-    line = ["--input", str(tmp_path / "text.txt"), "--train-vocab", "100", "--length", "32", "--workers", "1"]
-    assert prepare([*line, "--output", str(tmp_path / "rows")]) == 0
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, *"abcdefgh"]))
+    (tmp_path / "text.txt").write_text("\n\n".join(" ".join(each) for each in itertools.permutations("abcdefgh", 4)))
+    line = ["--input", tmp_path / "text.txt", "--vocab", tmp_path / "vocab.txt", "--length", 32, "--workers", 1]
+    assert prepare([*map(str, line), "--output", str(tmp_path / "rows")]) == 0
     headings = [heading for heading, _ in shown(capsys, tmp_path / "rows", "--pairing", "sentence-order")]
     assert headings and all(heading.endswith("sop label 1: B is from elsewhere") for heading in headings)
 
@@ -159,9 +163,8 @@ def test_seed_epoch_and_settings_change_the_masks(rows_folder: pathlib.Path, cap
         changed = shown(capsys, *line, *more)
         assert changed != plain and parsed(changed[0][1][0]).text == parsed(plain[0][1][0]).text
     schedule = ["--masking.schedule", 0, 0.05, 100, 0.5]
-    assert " masked (5" not in shown(capsys, *line, *schedule, "--step", 100)[0][0]
-    few, many = (shown(capsys, *line, *schedule, "--step", step)[0][1][0] for step in (0, 100))
-    assert 4 * many.count("[MASK]") > 3 * 4 * few.count("[MASK]")
+    few, some, many = (shown(capsys, *line, *schedule, "--step", step)[0][0] for step in (0, 50, 100))
+    assert " masked (5." in few and " masked (2" in some and " masked (50." in many
 
 
 def test_masking_of_a_config(rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
