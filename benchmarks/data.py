@@ -21,19 +21,20 @@ LARGE = 10_000_000
 STEP = 1_000_000
 
 
-def made_rows(folder: pathlib.Path, count: int, cased: int = 29_000) -> None:
-    """Rows of one full block each, 18% of the tokens continue a word, Zipf's frequencies."""
+def made_rows(folder: pathlib.Path, count: int, size: int = 29_000) -> None:
+    """Rows of one full block each of tokens with Zipf's frequencies, 18% of which continue a word."""
     from spanjax.data.block import Block
     from spanjax.data.shards import write_rows
     from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
 
-    random = np.random.default_rng(0)
-    pieces = [f"##p{n}" if n % 11 < 2 else f"w{n}" for n in range(cased - len(SPECIAL_PIECES))]
+    random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2
+    pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
     vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *pieces])
-    ranks = np.minimum(random.zipf(1.2, (count, LENGTH - 2)), cased) % (cased - 5) + 5
-    ids = ranks.astype(np.int32)
+    shape = (count, LENGTH - 2)
+    ids = len(SPECIAL_PIECES) + (random.zipf(1.2, shape) - 1) % half + half * (random.random(shape) < 0.18)
     flags = np.zeros(LENGTH - 2, np.uint8)
-    write_rows(folder, ([Block(row, flags, number)] for number, row in enumerate(ids)), vocabulary, LENGTH)
+    blocks = ([Block(row, flags, number)] for number, row in enumerate(ids.astype(np.int32)))
+    write_rows(folder, blocks, vocabulary, LENGTH)
 
 
 def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:

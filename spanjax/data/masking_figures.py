@@ -8,6 +8,7 @@ Shapes: B rows, L positions; X masked tokens, W words, M blocks, P proposals of 
 
 import collections
 import dataclasses
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,7 +87,7 @@ class MaskingFigures:
         return self.span_tokens if self.every_token else self.span_words
 
 
-def span_mean(counts: tuple[float, ...] | tuple[int, ...]) -> float:
+def span_mean(counts: Sequence[float]) -> float:
     """The mean of a histogram whose places are the values."""
     values = np.asarray(counts, np.float64)
     return float(values @ np.arange(len(values)) / max(values.sum(), 1e-300))

@@ -16,8 +16,8 @@ from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSp
 from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
 from spanjax.data.replacement import Boundaries
 from spanjax.data.rows import Rows, open_rows
-from spanjax.data.share import HostShare
 from spanjax.data.shards import MANIFEST
+from spanjax.data.share import HostShare
 
 MASKINGS: dict[str, tuple[MaskingPolicy, Boundaries]] = {
     "geometric": (GeometricSpans(), Boundaries()),
@@ -163,7 +163,7 @@ def run_command(
     """Parses the options (a dataclass with `rows` and `reading`), does the work and returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        default = options(rows=tyro.MISSING, reading=chosen_reading(words))
+        default: Any = options(rows=tyro.MISSING, reading=chosen_reading(words))
         program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
         parsed: Any = tyro.cli(
             options, default=default, args=words, prog=program, description=description, config=marks

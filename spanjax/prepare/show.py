@@ -49,7 +49,7 @@ _TAGGED = ("underline", "italic", "underline2")  # by the layer of tags, of thos
 class Show:
     """Prints a few rows in words."""
 
-    rows: tyro.conf.Positional[str]
+    rows: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROWS")]
     """Folder that `prepare` wrote, of which train/ is taken, or its train/ or validation/."""
     reading: Annotated[Reading, tyro.conf.arg(name="")]
     count: int = 3

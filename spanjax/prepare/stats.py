@@ -15,7 +15,16 @@ import tyro
 
 from spanjax.data.masking_figures import MaskingCounts, MaskingFigures
 from spanjax.data.pair_figures import PairCounts, PairFigures, foreign_pairs
-from spanjax.data.row_figures import Lengths, Totals, block_lengths, document_lengths, doublings, eighths, parts, some_of
+from spanjax.data.row_figures import (
+    Lengths,
+    Totals,
+    block_lengths,
+    document_lengths,
+    doublings,
+    eighths,
+    parts,
+    some_of,
+)
 from spanjax.data.rows import Rows, open_rows
 from spanjax.data.share import HostShare
 from spanjax.prepare.reading import (
@@ -36,7 +45,7 @@ from spanjax.prepare.stats_tables import print_figures
 class Stats:
     """Tells what rows are like and what masking makes of them."""
 
-    rows: tyro.conf.Positional[str]
+    rows: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROWS")]
     """Folder that `prepare` wrote, or its train/ or validation/. Of a folder with both, train/ is measured."""
     reading: Annotated[Reading, tyro.conf.arg(name="")]
     sample: Annotated[int, tyro.conf.arg(name="rows")] = 2000
@@ -81,7 +90,9 @@ def _settings(reading: Reading) -> dict[str, Any]:
     return described | {name: getattr(reading, name) for name in ("seed", "epoch", "step")}
 
 
-def measure(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> tuple[MaskingFigures, PairFigures | None]:
+def measure(
+    rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray
+) -> tuple[MaskingFigures, PairFigures | None]:
     """Masks these rows as in training and measures what came out."""
     masking = MaskingCounts(share.spec, share.facts.specials, rows.manifest.tags)
     pairs = PairCounts(reading.pairing.label)

@@ -43,7 +43,7 @@ def histogram(first: str, names: Sequence[str], columns: Mapping[str, Sequence[f
         for number, shares in enumerate(columns.values()):
             share = shares[place]
             cell = rich.text.Text(bar(share / top, width), _COLOURS[number % len(_COLOURS)])
-            cells.append(cell.append(f" {100 * share:.{1 if share >= 0.001 else 3}f} %" if share else "", "default"))
+            cells.append(cell.append(f" {100 * share:.{1 if share >= 0.001 else 2}f} %" if share else "", "default"))
         table.add_row(name, *cells)
     return table
 
@@ -197,7 +197,9 @@ def print_figures(console: rich.console.Console, figures: "Figures") -> None:
         console.print()
     names, columns = span_columns(masking)
     unit = "tokens" if masking.every_token else "words"
-    section(f"{settings['masking']['class']}, {settings['pairing']['class']}, {masking.rows:,} rows of {figures.measured}")
+    section(
+        f"{settings['masking']['class']}, {settings['pairing']['class']}, {masking.rows:,} rows of {figures.measured}"
+    )
     pairs = pair_facts(figures.pairs) if figures.pairs else {}
     console.print(facts(masking_facts(masking, settings["boundaries"]["max_offset"]) | pairs))
     section(f"span lengths in {unit}")
@@ -205,6 +207,10 @@ def print_figures(console: rich.console.Console, figures: "Figures") -> None:
     console.print(
         "\nA measured span is a run of masked tokens: proposals that touch or overlap are one longer span, and the last of a"
         "\nblock is cut by the budget. What is proposed is "
-        + ("drawn from the tags of these rows." if masking.proposed_drawn else "the distribution that the policy draws from."),
+        + (
+            "drawn from the tags of these rows."
+            if masking.proposed_drawn
+            else "the distribution that the policy draws from."
+        ),
         soft_wrap=True,
     )

@@ -133,7 +133,9 @@ def test_isolates_hold_a_span_together_and_change_nothing_else() -> None:
 def test_part_of_a_character_is_told() -> None:
     vocabulary = ByteBpeVocabulary(train_byte_bpe(["plain text"] * 9, 262))
     ids, specials = vocabulary.encode(["🙂"])[0].tolist(), vocabulary.specials
-    slots = {f"slot_{name}": np.zeros((1, 1), int) for name in ("left_BK", "right_BK", "offset_BK", "boundary_weight_BK")}
+    slots = {
+        f"slot_{name}": np.zeros((1, 1), int) for name in ("left_BK", "right_BK", "offset_BK", "boundary_weight_BK")
+    }
     found = batch(
         tokens_BL=np.array([[specials.cls, *ids[:-1], specials.mask, specials.sep]], np.int32),
         segments_BL=np.ones((1, len(ids) + 2), np.int32),
@@ -148,7 +150,9 @@ def test_part_of_a_character_is_told() -> None:
 
 def test_text_without_blanks_stays_without() -> None:
     letters = WordPieceVocabulary([*PIECES[:5], "旧", "##钟", "##。"])
-    found = batch(tokens_BL=np.array([[2, 5, 4, 7, 3, 0, 0, 0, 0, 0]], np.int32), segments_BL=np.array([[1] * 5 + [0] * 5]))
+    found = batch(
+        tokens_BL=np.array([[2, 5, 4, 7, 3, 0, 0, 0, 0, 0]], np.int32), segments_BL=np.array([[1] * 5 + [0] * 5])
+    )
     found |= {"slot_position_BK": np.array([[2]]), "slot_target_BK": np.array([[6]]), "slot_weight_BK": np.ones((1, 1))}
     found |= {"slot_left_BK": np.array([[1]]), "slot_right_BK": np.array([[3]]), "slot_offset_BK": np.array([[0]])}
     found["slot_boundary_weight_BK"] = np.ones((1, 1))

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.batch import Batch, FeedSpec
-from spanjax.data.masking import GeometricSpans, MaskingPolicy, TaggedSpans, Tokens
+from spanjax.data.masking import TaggedSpans
 from spanjax.data.numpy_feed import numpy_feed
-from spanjax.data.pairing import NextSentence, Pairing, SentenceOrder, Single
-from spanjax.data.replacement import Boundaries
 from spanjax.data.rows import Rows, open_rows
 from spanjax.data.spelling import original_tokens
 from spanjax.data.vocab import SPECIAL_PIECES
@@ -53,10 +51,15 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: Any) -> list[tuple[str
     return [(lines[0], lines[1:]) for lines in (block.split("\n") for block in blocks)]
 
 
-def feed(rows: Rows, masking: MaskingPolicy, pairing: Pairing = Single(), count: int = 4) -> Batch:
+def feed(rows: Rows, spec: FeedSpec) -> Batch:
     """The first rows as held-out evaluation reads them: stored order, epoch 0."""
-    spec = FeedSpec(seed=0, batch_size=count, masking=masking, pairing=pairing)
     return next(iter(numpy_feed(rows, spec, held_out=True)))
+
+
+def blocks_of(batch: Batch) -> list[tuple[int, int]]:
+    """Row and number of every block."""
+    most = np.asarray(batch["segments_BL"]).max(axis=1)
+    return [(row, segment) for row, blocks in enumerate(most) for segment in range(1, blocks + 1)]
 
 
 def check_block(line: str, rows: Rows, batch: Batch, row: int, places: np.ndarray) -> None:
@@ -75,7 +78,9 @@ def check_block(line: str, rows: Rows, batch: Batch, row: int, places: np.ndarra
         assert words == vocabulary.decode(original[position[of]])
         assert pieces == [vocabulary.pieces[number] for number in seen[position[of]]]
         bounded = batch["slot_boundary_weight_BK"][row, of] > 0
-        expected = [int(each) if has else None for each, has in zip(batch["slot_offset_BK"][row, of], bounded, strict=True)]
+        expected = [
+            int(each) if has else None for each, has in zip(batch["slot_offset_BK"][row, of], bounded, strict=True)
+        ]
         assert offsets == expected
     bounded = np.flatnonzero(batch["slot_boundary_weight_BK"][row])
     sides = {int(batch[name][row, slot]) for name in ("slot_left_BK", "slot_right_BK") for slot in bounded}
@@ -87,12 +92,9 @@ def test_shown_words_are_those_of_the_batch(
     name: str, rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = open_rows(rows_folder / "train")
-    spec = FeedSpec(0, 4, MASKINGS[name][0], MASKINGS[name][1])
-    batch = next(iter(numpy_feed(rows, spec, held_out=True)))
+    batch = feed(rows, FeedSpec(0, 4, *MASKINGS[name]))
     blocks = shown(capsys, rows_folder, "--count", 4, "--masking", name)
-    expected = [(row, segment) for row in range(4) for segment in range(1, batch["segments_BL"][row].max() + 1)]
-    assert len(blocks) == len(expected) > 0
-    for (heading, lines), (row, segment) in zip(blocks, expected, strict=True):
+    for (heading, lines), (row, segment) in zip(blocks, blocks_of(batch), strict=True):
         assert heading.startswith(f"row {row}, block {segment} of ") and len(lines) == 1
         places = np.flatnonzero(batch["segments_BL"][row] == segment)
         check_block(lines[0], rows, batch, row, places)
@@ -106,21 +108,25 @@ def test_pairs_are_shown_as_two_segments_with_their_label(
     name: str, rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = open_rows(rows_folder / "train")
-    batch = feed(rows, GeometricSpans(), PAIRINGS[name], count=12)
+    batch = feed(rows, FeedSpec(0, 12, pairing=PAIRINGS[name]))
     blocks, labels = shown(capsys, rows_folder, "--count", 12, "--pairing", name), set()
-    expected = [(row, segment) for row in range(12) for segment in range(1, batch["segments_BL"][row].max() + 1)]
-    for (heading, lines), (row, segment) in zip(blocks, expected, strict=True):
+    for (heading, lines), (row, segment) in zip(blocks, blocks_of(batch), strict=True):
         label = int(batch["pair_label_BP"][row, segment - 1])
         labels.add(heading.partition("; ")[2])
         assert [line[:3] for line in lines] == ["A  ", "B  "] and f"label {label}: " in heading
         for second, line in enumerate(lines):
             here = (batch["segments_BL"][row] == segment) & (batch["types_BL"][row] == second)
             check_block(line[3:], rows, batch, row, np.flatnonzero(here))
-    told = {"next-sentence": "nsp label 1: B is from elsewhere", "sentence-order": "sop label 1: the segments are swapped"}
+    told = {
+        "next-sentence": "nsp label 1: B is from elsewhere",
+        "sentence-order": "sop label 1: the segments are swapped",
+    }
     assert labels == {told[name], f"{told[name][:3]} label 0: B follows A"}
 
 
-def test_foreign_segments_of_one_sentence_blocks_are_told(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_segments_of_one_sentence_blocks_are_told(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_PIECES, *"abcdefgh"]))
     (tmp_path / "text.txt").write_text("\n\n".join(" ".join(each) for each in itertools.permutations("abcdefgh", 4)))
     line = ["--input", tmp_path / "text.txt", "--vocab", tmp_path / "vocab.txt", "--length", 32, "--workers", 1]
@@ -143,19 +149,20 @@ def test_tags_are_bracketed(tagged_rows_folder: pathlib.Path, capsys: pytest.Cap
     rows = open_rows(tagged_rows_folder / "train")
     both = shown(capsys, tagged_rows_folder, "--count", 4)
     one = shown(capsys, tagged_rows_folder, "--count", 4, "--masking", "tagged", "--masking.tag", "noun_phrases")
-    batch = feed(rows, TaggedSpans(tag="noun_phrases"))
+    batch = feed(rows, FeedSpec(0, 4, TaggedSpans(tag="noun_phrases")))
     lines = [line for _, lines in one for line in lines]
-    for line, (row, segment) in zip(
-        lines, ((row, s) for row in range(4) for s in range(1, batch["segments_BL"][row].max() + 1)), strict=True
-    ):
-        check_block(line.replace("⟨", "").replace("⟩", ""), rows, batch, row, np.flatnonzero(batch["segments_BL"][row] == segment))
+    for line, (row, segment) in zip(lines, blocks_of(batch), strict=True):
+        places = np.flatnonzero(batch["segments_BL"][row] == segment)
+        check_block(re.sub("[⟨⟩]", "", line), rows, batch, row, places)
     phrases = [re.sub(r"[|«]| → .*?»", "", each) for line in lines for each in re.findall("⟨(.*?)⟩", line)]
     assert phrases and all(phrase.startswith("the ") for phrase in phrases), phrases
     text = "".join(line for _, lines in both for line in lines)
     assert "⟨" in text and "⟦the " in text and text.count("⟨") == text.count("⟩") and text.count("⟦") == text.count("⟧")
 
 
-def test_seed_epoch_and_settings_change_the_masks(rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_epoch_and_settings_change_the_masks(
+    rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = [rows_folder / "validation", "--count", 1]
     plain = shown(capsys, *line)
     assert shown(capsys, rows_folder / "validation", "--count", 1) == plain
@@ -173,7 +180,17 @@ def test_masking_of_a_config(rows_folder: pathlib.Path, capsys: pytest.CaptureFi
     assert shown(capsys, rows_folder, *config) == released
     changed = shown(capsys, rows_folder, *config, "--masking.rate", 0.4)
     assert changed == shown(capsys, rows_folder, "--masking", "as-released", "--masking.rate", 0.4) != released
-    assert shown(capsys, rows_folder, *config, "--masking", "tokens") == shown(capsys, rows_folder, "--masking", "tokens")
+    assert shown(capsys, rows_folder, *config, "--masking", "tokens") == shown(
+        capsys, rows_folder, "--masking", "tokens"
+    )
+
+
+def test_released_code_has_no_special_token_as_a_boundary(
+    rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, some in (("geometric", True), ("as-released", False)):
+        blocks = shown(capsys, rows_folder, "--count", 60, "--masking", name)
+        assert any("|[CLS]|" in line or "|[SEP]|" in line for _, lines in blocks for line in lines) == some
 
 
 def test_colours_change_no_word(rows_folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
