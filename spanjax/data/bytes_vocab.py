@@ -14,6 +14,7 @@ import numpy as np
 import tokenizers
 
 from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.scripts import bytes_begin_unspaced
 from spanjax.data.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
 
 _BLANKS = " \t\n\v\f\r"
@@ -78,7 +79,8 @@ class ByteBpeVocabulary(Vocabulary):
             raise ValueError(f"{name}: not usable:\n" + "\n".join(f"  - {each}" for each in problems))
 
     def _begins_word(self, piece: str) -> bool:
-        return _bytes_of().get(piece[:1], ord("x")) in _BLANKS.encode()
+        content = bytes(_bytes_of().get(letter, ord("x")) for letter in piece)
+        return content[:1].decode("latin-1") in tuple(_BLANKS) or bytes_begin_unspaced(content)
 
     def _prefixed(self, texts: Sequence[str]) -> list[str]:
         return [text if text[:1] in _BLANKS else " " + text for text in texts]  # "" is in _BLANKS

@@ -1,6 +1,7 @@
 """SentencePiece models (Kudo and Richardson, 2018), unigram or BPE, read from their .model files."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import final
 
@@ -9,6 +10,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
 from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.scripts import begins_unspaced, bytes_begin_unspaced
 
 SENTENCEPIECE_FILE = "sentencepiece.model"
 WORD_MARK = "\u2581"  # how SentencePiece writes the space before a word
@@ -45,7 +47,9 @@ class SentencePieceVocabulary(Vocabulary):
         self.specials = Specials(*(found[piece] for piece in SPECIAL_PIECES))
 
     def _begins_word(self, piece: str) -> bool:
-        return piece.startswith(WORD_MARK)
+        if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # a byte of a character that has no piece
+            return bytes_begin_unspaced(bytes([int(piece[3:5], 16)]))
+        return piece.startswith(WORD_MARK) or begins_unspaced(piece)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`."""

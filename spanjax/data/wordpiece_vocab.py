@@ -10,6 +10,7 @@ import numpy as np
 import tokenizers
 
 from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+from spanjax.data.scripts import begins_unspaced
 
 WORDPIECE_FILE = "vocab.txt"
 MAX_WORD_CHARACTERS = 100  # a longer word is unknown, as in BERT
@@ -37,7 +38,7 @@ class WordPieceVocabulary(Vocabulary):
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
 
     def _begins_word(self, piece: str) -> bool:
-        return not piece.startswith("##")
+        return not piece.startswith("##") or begins_unspaced(piece[2:])
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """See `Vocabulary.encode`. Blanks separate parts that are encoded on their own: each distinct one only once."""
