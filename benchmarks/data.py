@@ -83,7 +83,7 @@ def masking_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
     fetched, rate_B = rows.fetch(index_B), np.full(PER_ROW, policy.rate)
     text = TextRows(fetched.tokens_BL, fetched.segments_BL, fetched.word_starts_BL, None)
     key_B = row_keys(0, Purpose.MASK, 0, index_B)
-    batch = TextRows(*(array[:BATCH] for array in text[:3]), None)
+    batch = TextRows(text.tokens_BL[:BATCH], text.segments_BL[:BATCH], text.word_starts_BL[:BATCH], None)
 
     @tf.autograph.experimental.do_not_convert
     def masked(step: Any, tokens_BL: Any, segments_BL: Any, starts_BL: Any) -> Any:

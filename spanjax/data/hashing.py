@@ -62,7 +62,7 @@ def fold(key: npt.ArrayLike, value: npt.ArrayLike) -> Unsigned:
 
 def uniform(bits: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """The top 53 bits as a number in [0, 1): uniform(2**63) = 0.5."""
-    return (np.asarray(bits, dtype=np.uint64) >> np.uint64(11)) * UNIT
+    return np.multiply(np.asarray(bits, dtype=np.uint64) >> np.uint64(11), UNIT, dtype=np.float64)
 
 
 def row_keys(seed: int, purpose: Purpose, epoch_B: npt.ArrayLike, index_B: npt.ArrayLike) -> Unsigned:

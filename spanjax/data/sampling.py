@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from spanjax.data.words import Integers, Text
+from spanjax.data.words import Integers, Small, Text
 
 Propose = Callable[[Integers, Integers], tuple[Integers, Integers]]
 """(block_P, round_P) -> (first word as an index into W, number of words that stay inside the block), both [P]."""
@@ -47,7 +47,7 @@ def draw_spans(
 
 def _many_rounds(
     text: Text, budget_M: Integers, rounds_M: Integers, propose: Propose, whole_words: bool
-) -> tuple[Integers, Integers]:
+) -> tuple[Small, Integers]:
     """Rounds 0 ... rounds_M - 1, up to the one in which the budget is reached: (free pieces [W], what is left [M]).
 
     Sets `rounds_M`, in place, to the rounds that are done.
@@ -96,8 +96,8 @@ def _deciders(words: int, proposal_E: Integers, word_E: Integers, first_P: Integ
 
 
 def _one_round(
-    free_W: Integers,
-    whole_A: Integers,
+    free_W: Small,
+    whole_A: Small,
     words_A: Integers,
     first_A: Integers,
     left_A: Integers,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int32]
 
 
 class SpecialIds(Protocol):
@@ -38,7 +39,7 @@ class Text(NamedTuple):
     """The words and blocks of a batch."""
 
     first_W: Integers  # place of a word's first piece
-    pieces_W: npt.NDArray[np.int32]
+    pieces_W: Small
     first_M: Integers  # place of a block's first token
     tokens_M: Integers
     first_word_M: Integers  # index into W

@@ -20,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the first word names, `rows` where there is none; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(__doc__ + "\n" + "\n".join(f"  {name:13s}{what}" for name, what in COMMANDS.items()))
+        print((__doc__ or "") + "\n" + "\n".join(f"  {name:13s}{what}" for name, what in COMMANDS.items()))
         return 0 if words else 2
     command = words.pop(0) if not words[0].startswith("-") else "rows"
     if command not in COMMANDS:

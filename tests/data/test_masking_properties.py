@@ -237,7 +237,7 @@ def test_a_row_is_the_same_in_any_batch(
 
 
 @FIXED(max_examples=1_000)
-@example(rows=[[100]], rate=0.55, cuts=[0])
+@example(rows=[[100]], rate=0.56, cuts=[0])  # 0.56 * 100 is 56.00000000000001
 @example(rows=[[3, 3, 3]], rate=1 / 3, cuts=[1])
 @example(rows=[[7] * 20], rate=1 / 7, cuts=[3])
 @given(

@@ -104,18 +104,18 @@ def test_batches_are_named_by_their_step() -> None:
     assert far[2].min() > 10**9
 
 
-def test_seeds_cycles_and_folders_have_orders_of_their_own() -> None:
-    sizes, weights = (2**14, 2**14), (1.0, 1.0)  # a cycle is two epochs of both
-    one, other, later = (
-        places(seed, range(step, step + 1), CYCLE, sizes, weights) for seed, step in ((0, 0), (1, 0), (0, 1))
-    )
-    for two in (other, later):
-        assert 0.45 < (one[0] == two[0]).mean() < 0.55, "other places"
-        assert (one[1] == two[1]).mean() < 0.01, "other rows"
-    first_turns = [[one[1][(one[0] == folder) & (one[2] == epoch)] for epoch in (0, 1)] for folder in (0, 1)]
-    assert all(len(rows) == 2**14 for each in first_turns for rows in each)
-    for left, right in ((first_turns[0][0], first_turns[0][1]), (first_turns[0][0], first_turns[1][0])):
-        assert (left == right).mean() < 0.01
+def test_seeds_cycles_folders_and_epochs_have_orders_of_their_own() -> None:
+    """Two folders of 65,536 rows with half a cycle each: every cycle has half of an epoch, and which half is drawn anew."""
+    sizes, weights = (CYCLE, CYCLE), (1.0, 1.0)
+    seeds_and_cycles = ((0, 0), (0, 1), (0, 2), (1, 0))
+    found = [places(seed, range(cycle, cycle + 1), CYCLE, sizes, weights) for seed, cycle in seeds_and_cycles]
+    for other in found[1:]:
+        assert abs((found[0][0] == other[0]).mean() - 0.5) < 5 * 0.5 / math.sqrt(CYCLE), "the folders of the places"
+    rows = [{*row[folder == number].tolist()} for folder, row, _ in found for number in (0, 1)]
+    assert rows[2] == {*range(CYCLE)} - rows[0] and rows[3] == {*range(CYCLE)} - rows[1], "the rest of the epoch"
+    for name, other in (("the other folder", 1), ("the next epoch", 4), ("the other seed", 6)):
+        shared = len(rows[0] & rows[other])
+        assert abs(shared - CYCLE / 4) < 5 * math.sqrt(CYCLE) / 4, f"{name} has {shared} of the {CYCLE // 2} rows"
 
 
 def test_the_feed_reads_these_rows(parts: list[Rows]) -> None:
