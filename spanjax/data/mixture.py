@@ -27,8 +27,11 @@ def shares(weights: Sequence[float]) -> Integers:
     exact_F = np.asarray(weights, np.float64) / np.sum(weights) * CYCLE
     share_F = np.maximum(1, np.floor(exact_F)).astype(np.int64)
     while (missing := CYCLE - int(share_F.sum())) != 0:
-        order = np.argsort(share_F - exact_F, kind="stable")
-        share_F[order[0] if missing > 0 else order[-1]] += np.sign(missing)
+        over_F = share_F - exact_F
+        if missing > 0:
+            share_F[np.argmin(over_F)] += 1
+        else:
+            share_F[np.argmax(np.where(share_F > 1, over_F, -np.inf))] -= 1
     return share_F
 
 
@@ -125,6 +128,8 @@ class MixedRows:
     def fetch(self, index_B: np.ndarray) -> RowBatch:
         """See `Rows.fetch`."""
         index_B = np.asarray(index_B, np.int64)
+        if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
+            raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
         part_B = np.searchsorted(self._first, index_B, side="right") - 1
         places = [np.flatnonzero(part_B == number) for number in range(len(self.parts))]
         fetched = [

@@ -92,7 +92,7 @@ def test_words_begin_with_a_blank_and_take_their_punctuation() -> None:
         if vocabulary.word_starts[number]:
             words.append("")
         words[-1] += vocabulary.pieces[number]
-    assert words == ["ĠZq,", "Ġthe", "ĉxy", "Ġ", "Ġ(æĿ±)"]
+    assert words == ["ĠZq,", "Ġthe", "ĉxy", "Ġ", "Ġ(", "æĿ±)"], "Chinese has no blanks: a piece is a word"
     assert vocabulary.word_starts[list(vocabulary.specials)].all()
 
 
