@@ -8,6 +8,7 @@ Shapes: B places, F folders, N rows of a folder, V ids, M blocks.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -35,17 +36,29 @@ def shares(weights: Sequence[float]) -> Integers:
     return share_F
 
 
+@functools.lru_cache(maxsize=4)
+def _dealt(seed: int, cycle: int, share: tuple[int, ...]) -> tuple[Integers, Integers]:
+    """For every place of a cycle its folder, and how many places of the cycle the folder had before it."""
+    key = fold(fold(fold(seed, int(Purpose.MIXTURE)), 0), np.full(CYCLE, cycle))
+    drawn = permuted(np.arange(CYCLE, dtype=np.int64), CYCLE, key)
+    folder = np.searchsorted(np.cumsum(share), drawn, side="right")
+    turn = np.empty(CYCLE, np.int64)
+    turn[np.argsort(folder, kind="stable")] = np.concatenate([np.arange(count) for count in share])
+    return folder, turn
+
+
 def mixed_rows(
     seed: int, step: int, batch_size: int, sizes: Sequence[int], share_F: Integers
 ) -> tuple[Integers, Integers]:
     """Row indices, counted through all folders, and epochs of their folders, of global batch `step`: ([B], [B])."""
-    key = fold(fold(seed, int(Purpose.MIXTURE)), 0)
     place_B = np.int64(step) * batch_size + np.arange(batch_size, dtype=np.int64)
     cycle_B = place_B // CYCLE
-    drawn_B = permuted(place_B % CYCLE, CYCLE, fold(key, cycle_B))
-    end_F = np.cumsum(share_F)
-    folder_B = np.searchsorted(end_F, drawn_B, side="right")
-    turn_B = cycle_B * share_F[folder_B] + drawn_B - (end_F - share_F)[folder_B]
+    folder_B, turn_B = np.empty_like(place_B), np.empty_like(place_B)
+    for cycle in np.unique(cycle_B).tolist():
+        here = cycle_B == cycle
+        folder, turn = _dealt(seed, cycle, tuple(share_F.tolist()))
+        folder_B[here], turn_B[here] = folder[place_B[here] % CYCLE], turn[place_B[here] % CYCLE]
+    turn_B += cycle_B * share_F[folder_B]
     first_F = np.cumsum([0, *sizes])
     index_B, epoch_B = np.empty_like(place_B), np.empty_like(place_B)
     for folder, size in enumerate(sizes):

@@ -86,7 +86,7 @@ def find_tagged(tags_BL: Tensor, text: Text) -> Tagged:
     begin_T = true_places(tags == 1)
     outside = tf.concat([true_places(tags != 2), tf.size(tags)[None]], axis=0)
     end_T = tf.gather(outside, tf.searchsorted(outside, begin_T, side="right"))
-    first_word_T = tf.searchsorted(text.first_W, begin_T)
+    first_word_T = tf.searchsorted(text.first_W, begin_T, side="right") - 1
     words_T = tf.searchsorted(text.first_W, end_T) - first_word_T
     first_tag_M = tf.searchsorted(first_word_T, text.first_word_M)
     tags_M = tf.searchsorted(first_word_T, text.first_word_M + text.words_M) - first_tag_M

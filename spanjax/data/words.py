@@ -88,7 +88,7 @@ def find_tagged(tags_BL: np.ndarray, text: Text) -> Tagged:
     begin_T = np.flatnonzero(tags == 1)
     outside = np.append(np.flatnonzero(tags != 2), tags.size)
     end_T = outside[np.searchsorted(outside, begin_T, side="right")]
-    first_word_T = np.searchsorted(text.first_W, begin_T)
+    first_word_T = np.searchsorted(text.first_W, begin_T, side="right") - 1  # a tag inside a word is the word's
     words_T = np.searchsorted(text.first_W, end_T) - first_word_T
     first_tag_M = np.searchsorted(first_word_T, text.first_word_M)
     tags_M = np.searchsorted(first_word_T, text.first_word_M + text.words_M) - first_tag_M

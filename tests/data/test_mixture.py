@@ -232,3 +232,14 @@ def test_what_does_not_fit_is_named_at_once(parts: list[Rows], tmp_path: pathlib
     empty.manifest = dataclasses.replace(parts[0].manifest, rows=0)
     with pytest.raises(ValueError, match="empty holds no rows: leave it out"):
         MixedRows([parts[0], empty], (1.0, 1.0))
+
+
+def test_a_small_folder_is_read_epoch_by_epoch() -> None:
+    """The first draws of a folder are its rows, each once, then each once again: also inside a cycle."""
+    share_F = shares([0.5, 0.5])
+    drawn, epochs = zip(*(mixed_rows(3, step, 100, (150, 10_000), share_F) for step in range(12)), strict=True)
+    index, epoch = np.concatenate(drawn), np.concatenate(epochs)
+    own, times = index[index < 150], epoch[index < 150]
+    assert (np.diff(times) >= 0).all() and len(own) > 450
+    for number in range(3):
+        assert sorted(own[times == number].tolist()) == list(range(150))
