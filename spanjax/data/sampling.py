@@ -72,7 +72,7 @@ def _many_rounds(
     crossed = np.flatnonzero(crossing_M < end_M)
     rounds_M[crossed] += 1 + proposal_E[crossing_M[crossed]] - after_M[crossed]
     free_W = text.pieces_W.copy()
-    changed = np.flatnonzero(taken_E)
+    changed = np.flatnonzero(taken_E > 0)
     free_W[word_E[changed]] -= taken_E[changed]
     return free_W, budget_M - (taken[end_M] - taken[begin_M])
 
@@ -80,9 +80,9 @@ def _many_rounds(
 def _deciders(words: int, proposal_E: Integers, word_E: Integers, first_P: Integers) -> Integers:
     """The first proposal that is not void and covers each word [W]; the number of proposals where there is none."""
     none = len(first_P)
-    place_P = np.arange(none)
-    backwards_E, word_E = proposal_E[::-1], word_E[::-1]
-    decider_W = np.full(words, none)
+    place_P = np.arange(none, dtype=np.int32)
+    backwards_E, word_E = proposal_E[::-1].astype(np.int32), word_E[::-1].copy()
+    decider_W = np.full(words, none, np.int32)
     decider_W[word_E] = backwards_E  # the last assignment to a word stays: the earliest proposal
     counts_P = decider_W[first_P] >= place_P
     while True:

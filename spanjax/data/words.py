@@ -97,6 +97,6 @@ def find_tagged(tags_BL: np.ndarray, text: Text) -> Tagged:
 
 def leading_places(first_W: Integers, masked_W: Integers) -> Integers:
     """The places of the leading masked pieces of every word, rising: words at 1 and 3 with 1 and 2 mask 1, 3, 4."""
-    word = np.flatnonzero(masked_W)
+    word = np.flatnonzero(masked_W > 0)  # of flags: several times faster than of numbers
     count, first = masked_W[word], first_W[word]
     return np.arange(int(count.sum())) + np.repeat(first - np.cumsum(count) + count, count)
