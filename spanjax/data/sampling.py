@@ -77,7 +77,7 @@ def _many_rounds(
     return free_W, budget_M - (taken[end_M] - taken[begin_M])
 
 
-def _deciders(words: int, proposal_E: Integers, word_E: Integers, first_P: Integers) -> Integers:
+def _deciders(words: int, proposal_E: Integers, word_E: Integers, first_P: Integers) -> Small:
     """The first proposal that is not void and covers each word [W]; the number of proposals where there is none."""
     none = len(first_P)
     place_P = np.arange(none, dtype=np.int32)
