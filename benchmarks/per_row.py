@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from spanjax.data.hashing import fold, uniform
+from spanjax.data.hashing import FIRST, GAMMA, SECOND, UNIT, fold, uniform
 from spanjax.data.masking import GeometricSpans
 
 
@@ -49,18 +49,53 @@ def numpy_masks(policy: GeometricSpans, word_starts_BL: np.ndarray, key_B: np.nd
     return mask_BL
 
 
-def tf_data_map(policy: GeometricSpans, text: Any, specials: Any, key_B: np.ndarray, rate_B: np.ndarray) -> Any:
-    """A tf.data dataset that masks one row an element: the graph function of spanjax on batches of one."""
+def tf_data_map(policy: GeometricSpans, word_starts_BL: np.ndarray, key_B: np.ndarray) -> Any:
+    """A tf.data dataset of masks bool [L], each of a row of one full block: a loop over rounds in the graph."""
     import tensorflow as tf
 
-    from spanjax.data import masking_tf
-    from spanjax.data.words import TextRows
+    def constant(value: int) -> Any:
+        return tf.constant(value, tf.uint64)
 
-    arrays = (text.tokens_BL, text.segments_BL, text.word_starts_BL, key_B, rate_B)
+    def folded(key: Any, value: Any) -> Any:
+        z = key + (tf.cast(value, tf.uint64) + constant(1)) * constant(GAMMA)
+        z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, constant(30))) * constant(FIRST)
+        z = tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, constant(27))) * constant(SECOND)
+        return tf.bitwise.bitwise_xor(z, tf.bitwise.right_shift(z, constant(31)))
 
-    def one_row(tokens_L: Any, segments_L: Any, starts_L: Any, key: Any, rate: Any) -> Any:
-        rows = TextRows(tokens_L[None], segments_L[None], starts_L[None], None)
-        return tf.size(masking_tf.masked_places(policy, rows, specials, key[None], rate[None]))
+    def drawn(key: Any, value: int) -> Any:
+        bits = tf.bitwise.right_shift(folded(key, value), constant(11))
+        return tf.cast(tf.cast(bits, tf.int64), tf.float64) * UNIT
+
+    def one_row(starts_L: Any, row_key: Any) -> Any:
+        tokens = word_starts_BL.shape[1] - 2
+        begins = tf.concat([[True], starts_L[2:-1]], axis=0)
+        first_W = tf.cast(tf.where(begins)[:, 0], tf.int32)
+        size_W = tf.concat([first_W[1:], [tokens]], axis=0) - first_W
+        words, key, budget = tf.size(first_W), folded(row_key, 0), math.ceil(policy.rate * tokens)
+
+        def one_round(number: Any, left: Any, masked_W: Any) -> tuple[Any, Any, Any]:
+            own = folded(key, number)
+            length = 1 + tf.searchsorted(policy.length_steps(), drawn(own, 0)[None], side="right")[0]
+            anchor = tf.cast(tf.floor(drawn(own, 1) * tf.cast(words, tf.float64)), tf.int32)
+            word_S = tf.range(anchor, tf.minimum(anchor + length, words))
+            new_S = tf.logical_not(tf.gather(masked_W, word_S) | masked_W[anchor])
+            cost_S = tf.gather(size_W, word_S) * tf.cast(new_S, tf.int32)
+            taken_S = new_S & (tf.cumsum(cost_S) <= left)
+            spent = tf.reduce_sum(cost_S * tf.cast(taken_S, tf.int32))
+            chosen = tf.boolean_mask(word_S, taken_S)[:, None]
+            return (
+                number + 1,
+                left - spent,
+                tf.tensor_scatter_nd_update(masked_W, chosen, tf.ones_like(chosen[:, 0]) > 0),
+            )
+
+        masked_W = tf.while_loop(
+            lambda number, left, _: (left > 0) & (number < 16 + 4 * budget),
+            one_round,
+            (0, budget, tf.zeros([words], tf.bool)),
+        )[2]
+        return tf.concat([[False], tf.repeat(masked_W, size_W), [False]], axis=0)
 
     plain = tf.autograph.experimental.do_not_convert(one_row)
-    return tf.data.Dataset.from_tensor_slices(arrays).map(plain, num_parallel_calls=tf.data.AUTOTUNE)
+    rows = tf.data.Dataset.from_tensor_slices((word_starts_BL, key_B))
+    return rows.map(plain, num_parallel_calls=tf.data.AUTOTUNE)

@@ -74,7 +74,7 @@ def machine() -> dict[str, Any]:
     model = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    names = ("numpy", "tensorflow", "seqio", "jax", "jaxlib", "tokenizers", "sentencepiece")
+    names = ("numpy", "numba", "tensorflow", "seqio", "jax", "jaxlib", "tokenizers", "sentencepiece")
     return {
         "date": datetime.date.today().isoformat(),
         "processor": model,

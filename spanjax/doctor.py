@@ -27,7 +27,18 @@ import tyro
 from spanjax import traps
 
 SHOWN = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "ml-dtypes", "tensorflow", "tensorflow-text"),
+    *(
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "orbax-checkpoint",
+        "numpy",
+        "numba",
+        "ml-dtypes",
+        "tensorflow",
+        "tensorflow-text",
+    ),
     *("tensorflow-datasets", "seqio", "sentencepiece", "protobuf", "tokenizers", "safetensors", "tyro", "rich"),
     *("matplotlib", "tensorboardx", "libtpu", "torch", "transformers", "apache-beam"),
 )

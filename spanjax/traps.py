@@ -11,7 +11,10 @@ from typing import Literal
 
 Status = Literal["ok", "note", "fail"]
 
-REQUIRED = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tyro", "tokenizers", "safetensors", "rich")
+REQUIRED = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "numba"),
+    *("tyro", "tokenizers", "safetensors", "rich"),
+)
 TENSORFLOW_FEED = ("tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio")
 SLOW_IMPORT_SECONDS = 60.0
 GIB = 2**30

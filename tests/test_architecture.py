@@ -27,13 +27,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
-TENSORFLOW_FILES = frozenset(
-    f"spanjax.data.{name}" for name in ("seqio_vocab", "masking_tf", "sampling_tf", "hashing_tf", "feed")
-)
+TENSORFLOW_FILES = frozenset({"spanjax.data.seqio_vocab", "spanjax.data.feed"})
 OWNERS = {
     "orbax": "spanjax.training.checkpoint",
     "apache_beam": "spanjax.data.beam_runner",
     "spacy": "spanjax.data.annotate",
+    "numba": "spanjax.data.kernels",
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -21,7 +21,14 @@ HEALTHY = traps.Facts(
     system="Linux",
     versions={
         **{"jax": "0.12.0.1", "jaxlib": "0.12.0.1", "flax": "0.12.12", "optax": "0.2.8", "orbax-checkpoint": "0.12.8"},
-        **{"numpy": "2.5.5", "tyro": "1.0.17", "tokenizers": "0.23.3", "safetensors": "0.8.0", "rich": "15.0.0"},
+        **{
+            "numpy": "2.5.5",
+            "numba": "0.68.1",
+            "tyro": "1.0.17",
+            "tokenizers": "0.23.3",
+            "safetensors": "0.8.0",
+            "rich": "15.0.0",
+        },
         **{"tensorflow": "2.21.0", "tensorflow-text": "2.21.1", "tensorflow-datasets": "4.9.10", "seqio": "0.0.20"},
         **{"sentencepiece": "0.2.3", "protobuf": "7.36.2"},
     },

@@ -15,7 +15,7 @@ from spanjax.data.masking import GeometricSpans, MaskingPolicy
 from spanjax.data.order import Order
 from spanjax.data.pairing import Examples, Pairing, Single
 from spanjax.data.replacement import Boundaries, refuse
-from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
+from spanjax.data.slots import lay_out, restarted_positions
 from spanjax.data.words import SpecialIds, TextRows
 
 
@@ -110,7 +110,7 @@ class RowFacts(typing.NamedTuple):
     """What all rows of a folder have in common, as far as a batch depends on it."""
 
     specials: SpecialIds
-    unigram_V: np.ndarray  # counts that random tokens are drawn from
+    cumulative_V: np.ndarray  # int64, running sum of the counts that random tokens are drawn from
     slots: int
     pairs: int
     layer: int | None  # of the tags that the masking policy reads
@@ -126,19 +126,24 @@ def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) 
     tags_BL = None if facts.layer is None else layer_tags(rows.flags_BL, facts.layer)
     text = TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, tags_BL)
     place_X = spec.masking.masked_places(text, facts.specials, mask_key, keys.rate_B)
-    masked = find_spans(place_X, rows.segments_BL)
-    tokens_BL = np.asarray(rows.tokens_BL, dtype=np.int32)
-    cumulative_V = np.cumsum(facts.unigram_V, dtype=np.int64)
-    replaced_BL = replaced_tokens(
-        tokens_BL, masked, spec.masking.replacement, facts.specials.mask, cumulative_V, (kind_key, random_key)
+    tokens_BL, slots = lay_out(
+        rows.tokens_BL,
+        rows.segments_BL,
+        place_X,
+        spec.masking.replacement,
+        spec.boundaries,
+        facts.specials,
+        facts.cumulative_V,
+        (kind_key, random_key),
+        facts.slots,
     )
     return Batch(
-        tokens_BL=replaced_BL,
+        tokens_BL=tokens_BL,
         segments_BL=np.asarray(rows.segments_BL, dtype=np.int32),
         positions_BL=restarted_positions(rows.segments_BL),
         types_BL=np.asarray(rows.types_BL, dtype=np.int32),
         row_B=np.asarray(keys.row_B, dtype=np.int32),
-        **slot_arrays(tokens_BL, masked, spec.boundaries, facts.specials, facts.slots),
+        **slots,
         pair_position_BP=rows.pair_position_BP,
         pair_label_BP=rows.pair_label_BP,
         pair_weight_BP=rows.pair_weight_BP,

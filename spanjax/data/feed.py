@@ -1,4 +1,4 @@
-"""Batches from a seqio Task on tf.data: one Python call a batch fetches rows, all masking is in the graph.
+"""Batches from a seqio Task on tf.data, which masks whole batches with `kernels`, several at once.
 
 The Task's elements are whole host batches and its source is the step number, so the state of the pipeline is that
 number: starting at step s is the stream from step s on. Open a feed with `open_feed`; `numpy` is the kind that needs no
@@ -16,11 +16,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from spanjax.data.batch import Batch, FeedSpec, RowKeys, batch_spec
+from spanjax.data.batch import Batch, FeedSpec, batch_spec, build_batch
 from spanjax.data.numpy_feed import numpy_feed
-from spanjax.data.pairing import Examples
 from spanjax.data.share import AnyRows, HostShare
-from spanjax.data.slots import restarted_positions
 
 Kind = Literal["tf", "numpy"]
 """tf: seqio and tf.data. numpy: no TensorFlow. Both yield the same batches bit for bit."""
@@ -86,51 +84,32 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
     return seqio.Task(
         "spanjax_rows",
         source=seqio.FunctionDataSource(source, splits=["train"]),
-        preprocessors=[fetch_rows(share), mask_rows(share)],
+        preprocessors=[mask_rows(share)],
         output_features=features,
         shuffle_buffer_size=None,
     )
 
 
-def fetch_rows(share: HostShare) -> Callable[[Any], Any]:
-    """Preprocessor: {"step"} -> the sequences and their keys, by one Python call a batch."""
-    tf = import_tensorflow()
-    size, length, pairs = share.size, share.rows.length, share.facts.pairs
-    shapes = {"BL": [size, length], "BP": [size, pairs], "B": [size]}
-    bytes_ = {"word_starts_BL": tf.bool, "flags_BL": tf.uint8}
-    types = {name: bytes_.get(name, tf.int32) for name in Examples._fields} | {"pair_weight_BP": tf.float32}
-    types |= {name: tf.int64 for name in RowKeys._fields} | {"rate_B": tf.float64, "positions_BL": tf.int32}
-
-    def fetched(step: np.ndarray) -> list[np.ndarray]:
-        rows, keys = share.read(int(step))
-        found = {**rows._asdict(), **keys._asdict(), "positions_BL": restarted_positions(rows.segments_BL)}
-        return [np.asarray(found[name], kind.as_numpy_dtype) for name, kind in types.items()]
-
-    def element(example: dict[str, Any]) -> dict[str, Any]:
-        arrays = tf.numpy_function(fetched, [example["step"]], list(types.values()), stateful=False)
-        return {
-            name: tf.ensure_shape(array, shapes[name.rsplit("_", 1)[1]])
-            for name, array in zip(types, arrays, strict=True)
-        }
-
-    return lambda dataset: dataset.map(element)
-
-
 def mask_rows(share: HostShare) -> Callable[[Any], Any]:
-    """Preprocessor: sequences and keys -> a batch, in the graph, the next batches while this one is used."""
-    tf = import_tensorflow()
-    from spanjax.data import masking_tf
+    """Preprocessor: {"step"} -> this host's batch, the next batches while this one is used.
 
+    The function is NumPy and compiled loops, which run without the interpreter's lock, and not a graph of hundreds of small
+    operations: the loops are ten times as fast and a stream opens at once (docs/design.md).
+    """
+    tf = import_tensorflow()
     facts = share.facts
     shapes = batch_spec(share.size, share.rows.length, facts.slots, facts.pairs)
 
-    def element(example: dict[str, Any]) -> dict[str, Any]:
-        rows = Examples(*(example[name] for name in Examples._fields))
-        keys = RowKeys(*(example[name] for name in RowKeys._fields))
-        batch = masking_tf.build_batch(rows, example["positions_BL"], keys, share.spec, facts)
-        return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in batch.items()}
+    def masked(step: np.ndarray) -> list[np.ndarray]:
+        batch = build_batch(*share.read(int(step)), share.spec, facts)
+        return [np.asarray(batch[name], dtype) for name, (_, dtype) in shapes.items()]
 
-    plain = tf.autograph.experimental.do_not_convert(element)  # graph functions as they are: nothing to rewrite
+    def element(example: dict[str, Any]) -> dict[str, Any]:
+        types = [tf.as_dtype(dtype) for _, dtype in shapes.values()]
+        arrays = tf.numpy_function(masked, [example["step"]], types, stateful=False)
+        return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in zip(shapes, arrays, strict=True)}
+
+    plain = tf.autograph.experimental.do_not_convert(element)
     return lambda dataset: dataset.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
 
 

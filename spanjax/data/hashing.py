@@ -2,7 +2,7 @@
 2014).
 
 A draw depends on what it is for (seed, purpose, epoch, row, counter) and on nothing that was drawn before it, so any
-host can draw any row's numbers in any order. `hashing_tf` has the same functions in a graph; both give the same bits.
+host can draw any row's numbers in any order. `kernels` has `fold` and `uniform` of single numbers; both give the same bits.
 """
 
 import enum

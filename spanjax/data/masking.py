@@ -1,42 +1,30 @@
 """Which tokens are masked: policies, from BERT's single tokens to SpanBERT's geometric spans (Joshi et al. 2020, sections 3.1
-and 6.1), batched in NumPy.
+and 6.1).
 
 A policy answers one question, `masked_places`; all that follows from them (spans, replacement, slots) is in `slots`.
-Every policy here proposes spans of words, round by round, and `sampling` takes them as far as the budget goes. The same
-in a TensorFlow graph is `masking_tf`, equal bit for bit.
+Every policy here is a law by which rounds propose spans of words; `kernels` draws them until the budget is spent.
 
-Shapes: B rows, L positions; W words, M blocks and T tagged spans of the batch, P proposals (see `words`, `sampling`).
+Shapes: B rows, L positions; M blocks of the batch, R rounds.
 """
 
 import abc
 import dataclasses
 import functools
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spanjax.data.hashing import Unsigned, fold, uniform
+from spanjax.data.hashing import Unsigned
 from spanjax.data.replacement import Replacement, refuse
-from spanjax.data.sampling import draw_spans
-from spanjax.data.words import (
-    Integers,
-    SpecialIds,
-    Tagged,
-    Text,
-    TextRows,
-    find_tagged,
-    find_words,
-    leading_places,
-)
+from spanjax.data.words import Integers, SpecialIds, TextRows
 
 Distribution = npt.NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskingPolicy(abc.ABC):
-    """Chooses tokens to predict. A new policy is one more frozen dataclass with `masked_places`, and its twin in
-    `masking_tf`."""
+    """Chooses tokens to predict. A new policy is one more frozen dataclass with `masked_places`."""
 
     rate: float = 0.15
     """Share of every block's text tokens that is masked, rounded up."""
@@ -94,6 +82,11 @@ class SpanPolicy(MaskingPolicy):
     every_token = False
     """Whether each token counts as a word."""
 
+    @property
+    def tagged(self) -> tuple[float, int]:
+        """Share of rounds that propose one of the block's tagged spans, and of how many words at most."""
+        return 0.0, 0
+
     def problems(self) -> dict[str, bool]:
         """Ranges of every setting."""
         return super().problems() | {
@@ -115,51 +108,36 @@ class SpanPolicy(MaskingPolicy):
         steps[-1] = 1.0
         return steps
 
-    @property
-    def most_words(self) -> int:
-        """Words that a proposal may have."""
-        return len(self.length_distribution())
-
-    @property
-    def mean_words(self) -> float:
-        """Mean words of a proposal, roughly: it decides how many are drawn at once, not what they are."""
-        return float(self.length_distribution() @ np.arange(1, len(self.length_distribution()) + 1))
-
     def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
         """See `MaskingPolicy.masked_places`."""
-        text = find_words(rows, specials, self.every_token)
-        tagged = None if rows.tags_BL is None else find_tagged(rows.tags_BL, text)
-        key_M = fold(key_B[text.row_M], text.number_M)
-        budget_M = np.ceil(rate_B[text.row_M] * text.tokens_M).astype(np.int64)
+        from spanjax.data import kernels  # numba is loaded when something is masked, not before
 
-        def propose(block_P: Integers, round_P: Integers) -> tuple[Integers, Integers]:
-            return self.proposals(text, tagged, block_P, fold(key_M[block_P], round_P))
-
-        masked_W = draw_spans(
-            text,
-            budget_M,
-            propose,
-            mean_words=self.mean_words,
-            most_words=self.most_words,
-            whole_words=self.cut == "words",
-        )
-        return leading_places(text.first_W, masked_W)
+        return np.flatnonzero(kernels.masked_tokens(*self._law(rows, specials), key_B, rate_B))
 
     def proposals(
-        self, text: Text, tagged: Tagged | None, block_P: Integers, key_P: Unsigned
+        self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rounds: int
     ) -> tuple[Integers, Integers]:
-        """First words (indices into W) and numbers of words (cut at the block's end) of rounds with these keys, both [P]."""
-        del tagged
-        first_P, u_P = text.first_word_M[block_P], uniform(fold(key_P, 1))
-        if self.starts == "words":
-            anchor_P = first_P + np.floor(u_P * text.words_M[block_P]).astype(np.int64)
-        else:
-            place_P = text.first_M[block_P] + np.floor(u_P * text.tokens_M[block_P]).astype(np.int64)
-            anchor_P = np.searchsorted(text.first_W, place_P, side="right") - 1
-        if len(self._steps) == 1:
-            return anchor_P, np.ones_like(anchor_P)
-        words_P = 1 + np.searchsorted(self._steps, uniform(fold(key_P, 0)), side="right")
-        return anchor_P, np.minimum(words_P, first_P + text.words_M[block_P] - anchor_P)
+        """First words, counted from 0 in their block, and numbers of words (cut at the block's end) that rounds 0 ...
+        rounds-1 of every block propose, whatever is masked: [M, R] each."""
+        from spanjax.data import kernels
+
+        return kernels.proposals(*self._law(rows, specials), key_B, rounds)
+
+    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[NamedTuple, NamedTuple]:
+        """What `kernels` asks for."""
+        from spanjax.data import kernels
+
+        tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
+        text = kernels.Text(
+            np.ascontiguousarray(rows.tokens_BL, np.int32),
+            np.ascontiguousarray(rows.segments_BL, np.int32),
+            np.ascontiguousarray(rows.word_starts_BL, bool),
+            np.ascontiguousarray(tags_BL, np.uint8),
+            int(specials.cls),
+            int(specials.sep),
+        )
+        by_piece, exact = self.starts == "pieces", self.cut == "exact"
+        return text, kernels.Law(self._steps, by_piece, exact, self.every_token, *self.tagged)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,25 +238,6 @@ class TaggedSpans(SpanPolicy):
         return np.ones(1)
 
     @property
-    def most_words(self) -> int:
-        """See `SpanPolicy.most_words`."""
-        return self.longest
-
-    @property
-    def mean_words(self) -> float:
-        """A guess: tagged spans of two words."""
-        return 1 + self.share
-
-    def proposals(
-        self, text: Text, tagged: Tagged | None, block_P: Integers, key_P: Unsigned
-    ) -> tuple[Integers, Integers]:
-        """See `SpanPolicy.proposals`."""
-        assert tagged is not None
-        anchor_P, words_P = super().proposals(text, None, block_P, key_P)
-        tags_P = tagged.tags_M[block_P]
-        chosen = np.flatnonzero((uniform(fold(key_P, 2)) < self.share) & (tags_P > 0))
-        u = uniform(fold(key_P[chosen], 3))
-        tag = tagged.first_tag_M[block_P[chosen]] + np.floor(u * tags_P[chosen]).astype(np.int64)
-        anchor_P[chosen] = tagged.first_word_T[tag]
-        words_P[chosen] = np.minimum(tagged.words_T[tag], self.longest)
-        return anchor_P, words_P
+    def tagged(self) -> tuple[float, int]:
+        """See `SpanPolicy.tagged`."""
+        return float(self.share), self.longest

@@ -15,12 +15,11 @@ import numpy as np
 
 from spanjax.data.batch import Batch, FeedSpec, RowKeys
 from spanjax.data.block import layer_tags
-from spanjax.data.hashing import Purpose, fold, row_keys
+from spanjax.data.hashing import Purpose, row_keys
 from spanjax.data.masking import MaskingPolicy, SpanPolicy
 from spanjax.data.pairing import Examples
 from spanjax.data.segments import ragged
-from spanjax.data.slots import find_spans
-from spanjax.data.words import SpecialIds, TextRows, find_tagged, find_words
+from spanjax.data.words import SpecialIds, TextRows, find_spans, find_words
 
 KINDS = ("mask", "random", "kept")
 
@@ -205,8 +204,8 @@ def _proposed(policy: MaskingPolicy, drawn: tuple[int, ...]) -> tuple[float, ...
 
 def drawn_lengths(policy: SpanPolicy, rows: TextRows, specials: SpecialIds, seed: int, keys: RowKeys) -> np.ndarray:
     """Words of the policy's first proposals in every block, as many as its budget has tokens: [P], cut at the block's end."""
-    text = find_words(rows, specials, policy.every_token)
-    tagged = None if rows.tags_BL is None else find_tagged(rows.tags_BL, text)
-    key_M = fold(row_keys(seed, Purpose.MASK, keys.epoch_B, keys.index_B)[text.row_M], text.number_M)
-    block_P, round_P = ragged(np.ceil(keys.rate_B[text.row_M] * text.tokens_M).astype(np.int64))
-    return policy.proposals(text, tagged, block_P, fold(key_M[block_P], round_P))[1]
+    text = find_words(rows, specials)
+    budget_M = np.ceil(keys.rate_B[text.row_M] * text.tokens_M).astype(np.int64)
+    rounds = int(budget_M.max(initial=0))
+    key_B = row_keys(seed, Purpose.MASK, keys.epoch_B, keys.index_B)
+    return policy.proposals(rows, specials, key_B, rounds)[1][np.arange(rounds) < budget_M[:, None]]

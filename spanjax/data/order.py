@@ -24,18 +24,12 @@ Integers = npt.NDArray[np.int64]
 
 def permuted(index_B: Integers, size: int, key_B: Unsigned) -> Integers:
     """Where the permutation of range(size) with key `key_B` sends each index; every place may have its own key."""
+    from spanjax.data import kernels
+
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
-    shift, mask = np.uint64(half_bits), np.uint64((1 << half_bits) - 1)
-    keys_RB = [fold(key_B, round_) for round_ in range(ROUNDS)]
-    result_B = np.asarray(index_B).astype(np.uint64)
-    walking = np.arange(len(result_B))
-    while len(walking):
-        left, right = result_B[walking] >> shift, result_B[walking] & mask
-        for key in keys_RB:
-            left, right = right, left ^ (fold(key[walking], right) & mask)
-        result_B[walking] = (left << shift) | right
-        walking = walking[result_B[walking] >= size]
-    return result_B.astype(np.int64)
+    index_B = np.ascontiguousarray(index_B, np.int64)
+    key_B = np.ascontiguousarray(np.broadcast_to(key_B, index_B.shape))
+    return kernels.permuted(index_B, size, key_B, half_bits, ROUNDS)
 
 
 def sorted_by_length(lengths_N: np.ndarray) -> Integers:

@@ -51,7 +51,7 @@ class HostShare:
         self.size = spec.batch_size // hosts
         self.facts = RowFacts(
             specials=rows.vocabulary.specials,
-            unigram_V=rows.unigram_V,
+            cumulative_V=np.cumsum(rows.unigram_V, dtype=np.int64),
             slots=slots_needed(rows.manifest, spec.masking.most, spec.pairing.parts),
             pairs=len(rows.manifest.text_tokens_by_blocks) - 1,
             layer=tags.index(tag) if tag else None,

@@ -1,6 +1,6 @@
-"""The words, blocks and tagged spans of a batch of rows, laid flat: what masking policies choose from, in NumPy.
+"""What masking reads of a batch of rows; its words, blocks and spans laid flat, for figures.
 
-Shapes: B rows, L positions; W words, M blocks and T tagged spans of the whole batch, in the order of the rows. A block is a
+Shapes: B rows, L positions; W words, M blocks and X masked tokens of the whole batch, in the order of the rows. A block is a
 maximal run of text between special tokens; a place is row * L + position.
 """
 
@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
-Small = npt.NDArray[np.int32]
 
 
 class SpecialIds(Protocol):
@@ -39,64 +38,52 @@ class Text(NamedTuple):
     """The words and blocks of a batch."""
 
     first_W: Integers  # place of a word's first piece
-    pieces_W: Small
     first_M: Integers  # place of a block's first token
     tokens_M: Integers
-    first_word_M: Integers  # index into W
-    words_M: Integers
     row_M: Integers
-    number_M: Integers  # 0, 1, ... in each row
 
 
-class Tagged(NamedTuple):
-    """The tagged spans of a batch, in whole words."""
+class Spans(NamedTuple):
+    """The masked tokens of a batch. A span is a maximal run of masked tokens in a block (D4)."""
 
-    first_word_T: Integers  # index into W
-    words_T: Integers
-    first_tag_M: Integers  # index into T
-    tags_M: Integers  # how many a block has
+    row_X: Integers
+    position_X: Integers
+    first_X: Integers  # position of the first token of the span
+    last_X: Integers  # position of its last token
 
 
-def find_words(rows: TextRows, specials: SpecialIds, every_token: bool = False) -> Text:
-    """The words and blocks of a batch; with `every_token` each token counts as a word.
+def find_words(rows: TextRows, specials: SpecialIds) -> Text:
+    """The words and blocks of a batch; what begins a block begins a word.
 
-    [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, pieces_W 2 1 1, first_M 1 6, tokens_M 3 1, first_word_M 0
-    2, words_M 2 1. What begins a block begins a word.
+    [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, first_M 1 6, tokens_M 3 1.
     """
-    length = rows.tokens_BL.shape[1]
     segments_BL = rows.segments_BL
     text_BL = (segments_BL > 0) & (rows.tokens_BL != specials.cls) & (rows.tokens_BL != specials.sep)
     joined_BL = text_BL[:, 1:] & text_BL[:, :-1] & (segments_BL[:, 1:] == segments_BL[:, :-1])
     begins_BL, ends_BL = text_BL.copy(), text_BL.copy()
     begins_BL[:, 1:] &= ~joined_BL
     ends_BL[:, :-1] &= ~joined_BL
-    first_W = np.flatnonzero(text_BL if every_token else begins_BL | (text_BL & rows.word_starts_BL))
-    first_M, end_M = np.flatnonzero(begins_BL), np.flatnonzero(ends_BL) + 1
-    first_word_M = np.searchsorted(first_W, first_M)
-    words_M = np.diff(first_word_M, append=len(first_W))
-    pieces_W = np.diff(first_W, append=0).astype(np.int32)
-    last_word_M = first_word_M + words_M - 1
-    pieces_W[last_word_M] = end_M - first_W[last_word_M]
-    row_M = first_M // length
-    number_M = np.arange(len(row_M)) - np.searchsorted(row_M, row_M)
-    return Text(first_W, pieces_W, first_M, end_M - first_M, first_word_M, words_M, row_M, number_M)
+    first_M = np.flatnonzero(begins_BL)
+    return Text(
+        first_W=np.flatnonzero(begins_BL | (text_BL & rows.word_starts_BL)),
+        first_M=first_M,
+        tokens_M=np.flatnonzero(ends_BL) + 1 - first_M,
+        row_M=first_M // rows.tokens_BL.shape[1],
+    )
 
 
-def find_tagged(tags_BL: np.ndarray, text: Text) -> Tagged:
-    """The tagged spans of the blocks of `text`: tags 0 1 2 0 1 over four one-piece words are words 1-2 and word 4."""
-    tags = tags_BL.ravel()
-    begin_T = np.flatnonzero(tags == 1)
-    outside = np.append(np.flatnonzero(tags != 2), tags.size)
-    end_T = outside[np.searchsorted(outside, begin_T, side="right")]
-    first_word_T = np.searchsorted(text.first_W, begin_T, side="right") - 1  # a tag inside a word is the word's
-    words_T = np.searchsorted(text.first_W, end_T) - first_word_T
-    first_tag_M = np.searchsorted(first_word_T, text.first_word_M)
-    tags_M = np.searchsorted(first_word_T, text.first_word_M + text.words_M) - first_tag_M
-    return Tagged(first_word_T, words_T, first_tag_M, tags_M)
+def find_spans(place_X: Integers, segments_BL: np.ndarray) -> Spans:
+    """The spans of masked tokens at these places, rising.
 
-
-def leading_places(first_W: Integers, masked_W: Integers) -> Integers:
-    """The places of the leading masked pieces of every word, rising: words at 1 and 3 with 1 and 2 mask 1, 3, 4."""
-    word = np.flatnonzero(masked_W > 0)  # of flags: several times faster than of numbers
-    count, first = masked_W[word], first_W[word]
-    return np.arange(int(count.sum())) + np.repeat(first - np.cumsum(count) + count, count)
+    A row whose tokens 2 3 and 5 are masked has position_X 2 3 5, first_X 2 2 5, last_X 3 3 5.
+    """
+    length = segments_BL.shape[1]
+    row_X = place_X // length
+    position_X = place_X - row_X * length
+    segment_X = segments_BL.ravel()[place_X]
+    begins_X = np.ones(len(row_X), dtype=bool)
+    begins_X[1:] = (np.diff(place_X) != 1) | (np.diff(segment_X) != 0) | (np.diff(row_X) != 0)
+    first = np.flatnonzero(begins_X)
+    size = np.diff(first, append=len(row_X))
+    first_X = np.repeat(position_X[first], size)
+    return Spans(row_X, position_X, first_X, first_X + np.repeat(size - 1, size))

@@ -1,5 +1,4 @@
-"""Span masking against a plain loop written from docs/design.md, its invariants, the examples of the docstrings, and
-TensorFlow."""
+"""Span masking against a plain loop written from docs/design.md, its invariants, and the examples of the docstrings."""
 
 import math
 
@@ -10,12 +9,12 @@ from spanjax.data.batch import FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.block import layer_tags, tag_flags
 from spanjax.data.hashing import Purpose, Unsigned, fold, row_keys, uniform
 from spanjax.data.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
-from spanjax.data.pairing import Examples, Single
+from spanjax.data.pairing import Examples
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.data.rows import RowBatch, slots_needed
-from spanjax.data.slots import find_spans, replaced_tokens, restarted_positions, slot_arrays
-from spanjax.data.words import TextRows, find_tagged, find_words, leading_places
-from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, laid_out
+from spanjax.data.slots import LaidOut, lay_out, restarted_positions
+from spanjax.data.words import find_spans, find_words
+from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, examples_of, keys_of, laid_out, text_of
 
 PAPER = (GeometricSpans(), Boundaries())
 RELEASED = (GeometricSpans.as_released(), Boundaries(specials=False))
@@ -47,31 +46,22 @@ ROWS = {
 KINDS = pytest.mark.parametrize("kind", ROWS)
 
 
-def examples_of(rows: MemoryRows, index_B: np.ndarray) -> Examples:
-    return Single().examples(rows, index_B, np.zeros_like(index_B), 0, len(rows.manifest.text_tokens_by_blocks) - 1)
-
-
-def text_of(rows: Examples | RowBatch) -> TextRows:
-    return TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, layer_tags(rows.flags_BL, 0))
-
-
-def keys_of(rows: MemoryRows, rate: float, epoch: int = 3) -> RowKeys:
-    index_B = np.arange(len(rows))
-    return RowKeys(np.full_like(index_B, epoch), index_B, index_B, np.full(len(rows), rate))
+def examples_at(rows: MemoryRows, index_B: np.ndarray) -> Examples:
+    return examples_of(rows.fetch(index_B), len(rows.manifest.text_tokens_by_blocks) - 1)
 
 
 def facts_of(rows: MemoryRows, rate: float) -> RowFacts:
     slots = slots_needed(rows.manifest, rate)
-    return RowFacts(SPECIALS, rows.unigram_V, slots, len(rows.manifest.text_tokens_by_blocks) - 1, 0)
+    return RowFacts(SPECIALS, np.cumsum(rows.unigram_V), slots, len(rows.manifest.text_tokens_by_blocks) - 1, 0)
 
 
-def batch_of(rows: MemoryRows, setting: tuple[SpanPolicy, Boundaries], seed: int = 11, epoch: int = 3) -> dict:
-    spec, keys = FeedSpec(seed, len(rows), *setting), keys_of(rows, setting[0].rate, epoch)
-    return dict(build_batch(examples_of(rows, keys.index_B), keys, spec, facts_of(rows, setting[0].rate)))
+def batch_at(rows: MemoryRows, setting: tuple[SpanPolicy, Boundaries], seed: int = 11, epoch: int = 3) -> dict:
+    spec, keys = FeedSpec(seed, len(rows), *setting), keys_of(len(rows), setting[0].rate, epoch)
+    return dict(build_batch(examples_at(rows, keys.index_B), keys, spec, facts_of(rows, setting[0].rate)))
 
 
 def mask_of(policy: SpanPolicy, rows: MemoryRows, seed: int, epoch: int) -> np.ndarray:
-    keys = keys_of(rows, policy.rate, epoch)
+    keys = keys_of(len(rows), policy.rate, epoch)
     key_B = row_keys(seed, Purpose.MASK, keys.epoch_B, keys.index_B)
     fetched = rows.fetch(keys.index_B)
     return mask_at(policy.masked_places(text_of(fetched), SPECIALS, key_B, keys.rate_B), fetched)
@@ -166,29 +156,6 @@ def test_equals_a_plain_loop(setting: tuple[SpanPolicy, Boundaries], kind: str) 
 
 @KINDS
 @SETTINGS
-def test_tensorflow_is_equal_bit_for_bit(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
-    import tensorflow as tf
-
-    from spanjax.data import masking_tf
-
-    rows = ROWS[kind]
-    expected, keys = batch_of(rows, setting), keys_of(rows, setting[0].rate)
-    spec, facts = FeedSpec(11, len(rows), *setting), facts_of(rows, setting[0].rate)
-
-    @tf.function
-    def build(tensors, keys):  # noqa: ANN001, ANN202
-        return masking_tf.build_batch(tensors, tf.constant(expected["positions_BL"]), keys, spec, facts)
-
-    tensors = Examples(*map(tf.constant, examples_of(rows, keys.index_B)))  # pyright: ignore[reportArgumentType]
-    built = build(tensors, RowKeys(*map(tf.constant, keys)))  # pyright: ignore[reportArgumentType]
-    assert list(built) == list(expected)
-    for name, array in expected.items():
-        assert built[name].numpy().dtype == array.dtype, name
-        assert (built[name].numpy() == array).all(), name
-
-
-@KINDS
-@SETTINGS
 def test_invariants_of_masks(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     rows, policy = ROWS[kind], setting[0]
     fetched = rows.fetch(np.arange(len(rows)))
@@ -211,7 +178,7 @@ def test_invariants_of_masks(setting: tuple[SpanPolicy, Boundaries], kind: str) 
 @SETTINGS
 def test_invariants_of_slots(setting: tuple[SpanPolicy, Boundaries], kind: str) -> None:
     rows, boundaries = ROWS[kind], setting[1]
-    batch, fetched = batch_of(rows, setting), rows.fetch(np.arange(len(ROWS[kind])))
+    batch, fetched = batch_at(rows, setting), rows.fetch(np.arange(len(ROWS[kind])))
     tokens, segments = fetched.tokens_BL, fetched.segments_BL
     mask_BL = oracle_mask(setting[0], fetched, 11, 3)
     changed = batch["tokens_BL"] != tokens
@@ -245,21 +212,19 @@ def test_a_row_has_the_same_mask_in_any_batch(setting: tuple[SpanPolicy, Boundar
     index_B = np.array([7, 3, 3, 12, 39, 0, 25, 8])
     epoch_B = np.array([0, 0, 1, 5, 0, 0, 2, 0])
     facts, rate_B = facts_of(rows, setting[0].rate), np.full(8, setting[0].rate)
-    whole = build_batch(examples_of(rows, index_B), RowKeys(epoch_B, index_B, np.arange(8), rate_B), spec, facts)
+    whole = build_batch(examples_at(rows, index_B), RowKeys(epoch_B, index_B, np.arange(8), rate_B), spec, facts)
     for place in range(8):
         one = slice(place, place + 1)
         keys = RowKeys(epoch_B[one], index_B[one], np.array([place]), rate_B[one])
-        alone = build_batch(examples_of(rows, index_B[one]), keys, spec, facts)
+        alone = build_batch(examples_at(rows, index_B[one]), keys, spec, facts)
         assert all((alone[name][0] == whole[name][place]).all() for name in alone)
     assert (mask_of(setting[0], rows, 4, 0) != mask_of(setting[0], rows, 4, 1)).any(), "another epoch, another mask"
 
 
 def test_find_words_as_drawn() -> None:
     text = find_words(text_of(laid_out([[2, 1], [1]], 9)), SPECIALS)
-    assert text.first_W.tolist() == [1, 3, 6] and text.pieces_W.tolist() == [2, 1, 1]
+    assert text.first_W.tolist() == [1, 3, 6] and text.row_M.tolist() == [0, 0]
     assert text.first_M.tolist() == [1, 6] and text.tokens_M.tolist() == [3, 1]
-    assert text.first_word_M.tolist() == [0, 2] and text.words_M.tolist() == [2, 1]
-    assert text.row_M.tolist() == [0, 0] and text.number_M.tolist() == [0, 1]
 
 
 def test_what_begins_a_block_begins_a_word() -> None:
@@ -268,21 +233,21 @@ def test_what_begins_a_block_begins_a_word() -> None:
     assert find_words(text_of(row), SPECIALS).first_W.tolist() == [1, 3]
 
 
-def test_leading_places_find_spans_and_positions_as_drawn() -> None:
-    assert leading_places(np.array([1, 3]), np.array([1, 2])).tolist() == [1, 3, 4]
+def test_find_spans_and_positions_as_drawn() -> None:
     spans = find_spans(np.array([2, 3, 5]), np.ones((1, 7), int))
     assert spans.position_X.tolist() == [2, 3, 5] and spans.first_X.tolist() == [2, 2, 5]
-    assert spans.last_X.tolist() == [3, 3, 5] and spans.count_B.tolist() == [3]
+    assert spans.last_X.tolist() == [3, 3, 5] and spans.row_X.tolist() == [0, 0, 0]
     assert restarted_positions(np.array([[1, 1, 1, 2, 2, 0]])).tolist() == [[0, 1, 2, 0, 1, 0]]
 
 
 def test_tagged_spans_as_drawn() -> None:
+    """Three spans: words 2 and 3, word 4 by its second piece, word 5 of three pieces."""
     row = laid_out([[1, 2, 1, 1, 3]], 12)
     row.flags_BL[0, 1:9] = tag_flags(np.array([0, 1, 2, 2, 1, 1, 2, 2]), 0)
-    text = text_of(row)
-    found = find_tagged(text.tags_BL, find_words(text, SPECIALS))  # pyright: ignore[reportArgumentType]
-    assert found.first_word_T.tolist() == [1, 3, 4] and found.words_T.tolist() == [2, 1, 1]
-    assert found.first_tag_M.tolist() == [0] and found.tags_M.tolist() == [3]
+    first, words = TaggedSpans(share=1.0).proposals(
+        text_of(row), SPECIALS, row_keys(0, Purpose.MASK, 0, np.arange(1)), 40
+    )
+    assert {*zip(first[0].tolist(), words[0].tolist(), strict=True)} == {(1, 2), (3, 1), (4, 1)}
 
 
 def test_one_word_larger_than_its_budget() -> None:
@@ -298,7 +263,7 @@ def test_rows_without_text() -> None:
     rows = Examples(*stored, np.zeros_like(stored.tokens_BL), none, none, none.astype(np.float32))
     keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), np.full(1, 0.15))
     for policy in (GeometricSpans(), Tokens(), TaggedSpans()):
-        facts = RowFacts(SPECIALS, np.ones(9, int), 8, 1, 0)
+        facts = RowFacts(SPECIALS, np.arange(9), 8, 1, 0)
         batch = build_batch(rows, keys, FeedSpec(0, 1, policy), facts)
         assert batch["slot_weight_BK"].sum() == 0 and (batch["tokens_BL"] == rows.tokens_BL).all()
 
@@ -311,23 +276,28 @@ def test_a_scheduled_rate_is_linear_between_its_points() -> None:
         Tokens(schedule=((5, 0.1), (5, 2)))
 
 
+def laid_out_slots(rows: RowBatch, replacement: Replacement, counts: np.ndarray, slots: int) -> LaidOut:
+    """Every token of text masked."""
+    count = np.arange(len(rows.tokens_BL))
+    keys = (row_keys(0, Purpose.REPLACE, 0, count), row_keys(0, Purpose.UNIGRAM, 0, count))
+    place_X = np.flatnonzero(rows.tokens_BL >= FIRST_TEXT_ID)
+    settings = (replacement, Boundaries(), SPECIALS, np.cumsum(counts), keys, slots)
+    return lay_out(rows.tokens_BL, rows.segments_BL, place_X, *settings)
+
+
 def test_more_masked_tokens_than_slots_is_refused() -> None:
     rows = laid_out([[1] * 6], 8)
-    masked = find_spans(np.flatnonzero(rows.tokens_BL >= FIRST_TEXT_ID), rows.segments_BL)
-    found = slot_arrays(rows.tokens_BL, masked, Boundaries(), SPECIALS, 6)
-    assert found["slot_position_BK"].tolist() == [[1, 2, 3, 4, 5, 6]]
-    with pytest.raises(AssertionError, match="more masked tokens than slots"):
-        slot_arrays(rows.tokens_BL, masked, Boundaries(), SPECIALS, 5)
+    found = laid_out_slots(rows, Replacement(), np.ones(9, int), 6)
+    assert found.slots["slot_position_BK"].tolist() == [[1, 2, 3, 4, 5, 6]]
+    with pytest.raises(AssertionError, match="6 masked tokens, more than its 5 slots"):
+        laid_out_slots(rows, Replacement(), np.ones(9, int), 5)
 
 
 def test_random_tokens_never_have_count_zero() -> None:
     rows = ROWS["one_block"].fetch(np.arange(40))
-    masked = find_spans(np.flatnonzero(rows.tokens_BL >= FIRST_TEXT_ID), rows.segments_BL)
     counts = np.array([0, 0, 0, 0, 0, 0, 3, 0, 1, 0])
-    keys = (row_keys(0, Purpose.REPLACE, 0, np.arange(40)), row_keys(0, Purpose.UNIGRAM, 0, np.arange(40)))
-    all_random = Replacement(mask=0.0, random=1.0)
-    seen = replaced_tokens(rows.tokens_BL, masked, all_random, SPECIALS.mask, np.cumsum(counts), keys)
-    assert set(seen[masked.row_X, masked.position_X].tolist()) == {6, 8}
+    found = laid_out_slots(rows, Replacement(mask=0.0, random=1.0), counts, 128)
+    assert set(found.tokens_BL[rows.tokens_BL >= FIRST_TEXT_ID].tolist()) == {6, 8}
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
@@ -341,10 +311,3 @@ def test_all_wrong_settings_are_named_at_once() -> None:
         Boundaries(max_offset=0)
     with pytest.raises(ValueError, match=r"tag is empty.*share is 2.*longest is 0"):
         TaggedSpans(tag="", share=2, longest=0)
-
-
-def test_a_policy_without_a_twin_is_refused() -> None:
-    from spanjax.data import masking_tf
-
-    with pytest.raises(ValueError, match="use the feed of kind 'numpy'"):
-        masking_tf.masked_places(Replacement(), None, SPECIALS, None, None)  # pyright: ignore[reportArgumentType]

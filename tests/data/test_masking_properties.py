@@ -9,7 +9,7 @@ import types
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spanjax.data.batch import FeedSpec, RowKeys, build_batch
@@ -274,19 +274,3 @@ def test_scheduled_rates_stay_inside_the_schedule(
     for step in [*steps, *(step + near for step, _ in points for near in (0, 1, -1) if step + near >= 0)]:
         assert min(rates) <= policy.rate_at(step) <= max(rates) <= policy.most
     assert all(policy.rate_at(step) == value for step, value in points)
-
-
-@FIXED(max_examples=12)
-@given(rows=ROWS, spec=SPECS, step=STEPS)
-def test_tensorflow_is_equal_bit_for_bit(rows: WrittenRows, spec: FeedSpec, step: int) -> None:
-    import tensorflow as tf
-
-    from spanjax.data import masking_tf
-
-    share, found, keys, expected = made(rows, spec, step)
-    assume(expected["slot_weight_BK"].sum() > 10)
-    tensors = Examples(*map(tf.constant, found))  # pyright: ignore[reportArgumentType]
-    positions = tf.constant(expected["positions_BL"])
-    built = masking_tf.build_batch(tensors, positions, RowKeys(*map(tf.constant, keys)), spec, share.facts)  # pyright: ignore[reportArgumentType]
-    for name, array in expected.items():
-        assert (built[name].numpy() == array).all(), name

@@ -19,8 +19,7 @@ from spanjax.data.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans
 from spanjax.data.numpy_feed import numpy_feed
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.data.rows import RowBatch, slots_needed
-from spanjax.data.slots import find_spans
-from spanjax.data.words import find_tagged, find_words
+from spanjax.data.words import find_spans
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, batch_of, keys_of, laid_out, text_of
 
 REFERENCE_BLOCKS = 1500
@@ -66,13 +65,12 @@ def mask_of(policy: SpanPolicy, rows: RowBatch, seed: int = 0) -> np.ndarray:
 
 
 def proposed(policy: SpanPolicy, row: RowBatch, block: int = 0, count: int = 40_000) -> tuple[np.ndarray, ...]:
-    """First words and numbers of words of 100 rounds under each of `count` / 100 row keys; and the row's words and tags."""
-    text = find_words(text_of(row), SPECIALS, policy.every_token)
-    tagged = find_tagged(layer_tags(row.flags_BL, 0), text)
-    key_R = fold(row_keys(5, Purpose.MASK, 0, np.arange(count // 100)), block)
-    key_P = fold(key_R[:, None], np.arange(100)).ravel()
-    first_P, words_P = policy.proposals(text, tagged, np.full(count, block), key_P)
-    return first_P - text.first_word_M[block], words_P
+    """First words and numbers of words of 100 rounds of a block, under each of `count` / 100 row keys."""
+    key_B = row_keys(5, Purpose.MASK, 0, np.arange(count // 100))
+    drawn = policy.proposals(text_of(repeated(row, count // 100)), SPECIALS, key_B, 100)
+    blocks = row.segments_BL.max()
+    first_P, words_P = (array_MR.reshape(-1, blocks, 100)[:, block].ravel() for array_MR in drawn)
+    return first_P, words_P
 
 
 def test_length_distribution_has_the_known_mean() -> None:
@@ -323,18 +321,18 @@ def test_masks_are_those_of_a_plain_simulation(policy: SpanPolicy) -> None:
     """Masked tokens, spans, masked tokens inside tags and pieces inside words, of the same 2,000 blocks of 50 tokens."""
     count, random = 2_000, np.random.default_rng(0)
     rows = MemoryRows(count, 52, continued=0.3, full=True, seed=8).fetch(np.arange(count))
-    text = find_words(text_of(rows), SPECIALS)
     tags_BL = layer_tags(rows.flags_BL, 0)
-    tagged = find_tagged(tags_BL, text)
     plain_BL = np.zeros_like(rows.word_starts_BL)
     for block in range(count):
-        words = slice(text.first_word_M[block], text.first_word_M[block] + text.words_M[block])
-        spans = slice(tagged.first_tag_M[block], tagged.first_tag_M[block] + tagged.tags_M[block])
-        first_words = (tagged.first_word_T[spans] - words.start).tolist()
-        pairs = list(zip(first_words, tagged.words_T[spans].tolist(), strict=True))
-        plain_BL[block, [1 + token for token in plain_mask(policy, text.pieces_W[words].tolist(), pairs, random)]] = (
-            True
-        )
+        starts, tags = rows.word_starts_BL[block, 1:-1].copy(), tags_BL[block, 1:-1]
+        starts[0] = True
+        word_of, begins = np.cumsum(starts) - 1, np.flatnonzero(tags == 1)
+        ends = [next((place for place in range(begin + 1, 50) if tags[place] != 2), 50) for begin in begins]
+        pairs = [
+            (word_of[begin], 1 + word_of[end - 1] - word_of[begin]) for begin, end in zip(begins, ends, strict=True)
+        ]
+        masked = plain_mask(policy, np.bincount(word_of).tolist(), pairs, random)
+        plain_BL[block, [1 + token for token in masked]] = True
     mask_BL = mask_of(policy, rows, seed=1)
     assert (mask_BL != plain_BL).any(axis=1).mean() > 0.4 and mask_BL.any(axis=1).mean() > 0.95
     for kind, where_BL in (("all", tags_BL >= 0), ("tagged", tags_BL > 0), ("pieces", ~rows.word_starts_BL)):
