@@ -2,7 +2,8 @@
 
 A row costs a few microseconds and the interpreter is free meanwhile, so a feed's thread runs beside the training loop.
 Compiled code is kept on disk. All that is compiled is in this one file: numba notices a change of a function's own
-file alone. `masking`, `slots` and `order` stand in front of it.
+file alone. `masking`, `slots` and `order` stand in front of it: `text` is a `masking.LawText`,
+`law` a `masking.Law`, `layout` a `slots.Layout`.
 
 Shapes: B rows, L positions, K slots a row, V vocabulary; M blocks and X masked tokens of the whole batch, R rounds of a
 block, S lengths of spans; W words and T tagged spans of one block.
@@ -23,41 +24,6 @@ _ONE, _GAMMA, _FIRST, _SECOND, _UNIT = (
     np.uint64(hashing.SECOND),
     hashing.UNIT,
 )
-
-
-class Text(NamedTuple):
-    """What the loops read of rows: C-contiguous arrays of exactly these types."""
-
-    tokens_BL: np.ndarray  # int32
-    segments_BL: np.ndarray  # int32
-    word_starts_BL: np.ndarray  # bool
-    tags_BL: np.ndarray  # uint8; without rows where no tags are read
-    cls: int
-    sep: int
-
-
-class Law(NamedTuple):
-    """How a round proposes a span and how a span is cut. See `masking.SpanPolicy`."""
-
-    steps_S: np.ndarray  # float64, distribution function of the number of words
-    by_piece: bool  # a span starts at the word of a uniformly drawn piece
-    exact: bool  # the last span ends inside a word, at the budget
-    every_token: bool  # each token counts as a word
-    share: float  # of rounds that propose a tagged span
-    longest: int  # words of a tagged span
-
-
-class Layout(NamedTuple):
-    """What replaces masked tokens and which of them have boundaries. See `replacement`."""
-
-    mask: float  # probability of [MASK]
-    random: float  # of a random token
-    by_span: bool  # one draw a span
-    mask_id: int
-    edges: bool  # whether [CLS] and [SEP] may be boundaries
-    max_offset: int
-    cls: int
-    sep: int
 
 
 class Slots(NamedTuple):

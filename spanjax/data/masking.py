@@ -70,6 +70,28 @@ class MaskingPolicy(abc.ABC):
         """
 
 
+class LawText(NamedTuple):
+    """What the loops read of rows: C-contiguous arrays of exactly these types."""
+
+    tokens_BL: np.ndarray  # int32
+    segments_BL: np.ndarray  # int32
+    word_starts_BL: np.ndarray  # bool
+    tags_BL: np.ndarray  # uint8; without rows where no tags are read
+    cls: int
+    sep: int
+
+
+class Law(NamedTuple):
+    """How a round proposes a span and how a span is cut. See `SpanPolicy`."""
+
+    steps_S: np.ndarray  # float64, distribution function of the number of words
+    by_piece: bool  # a span starts at the word of a uniformly drawn piece
+    exact: bool  # the last span ends inside a word, at the budget
+    every_token: bool  # each token counts as a word
+    share: float  # of rounds that propose a tagged span
+    longest: int  # words of a tagged span
+
+
 @dataclasses.dataclass(frozen=True)
 class SpanPolicy(MaskingPolicy):
     """Proposes spans of so many words at such words, until the budget is spent. See docs/design.md, "Span masking, exactly"."""
@@ -123,12 +145,10 @@ class SpanPolicy(MaskingPolicy):
 
         return kernels.proposals(*self._law(rows, specials), key_B, rounds)
 
-    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[NamedTuple, NamedTuple]:
+    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[LawText, Law]:
         """What `kernels` asks for."""
-        from spanjax.data import kernels
-
         tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
-        text = kernels.Text(
+        text = LawText(
             np.ascontiguousarray(rows.tokens_BL, np.int32),
             np.ascontiguousarray(rows.segments_BL, np.int32),
             np.ascontiguousarray(rows.word_starts_BL, bool),
@@ -137,7 +157,7 @@ class SpanPolicy(MaskingPolicy):
             int(specials.sep),
         )
         by_piece, exact = self.starts == "pieces", self.cut == "exact"
-        return text, kernels.Law(self._steps, by_piece, exact, self.every_token, *self.tagged)
+        return text, Law(self._steps, by_piece, exact, self.every_token, *self.tagged)
 
 
 @dataclasses.dataclass(frozen=True)

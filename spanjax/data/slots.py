@@ -19,6 +19,19 @@ class LaidOut(NamedTuple):
     slots: dict[str, np.ndarray]  # the `slot_` fields of the batch contract, slots sorted by position
 
 
+class Layout(NamedTuple):
+    """What replaces masked tokens and which of them have boundaries. See `replacement`."""
+
+    mask: float  # probability of [MASK]
+    random: float  # of a random token
+    by_span: bool  # one draw a span
+    mask_id: int
+    edges: bool  # whether [CLS] and [SEP] may be boundaries
+    max_offset: int
+    cls: int
+    sep: int
+
+
 def lay_out(
     tokens_BL: np.ndarray,
     segments_BL: np.ndarray,
@@ -39,7 +52,7 @@ def lay_out(
     """
     from spanjax.data import kernels
 
-    layout = kernels.Layout(
+    layout = Layout(
         float(replacement.mask),
         float(replacement.random),
         replacement.unit == "span",
