@@ -3,8 +3,8 @@
 import logging
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import rich.console
 import rich.progress
@@ -14,6 +14,8 @@ from spanjax.data.manifest import Manifest
 
 _SECONDS = 10.0  # between plain lines
 log = logging.getLogger("spanjax.prepare")
+
+Column = TypeVar("Column")
 
 
 class Progress:
@@ -60,12 +62,18 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "0"
 
 
+def columns_table(columns: Mapping[str, Column], lines: Mapping[str, Callable[[Column], str]]) -> rich.table.Table:
+    """A column for each item, a line for each figure of it."""
+    table = rich.table.Table("", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right")
+    for title, value in lines.items():
+        table.add_row(title, *map(value, columns.values()))
+    return table
+
+
 def totals_table(manifests: Mapping[str, Manifest]) -> None:
     """Prints the totals of every split as a table, with the tagged spans, and what was skipped."""
-    table = rich.table.Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in manifests:
-        table.add_column(name, justify="right")
     lines = {
         "documents": lambda each: f"{each.documents:,}",
         "sentences": lambda each: f"{each.sentences:,}",
@@ -80,6 +88,4 @@ def totals_table(manifests: Mapping[str, Manifest]) -> None:
     if any(manifest.tags for manifest in manifests.values()):
         lines["tagged spans"] = lambda each: _counts(each.settings.get("tagged_spans", {}))
     lines["skipped"] = lambda each: _counts(each.skipped)
-    for title, value in lines.items():
-        table.add_row(title, *(value(manifest) for manifest in manifests.values()))
-    rich.console.Console(width=None if sys.stdout.isatty() else 100).print(table)
+    rich.console.Console(width=None if sys.stdout.isatty() else 100).print(columns_table(manifests, lines))

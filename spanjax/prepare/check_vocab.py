@@ -8,13 +8,13 @@ Exit codes: 0 all differences are explained, 1 some are not, 2 wrong input, 130 
 import collections
 import dataclasses
 import itertools
-import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import numpy as np
 import tyro
 
+from spanjax.command import exit_code
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import SourceSettings
@@ -129,17 +129,11 @@ def main(arguments: list[str] | None = None) -> int:
     options = tyro.cli(
         CheckVocabulary, args=arguments, prog="python -m spanjax.prepare check-vocab", description=__doc__
     )
-    try:
+
+    def work() -> int:
         unexplained = check_vocabulary(options)
-    except ValueError as error:
-        print(f"check-vocab: cannot check {options.vocab}:\n{error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"check-vocab: {error.strerror or error} ({error.filename})", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("check-vocab: stopped", file=sys.stderr)
-        return 130
-    if unexplained:
-        print(f"\n{unexplained:,} sentences differ without an explanation; please report the example")
-    return 1 if unexplained else 0
+        if unexplained:
+            print(f"\n{unexplained:,} sentences differ without an explanation; please report the example")
+        return 1 if unexplained else 0
+
+    return exit_code("check-vocab", work, cannot=f"cannot check {options.vocab}")

@@ -11,6 +11,7 @@ import numpy as np
 import rich.console
 import tyro
 
+from spanjax.command import exit_code
 from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
@@ -162,21 +163,13 @@ def run_command(
 ) -> int:
     """Parses the options (a dataclass with `rows` and `reading`), does the work and returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
+
+    def parsed_work() -> None:
         default: Any = options(rows=tyro.MISSING, reading=chosen_reading(words))
         program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
         parsed: Any = tyro.cli(
             options, default=default, args=words, prog=program, description=description, config=marks
         )
         work(parsed)
-    except ValueError as error:
-        told = str(error) if str(error).startswith("  - ") else f"  - {error}"
-        print(f"{name}: cannot read these rows:\n{told}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"{name}: {error.strerror or error} ({error.filename})", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{name}: stopped", file=sys.stderr)
-        return 130
-    return 0
+
+    return exit_code(name, parsed_work, cannot="cannot read these rows")

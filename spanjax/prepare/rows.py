@@ -18,6 +18,7 @@ from typing import Any
 import tyro
 
 from spanjax import __version__
+from spanjax.command import exit_code
 from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.cleaning import Cleaning
 from spanjax.data.corpus import open_sources
@@ -199,20 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     words = _with_beam_options(sys.argv[1:] if arguments is None else arguments)
     options = tyro.cli(Prepare, args=words, prog="python -m spanjax.prepare rows", description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        manifests = prepare(options)
-    except ValueError as error:
-        print(f"prepare: cannot prepare {options.output}:\n{error}", *_notes(error), sep="\n", file=sys.stderr)
-        return 2
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"prepare: {error.strerror or error}{where}", *_notes(error), sep="\n", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt as error:
-        print("prepare: stopped", *_notes(error), sep="\n", file=sys.stderr)
-        return 130
-    totals_table(manifests)
-    return 0
+    return exit_code("prepare", lambda: totals_table(prepare(options)), cannot=f"cannot prepare {options.output}")
 
 
 def _with_beam_options(words: list[str]) -> list[str]:
@@ -221,8 +209,3 @@ def _with_beam_options(words: list[str]) -> list[str]:
         return words
     place = words.index(_BEAM_OPTIONS)
     return [*words[:place], "=".join(words[place : place + 2]), *words[place + 2 :]]
-
-
-def _notes(error: BaseException) -> list[str]:
-    """What stays of the work."""
-    return [f"  {note}" for note in getattr(error, "__notes__", ())]

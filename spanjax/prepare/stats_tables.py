@@ -11,6 +11,7 @@ import rich.text
 from spanjax.data.masking import GeometricSpans
 from spanjax.data.masking_figures import KINDS, MaskingFigures, span_mean
 from spanjax.data.pair_figures import PairFigures
+from spanjax.data.progress import columns_table
 from spanjax.data.row_figures import Lengths, Totals
 
 if TYPE_CHECKING:
@@ -60,10 +61,6 @@ def facts(lines: Mapping[str, str]) -> rich.table.Table:
 
 def totals_table(totals: Mapping[str, Totals]) -> rich.table.Table:
     """The totals of every split."""
-    table = rich.table.Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in totals:
-        table.add_column(name, justify="right")
     lines = {
         "documents": lambda each: f"{each.documents:,}",
         "sentences": lambda each: f"{each.sentences:,}",
@@ -78,8 +75,7 @@ def totals_table(totals: Mapping[str, Totals]) -> rich.table.Table:
         "blocks": lambda each: f"{each.blocks:,}",
         "blocks a row": lambda each: f"{each.blocks_per_row:.3f}",
     }
-    for title, value in lines.items():
-        table.add_row(title, *(value(each) for each in totals.values()))
+    table = columns_table(totals, lines)
     for name in sorted({name for each in totals.values() for name in each.tagged_spans}):
         table.add_row(f"tagged {name}", *(f"{each.tagged_spans.get(name, 0):,}" for each in totals.values()))
     for name in sorted({name for each in totals.values() for name in each.skipped}):

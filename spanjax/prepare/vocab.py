@@ -21,6 +21,7 @@ from typing import Literal
 import tyro
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
+from spanjax.command import exit_code
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
@@ -225,16 +226,9 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = tyro.cli(TrainVocabulary, args=arguments, prog="python -m spanjax.prepare vocab", description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    try:
-        train_vocabulary(options)
-    except ValueError as error:
-        print(f"prepare vocab: cannot train {options.output}:\n{error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print(f"prepare vocab: {error.strerror or error}{where}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"prepare vocab: stopped; {options.output} is as it was", file=sys.stderr)
-        return 130
-    return 0
+    return exit_code(
+        "prepare vocab",
+        lambda: train_vocabulary(options),
+        cannot=f"cannot train {options.output}",
+        stopped=f"stopped; {options.output} is as it was",
+    )
