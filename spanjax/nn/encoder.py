@@ -1,10 +1,13 @@
-"""The BERT encoder: learned positions, post-LayerNorm layers, erf GELU (Devlin et al., 2019).
+"""The BERT encoder: learned positions, post-LayerNorm layers (Devlin et al., 2019). RoBERTa and ALBERT are settings of it.
 
 Layers are stacked on a leading axis and run by `lax.scan`; one parameter layout whatever the unrolling.
-Shapes: B rows, L positions, D hidden size, N heads, H width of a head, V padded vocabulary.
+Shapes: B rows, L positions, D hidden size, E width of the token table, N heads, H width of a head, V padded vocabulary.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +17,11 @@ from spanjax.nn.attention import attention
 from spanjax.nn.dropout import DropoutKey, dropout
 
 VOCABULARY_MULTIPLE = 128
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +39,15 @@ class EncoderConfig:
     intermediate_size: int = 3072
     """Width inside the feed-forward part of a layer."""
     positions: int = 512
-    """Rows of the position table: the longest block that can be encoded."""
+    """The longest block that can be encoded."""
+    position_offset: int = 0
+    """Rows of the position table before that of position 0, which are never used: 2 in RoBERTa."""
+    embedding_size: int = 0
+    """Width of the embeddings, which a product widens to hidden_size (ALBERT); 0 takes hidden_size, without a product."""
+    groups: int = 0
+    """Sets of parameters that the layers share, each used by consecutive layers: 1 in ALBERT; 0 gives every layer its own."""
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    """Of feed-forward parts and heads: GELU by the error function (BERT), its tanh approximation (ALBERT v2), or max(x, 0)."""
     types: int = 2
     """Rows of the token type table."""
     dropout: float = 0.1
@@ -50,9 +66,27 @@ class EncoderConfig:
         """vocab_size rounded up to a multiple of 128, as the tables are stored."""
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
+    @property
+    def embedding_width(self) -> int:
+        """Width of the token table and of the vectors that it decodes."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def own_layers(self) -> int:
+        """Layers with parameters of their own: the length of the stack."""
+        return self.groups or self.layers
+
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         found = []
+        lowest = ("embedding_size", "groups", "position_offset")
+        found += [f"encoder.{n} is {getattr(self, n)}: expected 0 or more" for n in lowest if getattr(self, n) < 0]
+        if self.groups > 0 and self.layers % self.groups:
+            found.append(
+                f"encoder.layers {self.layers} is not a multiple of encoder.groups {self.groups}: change either"
+            )
+        if self.activation not in ACTIVATIONS:
+            found.append(f"encoder.activation is {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         sizes = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "types", "unroll")
         found += [f"encoder.{n} is {getattr(self, n)}: expected at least 1" for n in sizes if getattr(self, n) < 1]
         for name in ("dropout", "attention_dropout"):
@@ -85,28 +119,27 @@ def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
     return jnp.take(table.embedding[...], ids, axis=0)
 
 
-def gelu(x: jax.Array) -> jax.Array:
-    """GELU by the error function, as in the original BERT and SpanBERT (not the tanh approximation)."""
-    return jax.nn.gelu(x, approximate=False)
-
-
 class Embeddings(nnx.Module):
-    """Sum of token, position and type embeddings, LayerNorm, dropout."""
+    """Sum of token, position and type embeddings, LayerNorm, dropout; then, where it is narrower, widened (ALBERT)."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        size, init = config.hidden_size, normal(config)
+        size, init = config.embedding_width, normal(config)
         self.token = nnx.Embed(config.padded_vocab_size, size, embedding_init=init, rngs=rngs)
-        self.position = nnx.Embed(config.positions, size, embedding_init=init, rngs=rngs)
+        self.position = nnx.Embed(config.position_offset + config.positions, size, embedding_init=init, rngs=rngs)
         self.type = nnx.Embed(config.types, size, embedding_init=init, rngs=rngs)
         self.norm = layer_norm(size, config, rngs)
-        self.rate = config.dropout
+        if config.embedding_size:
+            self.widen = linear(size, config.hidden_size, config, rngs)
+        self.rate, self.offset, self.widens = config.dropout, config.position_offset, config.embedding_size > 0
 
     def __call__(
         self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
     ) -> jax.Array:
         """[B, L] ids -> [B, L, D]."""
-        hidden_BLD = lookup(self.token, tokens_BL) + lookup(self.position, positions_BL) + lookup(self.type, types_BL)
-        return dropout(self.norm(hidden_BLD), self.rate, key, site)
+        places_BL = positions_BL + self.offset if self.offset else positions_BL
+        sum_BLE = lookup(self.token, tokens_BL) + lookup(self.position, places_BL) + lookup(self.type, types_BL)
+        embedded_BLE = dropout(self.norm(sum_BLE), self.rate, key, site)
+        return self.widen(embedded_BLE) if self.widens else embedded_BLE
 
 
 class Layer(nnx.Module):
@@ -120,6 +153,7 @@ class Layer(nnx.Module):
         self.feed_out = linear(config.intermediate_size, size, config, rngs)
         self.feed_norm = layer_norm(size, config, rngs)
         self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
+        self.activation = config.activation
 
     def __call__(
         self, hidden_BLD: jax.Array, segments_BL: jax.Array, key: DropoutKey | None, site: jax.Array
@@ -138,19 +172,22 @@ class Layer(nnx.Module):
         )
         added_BLD = dropout(self.output(mixed_BLNH.reshape(rows, length, size)), self.rate, key, site + 1)
         hidden_BLD = self.attention_norm(hidden_BLD + added_BLD)
-        added_BLD = dropout(self.feed_out(gelu(self.feed_in(hidden_BLD))), self.rate, key, site + 2)
+        added_BLD = dropout(
+            self.feed_out(ACTIVATIONS[self.activation](self.feed_in(hidden_BLD))), self.rate, key, site + 2
+        )
         return self.feed_norm(hidden_BLD + added_BLD)
 
 
 class Encoder(nnx.Module):
-    """Embeddings and a stack of layers; parameters of the layers carry a leading axis of size `layers`."""
+    """Embeddings and a stack of layers; parameters of the layers carry a leading axis of size `own_layers`."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.embeddings = Embeddings(config, rngs)
-        keys = jax.random.split(rngs.params(), config.layers)
+        keys = jax.random.split(rngs.params(), config.own_layers)
         structure, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(Layer(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(config.unroll, config.layers)
+        self.uses = config.layers // config.own_layers
 
     def __call__(
         self,
@@ -164,16 +201,31 @@ class Encoder(nnx.Module):
 
         With `key` dropout is applied (training), without it is not (evaluation).
         """
-        hidden_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0)
+        return self._run(self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0), segments_BL, key)[0]
+
+    def every_state(
+        self, tokens_BL: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array
+    ) -> jax.Array:
+        """Hidden states before the first layer and after each, without dropout: [layers + 1, B, L, D]."""
+        first_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, None, site=0)
+        return jnp.concatenate([first_BLD[None], self._run(first_BLD, segments_BL, None, keep=True)[1]])
+
+    def _run(
+        self, hidden_BLD: jax.Array, segments_BL: jax.Array, key: DropoutKey | None, keep: bool = False
+    ) -> tuple[jax.Array, Any]:
         structure, stacked = nnx.split(self.layers)
         sites = 1 + 3 * jnp.arange(self.count, dtype=jnp.uint32)
 
-        def run_layer(hidden_BLD: jax.Array, layer_and_site: tuple) -> tuple[jax.Array, None]:
+        def run_layer(hidden_BLD: jax.Array, layer_and_site: tuple) -> tuple[jax.Array, Any]:
             layer, site = layer_and_site
-            return nnx.merge(structure, layer)(hidden_BLD, segments_BL, key, site), None
+            if self.uses > 1:
+                layer = jax.tree.map(lambda leaf: leaf[layer], stacked)
+            hidden_BLD = nnx.merge(structure, layer)(hidden_BLD, segments_BL, key, site)
+            return hidden_BLD, hidden_BLD if keep else None
 
-        return jax.lax.scan(run_layer, hidden_BLD, (stacked, sites), unroll=self.unroll)[0]
+        each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
+        return jax.lax.scan(run_layer, hidden_BLD, (each, sites), unroll=self.unroll)
 
     def token_table(self) -> jax.Array:
-        """The token embedding [V, D], to be passed to heads that are tied to it."""
+        """The token embedding [V, E], to be passed to heads that are tied to it."""
         return self.embeddings.token.embedding[...]

@@ -1,45 +1,49 @@
 """Heads of pretraining. Those of tokens end in a vector per slot that the tied token table decodes, so that their logits are
 one product.
 
-Shapes: B rows, K slots, P pairs a row, D hidden size, C the offset embedding and two hidden states, V padded vocabulary.
+Shapes: B rows, K slots, P pairs a row, D hidden size, E width of the token table (D but in ALBERT), C the offset embedding and
+two hidden states, V padded vocabulary.
 """
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.encoder import EncoderConfig, gelu, layer_norm, linear, lookup, normal
+from spanjax.nn.encoder import ACTIVATIONS, EncoderConfig, layer_norm, linear, lookup, normal
 
 
 class TokenHead(nnx.Module):
-    """BERT's masked token head: dense, GELU, LayerNorm; decoded by the token table with a bias of its own."""
+    """BERT's masked token head: dense, activation, LayerNorm; decoded by the token table with a bias of its own."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.dense = linear(config.hidden_size, config.hidden_size, config, rngs)
-        self.norm = layer_norm(config.hidden_size, config, rngs)
+        self.dense = linear(config.hidden_size, config.embedding_width, config, rngs)
+        self.norm = layer_norm(config.embedding_width, config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+        self.activation = config.activation
 
     def __call__(self, hidden_BKD: jax.Array) -> jax.Array:
-        """Hidden states at the masked positions [B, K, D] -> vectors to decode [B, K, D]."""
-        return self.norm(gelu(self.dense(hidden_BKD)))
+        """Hidden states at the masked positions [B, K, D] -> vectors to decode [B, K, E]."""
+        return self.norm(ACTIVATIONS[self.activation](self.dense(hidden_BKD)))
 
 
 class BoundaryHead(nnx.Module):
-    """The span boundary objective's f(x_left, x_right, p_offset): two dense layers, GELU and LayerNorm (SpanBERT 3.2)."""
+    """The span boundary objective's f(x_left, x_right, p_offset): two dense layers, activation and LayerNorm (SpanBERT 3.2)."""
 
     def __init__(self, config: EncoderConfig, position_size: int, offsets: int, rngs: nnx.Rngs):
-        size = config.hidden_size
+        size, last = config.hidden_size, config.embedding_width
         self.position = nnx.Embed(offsets, position_size, embedding_init=normal(config), rngs=rngs)
         self.dense1 = linear(2 * size + position_size, size, config, rngs)
         self.norm1 = layer_norm(size, config, rngs)
-        self.dense2 = linear(size, size, config, rngs)
-        self.norm2 = layer_norm(size, config, rngs)
+        self.dense2 = linear(size, last, config, rngs)
+        self.norm2 = layer_norm(last, config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+        self.activation = config.activation
 
     def __call__(self, left_BKD: jax.Array, right_BKD: jax.Array, offset_BK: jax.Array) -> jax.Array:
-        """Hidden states of the two boundary tokens and the offset inside the span -> vectors to decode [B, K, D]."""
+        """Hidden states of the two boundary tokens and the offset inside the span -> vectors to decode [B, K, E]."""
+        activation = ACTIVATIONS[self.activation]
         joined_BKC = jnp.concatenate([left_BKD, right_BKD, lookup(self.position, offset_BK)], axis=-1)
-        return self.norm2(gelu(self.dense2(self.norm1(gelu(self.dense1(joined_BKC))))))
+        return self.norm2(activation(self.dense2(self.norm1(activation(self.dense1(joined_BKC))))))
 
 
 class Pooler(nnx.Module):
@@ -72,9 +76,9 @@ def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array
     return jnp.take_along_axis(hidden_BLD, position_BK[:, :, None], axis=1)
 
 
-def decode(vectors_BKD: jax.Array, table_VD: jax.Array) -> jax.Array:
+def decode(vectors_BKE: jax.Array, table_VE: jax.Array) -> jax.Array:
     """Scores of every piece, float32 [B, K, V], by the transposed token table."""
-    return jnp.einsum("bkd,vd->bkv", vectors_BKD, table_VD, preferred_element_type=jnp.float32)
+    return jnp.einsum("bke,ve->bkv", vectors_BKE, table_VE, preferred_element_type=jnp.float32)
 
 
 @jax.custom_vjp

@@ -176,6 +176,8 @@ class MaskedPrediction(Objective):
         size, layers = encoder.hidden_size, encoder.layers
         products = 6 * layers * (4 * size**2 + 2 * size * encoder.intermediate_size) * length
         attention = 12 * layers * size * length**2
-        heads = sum(t.flops_per_slot(encoder) + 6 * size * encoder.vocab_size for t in self.token_terms) * slots
+        products += 6 * encoder.embedding_size * size * length
+        decoder = 6 * encoder.embedding_width * encoder.vocab_size
+        heads = sum(term.flops_per_slot(encoder) + decoder for term in self.token_terms) * slots
         pairs = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
         return float(products + attention + heads + pairs)

@@ -43,7 +43,7 @@ class TokenTerm(Term):
 
     @abc.abstractmethod
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-        """What the token table decodes: [B, K, D]."""
+        """What the token table decodes, as wide as it is: [B, K, E]."""
 
     @abc.abstractmethod
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
@@ -78,7 +78,7 @@ class MaskedTokens(TokenTerm):
 
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """The dense layer."""
-        return 6 * encoder.hidden_size**2
+        return 6 * encoder.hidden_size * encoder.embedding_width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class SpanBoundary(TokenTerm):
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """The two dense layers."""
         size = encoder.hidden_size
-        return 6 * ((2 * size + self.position_size) * size + size**2)
+        return 6 * ((2 * size + self.position_size) * size + size * encoder.embedding_width)
 
 
 @dataclasses.dataclass(frozen=True)
