@@ -1,16 +1,33 @@
-"""What every command line does with errors: one message on stderr, an exit code, no traceback for wrong input."""
+"""What every command line shares: commands by their first word, and errors as one message and an exit code, not a traceback."""
 
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 WRONG_INPUT, INTERRUPTED = 2, 130
+
+
+def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: list[str], default: str = "") -> int:
+    """Runs `main` of the module of `package` that the first word names (`default` before an option); its exit code.
+
+    `commands` are names and what they do, for the help.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        print((doc or "") + "\n" + "\n".join(f"  {name:13s}{what}" for name, what in commands.items()))
+        return 0 if words else WRONG_INPUT
+    command = default if default and words[0].startswith("-") else words.pop(0)
+    if command not in commands:
+        program = package.rpartition(".")[2]
+        print(f"{program}: no command {command!r}: expected one of {', '.join(commands)}", file=sys.stderr)
+        return WRONG_INPUT
+    return importlib.import_module(f"{package}.{command.replace('-', '_')}").main(words)
 
 
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:
     """What `work` returns where that is a number, else 0; 2 for ValueError and OSError, 130 for Ctrl-C.
 
-    They are told on stderr, with the notes of the exception.
-    `cannot` says what a ValueError prevented ("cannot read these rows"), `stopped` what a Ctrl-C leaves behind.
+    They are told on stderr, with the notes of the exception. `cannot` says what a ValueError prevented ("cannot read these
+    rows"), `stopped` what a Ctrl-C leaves behind.
     """
     try:
         found = work()

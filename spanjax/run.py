@@ -44,6 +44,8 @@ class Run:
     """Where the rows are and how they are read."""
     optimizer: AdamW = AdamW()
     """Learning rate, decay, clipping."""
+    init_from: str = ""
+    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty draws all of them."""
     mesh: MeshConfig = MeshConfig()
     """Shape of the device mesh."""
     cadence: Cadence = Cadence()

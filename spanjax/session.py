@@ -17,10 +17,13 @@ from spanjax.data.mixture import MixedRows
 from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
+from spanjax.model import load_model
 from spanjax.parallel import make_mesh, replicated, row_shards, to_global
 from spanjax.run import Data, Run
+from spanjax.starting import Start, start_from
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
+from spanjax.trees import map_named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +46,26 @@ class Session:
         """Where every leaf of the state lies."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
 
-    def fresh_state(self) -> TrainState:
-        """The state of step 0, made where it lies."""
+    def fresh_state(self, start: Start | None = None) -> TrainState:
+        """The state of step 0, made where it lies; with the weights of `start` where it has them."""
         make = state_factory(self.run.objective, self.run.encoder, self.optimizer, self.run.seed)
-        return jax.jit(make, out_shardings=self.shardings)()
+        state = jax.jit(make, out_shardings=self.shardings)()
+        if start is None:
+            return state
+
+        def laid(name: str, leaf: jax.Array) -> jax.Array:
+            if name not in start.leaves:
+                return leaf
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: start.leaves[name][index])
+
+        return state._replace(params=map_named(laid, state.params))
+
+    def start(self) -> Start | None:
+        """The weights of `init_from`, read and checked; None where the run draws all of its own."""
+        if not self.run.init_from:
+            return None
+        model, encoder = load_model(self.run.init_from), self.run.encoder
+        return start_from(model, encoder, self.rows.vocabulary, self.abstract.params, self.run.seed)
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""

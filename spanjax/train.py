@@ -66,13 +66,21 @@ def _description(session: Any) -> dict[str, Any]:
 def _meta(session: Any) -> dict[str, Any]:
     import base64
 
+    import jax
+
     from spanjax import __version__
 
     files = session.rows.vocabulary.files()
+    device = session.mesh.devices.flat[0]
     return {
         "spanjax": __version__,
         "run": _description(session),
         "rows": dataclasses.asdict(session.rows.manifest),
+        "hardware": {
+            "devices": f"{session.mesh.devices.size} x {device.device_kind}",
+            "processes": jax.process_count(),
+            "jax": jax.__version__,
+        },
         "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
     }
 
@@ -148,29 +156,34 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
 
 def train(command: Any) -> int:
     """Runs one parsed command; returns the exit code."""
-    from spanjax.distributed import start
+    from spanjax.distributed import start as start_processes
 
-    start()
+    start_processes()
     import jax
 
     from spanjax.run import claim_workdir
     from spanjax.session import open_session
-    from spanjax.training.checkpoint import Checkpoints
+    from spanjax.training.checkpoint import Checkpoints, has_checkpoints
     from spanjax.training.metrics import Terminal
 
     session = open_session(command.run)
+    workdir = pathlib.Path(command.workdir)
+    begun = bool(command.workdir) and has_checkpoints(workdir)
+    start = None if begun else session.start()
     if command.dry_run:
         _dry_run(session)
+        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    workdir = pathlib.Path(command.workdir)
     claim_workdir(workdir, _description(session))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     checkpoints = Checkpoints(workdir, session.run.cadence.keep)
     state = checkpoints.restore_newest(session.abstract)
     if state is None:
-        state = session.fresh_state()
+        state = session.fresh_state(start)
+        if terminal and start:
+            terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
     elif terminal:
         terminal.note(f"continuing {workdir} from step {int(state.step):,}")
     outcome = _fit(command, session, checkpoints, state, terminal)

@@ -21,8 +21,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("objectives",),
     ("tasks",),
     ("training",),
-    ("run", "torch_format"),
-    ("session", "show"),
+    ("run", "torch_format", "model", "starting"),
+    ("session", "show", "filling"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains

@@ -45,6 +45,10 @@ def test_pulse(
 ) -> None:
     feed = "tf" if config.endswith("as_released.py") else "numpy"
     arguments = shrunk(config, tagged_rows_folder, tmp_path / "run", 2, f"--data.feed={feed}")
+    if load(config).init_from:  # a preset that continues: from two steps of the same model
+        assert train.main([*arguments, "--init-from=", f"--workdir={tmp_path / 'before'}"]) == 0
+        arguments.append(f"--init-from={tmp_path / 'before'}")
+        capsys.readouterr()
     names = [name.split("/")[0] for name in load(config).objective.loss_weights()]
     assert train.main(arguments) == 0
     said = capsys.readouterr().out

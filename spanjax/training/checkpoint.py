@@ -4,15 +4,18 @@ A step's folder holds `state` (step, parameters, moments), `meta` (JSON: resolve
 the save is complete, `checksums.json`. A damaged checkpoint is moved to `damaged/` and the one before it is used.
 """
 
+import contextlib
 import json
 import logging
 import os
 import pathlib
 import shutil
 import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
@@ -101,7 +104,7 @@ class Checkpoints:
             self.manager.wait_until_finished()
             if jax.process_index() == 0:
                 for step in self.unverified:
-                    self._write_checksums(self.folder / str(step))
+                    _write_checksums(self.folder / str(step))
         except Exception as error:
             raise self._failed(self.unverified[-1] if self.unverified else None, error) from error
         self.unverified.clear()
@@ -123,7 +126,7 @@ class Checkpoints:
                 try:
                     return self._restore(step, abstract)
                 except Exception as error:
-                    reason = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}"
+                    reason = f"{type(error).__name__}: {_first_line(error)}"
             self._set_aside(step, reason)
         if found:
             raise CheckpointError(
@@ -149,22 +152,96 @@ class Checkpoints:
             multihost_utils.sync_global_devices(f"set aside checkpoint {step}")
         self.manager.reload()
 
-    def _write_checksums(self, folder: pathlib.Path) -> None:
-        if not folder.exists():
-            return
-        temporary = folder / f"{CHECKSUMS}.tmp"
-        temporary.write_text(json.dumps(_contents(folder)))
-        os.replace(temporary, folder / CHECKSUMS)
-
     def _failed(self, step: int | None, error: Exception) -> CheckpointError:
         whole = [s for s in self.steps() if s != step]
         again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
         return CheckpointError(
-            f"the checkpoint of step {step} could not be written to {self.folder}: {str(error).splitlines()[0][:300]};"
+            f"the checkpoint of step {step} could not be written to {self.folder}: {_first_line(error)};"
             f" free some space (or mend the folder) and run the same command: it {again}"
         )
 
 
-def read_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
-    """The JSON stored with a checkpoint: run, encoder, vocabulary, rows."""
-    return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+    """Whether a run in this work directory would go on from a checkpoint."""
+    folder = workdir / "checkpoints"
+    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+
+
+def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
+    """The newest step of a work directory with a whole checkpoint, and what was passed over, in words; nothing is moved.
+
+    CheckpointError where there is none.
+    """
+    folder, said = workdir / "checkpoints", []
+    steps = sorted((int(p.name) for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
+    unfinished = [p.name for p in folder.iterdir() if "tmp" in p.name] if folder.is_dir() else []
+    said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
+    for step in steps:
+        reason = damage(folder / str(step)) or _incomplete(folder / str(step))
+        if reason is None:
+            return step, said
+        said.append(f"checkpoint {step} is damaged ({reason}): passed over")
+    raise CheckpointError("\n".join([f"{workdir}: no whole checkpoint in {folder}", *said]))
+
+
+def _incomplete(folder: pathlib.Path) -> str | None:
+    missing = [name for name in ("state", "meta/metadata") if not (folder / name).exists()]
+    return f"without {' and '.join(missing)}" if missing else None
+
+
+def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
+
+    The moments are not read. CheckpointError where files are damaged or missing.
+    """
+    if reason := damage(folder) or _incomplete(folder):
+        raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")
+    state = (folder / "state").absolute()
+    try:
+        with _quiet(), ocp.PyTreeCheckpointer() as reader:
+            tree = reader.metadata(state).item_metadata.tree
+            wanted = {name: tree[name] for name in ("step", "params")}
+            arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+            found = reader.restore(
+                state, args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True)
+            )
+        meta = json.loads((folder / "meta" / "metadata").read_text())
+    except Exception as error:
+        raise CheckpointError(
+            f"{folder} cannot be read ({_first_line(error)}): take another step, or copy it again"
+        ) from error
+    return int(found["step"]), found["params"], meta
+
+
+def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], step: int = 0) -> None:
+    """A work directory with one checkpoint of weights without moments, which `read_weights` reads."""
+    folder = workdir / "checkpoints" / str(step)
+    (folder / "meta").mkdir(parents=True)
+    with _quiet(), ocp.PyTreeCheckpointer() as writer:
+        writer.save((folder / "state").absolute(), {"step": np.int32(step), "params": params})
+    (folder / "meta" / "metadata").write_text(json.dumps(meta))
+    _write_checksums(folder)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Orbax warns of files that a manager writes and a single save does not."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def _write_checksums(folder: pathlib.Path) -> None:
+    if not folder.exists():
+        return
+    temporary = folder / f"{CHECKSUMS}.tmp"
+    temporary.write_text(json.dumps(_contents(folder)))
+    os.replace(temporary, folder / CHECKSUMS)

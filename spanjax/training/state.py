@@ -1,7 +1,8 @@
 """The state of a run: step, fp32 master weights, optimizer moments; all of it lies sharded on the mesh.
 
 Where do the weights come from? (1) A checkpoint in the work directory: the run goes on from its newest whole one.
-(2) None there: fresh weights, drawn from the seed alone (the same on every mesh).
+(2) None there: those of another model, where the run names one (`starting`). (3) Else, and for what that model lacks: fresh
+weights, drawn from the seed alone (the same on every mesh).
 """
 
 from collections.abc import Callable

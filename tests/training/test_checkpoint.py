@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replicated
-from spanjax.training.checkpoint import CHECKSUMS, Checkpoints, damage, read_meta
+from spanjax.training.checkpoint import CHECKSUMS, Checkpoints, damage, read_weights, whole_step
 from spanjax.training.state import TrainState
 
 
@@ -31,7 +31,9 @@ def test_last_and_best_are_kept(tmp_path: pathlib.Path) -> None:
         checkpoints.save(state(step, 2), step, {"note": step}, loss)
     checkpoints.close()
     assert sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()) == [2, 5, 6]
-    assert read_meta(tmp_path, 6) == {"note": 6}
+    step, params, meta = read_weights(tmp_path / "checkpoints" / "6")
+    assert (step, meta) == (6, {"note": 6}) and whole_step(tmp_path) == (6, [])
+    np.testing.assert_array_equal(params["table"]["embedding"], state(6, 1).params["table"]["embedding"])
     assert (tmp_path / "checkpoints" / "6" / CHECKSUMS).exists() and damage(tmp_path / "checkpoints" / "6") is None
 
 

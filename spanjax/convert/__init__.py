@@ -1,0 +1,22 @@
+"""python -m spanjax.convert: weights to PyTorch and Hugging Face and back, compared and looked at.
+
+Commands: to-torch, from-torch, verify, inspect; `python -m spanjax.convert COMMAND --help` documents each. They need one device,
+no TensorFlow, and no torch: only `verify` uses torch and transformers, where they are installed. Exit codes: 0 done, 1 a
+comparison found differences, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import sys
+
+from spanjax.command import dispatch
+
+COMMANDS = {
+    "to-torch": "writes a folder that transformers loads, or SpanBERT's original layout",
+    "from-torch": "reads PyTorch weights into a checkpoint to train from",
+    "verify": "compares two models layer by layer on sentences",
+    "inspect": "lists names, shapes, types and settings of any of them",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command that the first word names; returns the exit code."""
+    return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments))

@@ -1,0 +1,262 @@
+"""Two models on the same sentences in float32: how far apart every layer, every head's scores and the tokenizers' ids are.
+
+One side is computed here. The other is computed by transformers where it is installed and the model is a folder that it loads,
+else here as well, from the files that were written; the table says which.
+
+Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary.
+"""
+
+import contextlib
+import io
+import logging
+import pathlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+from flax import nnx
+
+from spanjax.data.vocab import Vocabulary
+from spanjax.model import Model, load_model, module_params
+from spanjax.torch_format.folder import is_weights
+from spanjax.training.state import abstract_module
+
+TOLERANCE = 1e-4
+SENTENCES = (
+    "The span boundary objective predicts a masked span from the tokens at its two ends.",
+    "In 1843, Ada Lovelace published the first algorithm intended to be carried out by a machine.",
+    "Naïve Bayes isn't state-of-the-art; it's a baseline (and a good one!).",
+    "The river Rhône rises in Switzerland, passes Geneva and reaches the Mediterranean near Arles.",
+    "Proteins such as p53 and BRCA1 repair DNA in up to 90% of cells.",
+    "E-mail support@example.com or call +1 (555) 010-9999 before 5 p.m.",
+    "Zürich, São Paulo, Kraków and 東京 are cities; مرحبا is a greeting.",
+    "Short.",
+)
+
+
+class Inputs(NamedTuple):
+    """What both sides compute on: every sentence is a row."""
+
+    tokens_SL: np.ndarray
+    used_SL: np.ndarray  # bool, not padding
+    left_SL: np.ndarray  # boundaries and offset of a span for every position
+    right_SL: np.ndarray
+    offset_SL: np.ndarray
+
+
+class Outputs(NamedTuple):
+    """What a side computed; None where it has no such head."""
+
+    states_NSLD: np.ndarray  # the embeddings and the state after every layer
+    mlm_SLV: np.ndarray | None
+    sbo_SLV: np.ndarray | None
+    ids: list[list[int]] | None
+    by: str
+
+
+class Difference(NamedTuple):
+    """One line of the table."""
+
+    what: str
+    largest: float
+    note: str = ""
+
+
+def make_inputs(model: Model, sentences: Sequence[str]) -> Inputs:
+    """Rows of the sentences, cut at the positions of the model; random ids where there is no vocabulary."""
+    rows = _ids(model.vocabulary, sentences) if model.vocabulary else None
+    if rows is None:
+        random = np.random.default_rng(0)
+        rows = [random.integers(0, model.encoder.vocab_size, 5 + 4 * n).tolist() for n in range(8)]
+    rows = [row[: model.encoder.positions] for row in rows]
+    sizes, length = np.array([len(row) for row in rows])[:, None], max(map(len, rows))
+    pad = model.vocabulary.specials.pad if model.vocabulary else max(0, model.encoder.position_offset - 1)
+    place_SL = np.arange(length)[None]
+    offset_SL = np.broadcast_to(place_SL % 3, (len(rows), length))
+    return Inputs(
+        tokens_SL=np.array([row + [pad] * (length - len(row)) for row in rows], np.int32),
+        used_SL=place_SL < sizes,
+        left_SL=np.maximum(0, place_SL - 1 - offset_SL).astype(np.int32),
+        right_SL=np.minimum(place_SL + 1, sizes - 1).astype(np.int32),
+        offset_SL=offset_SL.astype(np.int32),
+    )
+
+
+def _ids(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:
+    specials = vocabulary.specials
+    return [[specials.cls, *ids.tolist(), specials.sep] for ids in vocabulary.encode(list(sentences))]
+
+
+def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
+    """By spanjax, float32 with exact products."""
+    objective = model.objective()
+    structure, abstract = abstract_module(objective, model.encoder)
+    module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
+    shape = inputs.tokens_SL.shape
+    position_SL = np.where(inputs.used_SL, np.arange(shape[1], dtype=np.int32), 0)
+    batch = {
+        "slot_position_BK": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape),
+        "slot_left_BK": inputs.left_SL,
+        "slot_right_BK": inputs.right_SL,
+        "slot_offset_BK": inputs.offset_SL,
+    }
+    with jax.default_matmul_precision("highest"):
+        segments_SL = inputs.used_SL.astype(np.int32)
+        zeros_SL = np.zeros(shape, np.int32)
+        states_NSLD = module.encoder.every_state(
+            *map(jnp.asarray, (inputs.tokens_SL, segments_SL, position_SL, zeros_SL))
+        )
+        scores: dict[str, np.ndarray] = {}
+        if objective.token_terms:
+            arrays = {name: jnp.asarray(array) for name, array in batch.items()}
+            logits_STLV = np.asarray(objective.logits(module, states_NSLD[-1], arrays))[..., : model.encoder.vocab_size]
+            scores = {term.name: logits_STLV[:, place] for place, term in enumerate(objective.token_terms)}
+    ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
+    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax")
+
+
+def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
+    """By the classes that `transformers` chooses for the folder; the span boundary head, of which it has none, by torch."""
+    import torch
+    import transformers
+
+    known = transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
+    with _silenced():
+        theirs = known.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        found = theirs(
+            input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
+            attention_mask=torch.from_numpy(inputs.used_SL.astype(np.int64)),
+            token_type_ids=torch.zeros(inputs.tokens_SL.shape, dtype=torch.int64),
+            output_hidden_states=True,
+        )
+        states = torch.stack(found.hidden_states)
+        sbo = None
+        if "sbo" in model.params:
+            sbo = _torch_boundaries(model.params["sbo"], model, states[-1], inputs).numpy()
+        mlm = found.logits.numpy() if "mlm" in model.params else None
+    try:
+        with _silenced():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
+    except (OSError, ValueError):
+        ids = None
+    return Outputs(states.numpy(), mlm, sbo, ids, f"transformers {transformers.__version__}")
+
+
+def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, inputs: Inputs) -> Any:
+    import torch
+    from torch.nn import functional
+
+    def tensor(*path: str) -> Any:
+        value: Any = head
+        for name in path:
+            value = value[name]
+        return torch.from_numpy(np.ascontiguousarray(value))
+
+    rows = torch.arange(len(hidden_SLD))[:, None]
+    left, right = (hidden_SLD[rows, torch.from_numpy(place).long()] for place in (inputs.left_SL, inputs.right_SL))
+    offset = torch.from_numpy(inputs.offset_SL).long().clamp(max=len(head["position"]["embedding"]) - 1)
+    state = torch.cat([left, right, tensor("position", "embedding")[offset]], dim=-1)
+    approximate = "tanh" if model.encoder.activation == "gelu_tanh" else "none"
+    for number in ("1", "2"):
+        state = state @ tensor(f"dense{number}", "kernel") + tensor(f"dense{number}", "bias")
+        state = (
+            functional.relu(state)
+            if model.encoder.activation == "relu"
+            else functional.gelu(state, approximate=approximate)
+        )
+        scale, bias = tensor(f"norm{number}", "scale"), tensor(f"norm{number}", "bias")
+        state = functional.layer_norm(state, scale.shape, scale, bias, model.encoder.norm_epsilon)
+    table = torch.from_numpy(np.ascontiguousarray(model.params["encoder"]["embeddings"]["token"]["embedding"]))
+    return (state @ table.T + tensor("bias"))[..., : model.encoder.vocab_size]
+
+
+@contextlib.contextmanager
+def _silenced() -> Iterator[None]:
+    """transformers reports on what it loads; the table here says it better."""
+    import transformers
+
+    before = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        transformers.logging.set_verbosity(before)
+
+
+def has_transformers() -> bool:
+    """Whether torch and transformers can be imported."""
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        return False
+    return bool(torch.__version__ and transformers.__version__)
+
+
+def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCES) -> tuple[str, list[Difference]]:
+    """The largest absolute difference of everything that both have, and who computed each side.
+
+    ValueError where the two are models of different sizes.
+    """
+    second = load_model(other)
+    if one.encoder.vocab_size != second.encoder.vocab_size or one.encoder.layers != second.encoder.layers:
+        raise ValueError(
+            f"{one.source} has {one.encoder.layers} layers and {one.encoder.vocab_size:,} pieces, {other} has "
+            f"{second.encoder.layers} and {second.encoder.vocab_size:,}: these are different models"
+        )
+    inputs = make_inputs(one if one.vocabulary else second, sentences)
+    left = computed_here(one, inputs, sentences)
+    theirs = other.is_dir() and is_weights(other) and (other / "config.json").is_file() and has_transformers()
+    right = (
+        computed_by_transformers(other, second, inputs, sentences)
+        if theirs
+        else computed_here(second, inputs, sentences)
+    )
+    names = ["embeddings", *(f"layer {number}" for number in range(1, one.encoder.layers + 1))]
+    found = []
+    if left.states_NSLD.shape != right.states_NSLD.shape:
+        raise ValueError(
+            f"hidden states are {left.states_NSLD.shape[1:]} and {right.states_NSLD.shape[1:]}: different models"
+        )
+    for name, a, b in zip(names, left.states_NSLD, right.states_NSLD, strict=True):
+        found.append(Difference(name, float(np.abs(a - b)[inputs.used_SL].max())))
+    for name, a, b in (("mlm logits", left.mlm_SLV, right.mlm_SLV), ("sbo logits", left.sbo_SLV, right.sbo_SLV)):
+        if a is None or b is None:
+            missing = "both" if a is None and b is None else str(one.source if a is None else other)
+            found.append(Difference(name, 0.0, f"not compared: no such head in {missing}"))
+        else:
+            found.append(Difference(name, float(np.abs(a - b)[inputs.used_SL].max())))
+    found.append(_tokenizer_difference(left, right))
+    return f"{one.source} by {left.by}, {other} by {right.by}", found
+
+
+def _tokenizer_difference(left: Outputs, right: Outputs) -> Difference:
+    if left.ids is None or right.ids is None:
+        return Difference("tokenizer ids", 0.0, "not compared: a side has no tokenizer")
+    differing = sum(a != b for a, b in zip(left.ids, right.ids, strict=True))
+    return Difference("tokenizer ids", float(differing), f"sentences that differ, of {len(left.ids)}")
+
+
+def print_differences(found: tuple[str, list[Difference]], tolerance: float = TOLERANCE) -> int:
+    """Prints the table; 1 where a difference is above the tolerance, else 0."""
+    sides, lines = found
+    table = rich.table.Table("", "largest difference", "", box=rich.box.SIMPLE_HEAD, title=sides, title_justify="left")
+    above = [line.what for line in lines if not line.largest <= tolerance]
+    for line in lines:
+        value = f"{line.largest:.0f}" if line.what == "tokenizer ids" else f"{line.largest:.2e}"
+        shown = "-" if line.note.startswith("not compared") else value
+        table.add_row(line.what, shown, line.note or ("ABOVE" if line.what in above else ""))
+    rich.console.Console(soft_wrap=True, highlight=False).print(table)
+    print(f"above {tolerance:g}: {', '.join(above)}" if above else f"all within {tolerance:g}")
+    return 1 if above else 0

@@ -1,0 +1,91 @@
+"""Reads PyTorch weights into a work directory with one checkpoint, to continue pretraining, to fine-tune, or to use.
+
+Known: folders of Hugging Face (safetensors or .bin) with BERT, RoBERTa or ALBERT, the original SpanBERT archives with and
+without heads. Nothing that is pickled is executed. Every name is explained in the report, or the conversion fails and lists
+both sides.
+"""
+
+import dataclasses
+import pathlib
+
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.data.vocab import load_vocabulary
+from spanjax.model import Model, load_model, model_meta
+from spanjax.torch_format.folder import new_folder
+from spanjax.training.checkpoint import write_weights
+
+HEADS = {
+    "mlm": "masked tokens",
+    "sbo": "span boundaries",
+    "pooler": "the pooler of [CLS]",
+    "pair": "pairs of segments",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FromTorch:
+    """What is read and written."""
+
+    source: tyro.conf.Positional[str]
+    """Folder with config.json and weights, or a single file of weights."""
+    output: tyro.conf.Positional[str]
+    """Work directory to write: train from it with --init-from, or use it with predict and convert."""
+    config: str | None = None
+    """A config.json, for weights that come without one."""
+    vocab: str | None = None
+    """The vocabulary (vocab.txt, tokenizer.json, .model or a folder), for weights that come without one."""
+    lower_case: bool | None = None
+    """Whether a vocab.txt is used lower-cased; by default what its folder says, or a guess from its pieces."""
+    overwrite: bool = False
+    """Replace the work directory if it is there."""
+
+
+def report_lines(model: Model) -> list[str]:
+    """What became of every name, in words."""
+    assert model.loaded is not None
+    loaded, vocabulary = model.loaded, model.vocabulary
+    fresh = [f"{name} ({what})" for name, what in HEADS.items() if name not in model.params]
+    pieces = "none: give --vocab"
+    if vocabulary:
+        pieces = f"{vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}"
+    return [
+        *(f"note      {line}" for line in model.said),
+        f"loaded    {len(loaded.loaded)} tensors: {', '.join(['encoder', *sorted(model.parts - {'encoder'})])}",
+        f"tied      {', '.join(loaded.repeated) or 'none is repeated in the file'}",
+        f"unused    {', '.join(loaded.buffers) or 'none'}" + (" (no parameters)" if loaded.buffers else ""),
+        f"fresh     {', '.join(fresh) or 'none'}" + (": not in the file, drawn when training starts" if fresh else ""),
+        f"tokenizer {pieces}",
+    ]
+
+
+def from_torch(options: FromTorch) -> None:
+    """Converts and prints the report."""
+    output = pathlib.Path(options.output)
+    model = load_model(options.source, options.config)
+    if model.loaded is None:
+        raise ValueError(f"{options.source} is a checkpoint of spanjax already: train from it with --init-from")
+    if options.vocab:
+        vocabulary = load_vocabulary(options.vocab, options.lower_case)
+        if vocabulary.size != model.encoder.vocab_size:
+            raise ValueError(
+                f"--vocab {options.vocab} has {vocabulary.size:,} pieces, the weights {model.encoder.vocab_size:,}: "
+                "give the vocabulary that the weights were trained with"
+            )
+        model = dataclasses.replace(model, vocabulary=vocabulary)
+    with new_folder(output, options.overwrite) as work:
+        write_weights(work, model.params, model_meta(model))
+    print("\n".join(report_lines(model)))
+    print(f"{options.source} -> {output}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
+    return exit_code(
+        "from-torch",
+        lambda: from_torch(options),
+        cannot=f"cannot convert {options.source}",
+        stopped=f"stopped; {options.output} is as it was",
+    )

@@ -1,0 +1,93 @@
+"""Lists what a run directory, a checkpoint or a folder of PyTorch weights holds: names, shapes, types, step and settings."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.model import load_model
+from spanjax.run import describe
+from spanjax.torch_format.folder import is_weights, read_folder
+from spanjax.torch_format.tables import family_of
+from spanjax.trees import named_leaves
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspect:
+    """What is looked at."""
+
+    source: tyro.conf.Positional[str]
+    """A run directory, a checkpoint, or a folder or file of PyTorch weights."""
+    config: str | None = None
+    """A config.json, for weights that come without one."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def contents(source: str, config: str | None = None) -> dict[str, Any]:
+    """Everything as plain values. Weights that are not known here are still listed, with the reason."""
+    path = pathlib.Path(source)
+    try:
+        model = load_model(path, config)
+    except ValueError as error:
+        if not is_weights(path):
+            raise
+        found = read_folder(path, pathlib.Path(config) if config else None)
+        return {"source": source, "problem": str(error), "config": found.config, "tensors": _listed(found.tensors)}
+    leaves = named_leaves(model.params)
+    if model.loaded is not None:
+        leaves = read_folder(path, pathlib.Path(config) if config else None).tensors
+    run = model.meta.get("run", {})
+    return {
+        "source": str(model.source),
+        "step": model.step,
+        "family": family_of(model.encoder).model_type,
+        "heads": sorted(model.parts - {"encoder"}),
+        "encoder": describe(model.encoder),
+        "vocabulary": None
+        if model.vocabulary is None
+        else {name: getattr(model.vocabulary, name) for name in ("kind", "size", "casing", "fingerprint")},
+        "run": run,
+        "notes": list(model.said),
+        "tensors": _listed(leaves),
+    }
+
+
+def _listed(tensors: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
+        for name, array in tensors.items()
+    }
+
+
+def show(options: Inspect) -> None:
+    """Prints the contents."""
+    found = contents(options.source, options.config)
+    if options.json:
+        print(json.dumps(found))
+        return
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    tensors = found.pop("tensors")
+    table = rich.table.Table("name", "shape", "dtype", "MiB", box=rich.box.SIMPLE_HEAD)
+    for name, each in tensors.items():
+        table.add_row(name, " x ".join(map(str, each["shape"])), each["dtype"], f"{each['bytes'] / 2**20:.2f}")
+    console.print(table)
+    total = sum(each["bytes"] for each in tensors.values())
+    numbers = sum(int(np.prod(each["shape"])) for each in tensors.values())
+    console.print(f"{len(tensors)} tensors, {numbers:,} numbers, {total / 2**20:,.1f} MiB")
+    for name, value in found.items():
+        if value not in (None, [], {}):
+            console.print(f"{name:12s}{value if isinstance(value, str | int) else json.dumps(value)}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(Inspect, args=arguments, prog="python -m spanjax.convert inspect", description=__doc__)
+    return exit_code("inspect", lambda: show(options), cannot=f"cannot look at {options.source}")

@@ -1,0 +1,140 @@
+"""Writes a model as a folder that transformers loads, or in the layout of the original SpanBERT archive with heads.
+
+The folder holds config.json, the weights (tied ones once, without the rows that only pad the vocabulary), the tokenizer's
+files, a model card filled from the run, the heads that transformers has no class for in sbo_head.safetensors, and
+conversion.json.
+"""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import tyro
+
+from spanjax import __version__
+from spanjax.command import exit_code
+from spanjax.convert.card import model_card
+from spanjax.convert.compare import compare, print_differences
+from spanjax.model import Model, load_model
+from spanjax.torch_format.configs import their_config
+from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
+from spanjax.torch_format.pickles import write_torch_file
+from spanjax.torch_format.tables import family_of, their_tensors
+from spanjax.torch_format.tokenizer_files import tokenizer_files
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class ToTorch:
+    """What is written where."""
+
+    source: tyro.conf.Positional[str]
+    """A run directory (its newest whole checkpoint), one checkpoint (RUN/checkpoints/STEP), or a folder of PyTorch weights."""
+    output: tyro.conf.Positional[str]
+    """Folder to write; nothing is left there when something goes wrong."""
+    format: Literal["hf", "hf-bin", "fairseq"] = "hf"
+    """hf: model.safetensors. hf-bin: pytorch_model.bin. fairseq: model.pt with the original SpanBERT names, for BERT alone."""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of the weights in the file."""
+    verify: bool = False
+    """Compare the folder with the source at once, by transformers where it is installed; exit code 1 above 1e-4."""
+    overwrite: bool = False
+    """Replace the folder if it is there."""
+    name: str = ""
+    """Name of the model in its card; by default the folder's."""
+    license: str = ""
+    """Licence of the weights, for the card: cc-by-sa-4.0, say."""
+    language: str = ""
+    """Language of the text, for the card: en, say."""
+
+
+def is_extra(name: str, model_type: str) -> bool:
+    """Whether transformers has no class with a parameter of this name."""
+    return name.startswith("cls.pair_target_predictions.") or (model_type != "bert" and name.startswith("cls."))
+
+
+def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[str, Any]:
+    """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so."""
+    family, dtype = family_of(model.encoder), DTYPES[options.dtype]
+    specials = model.vocabulary.specials if model.vocabulary else None
+    config = their_config(model.encoder, specials, model.parts, options.dtype)
+    tensors = their_tensors(model.params, model.encoder, family)
+    if options.format == "fairseq":
+        if family.model_type != "bert":
+            raise ValueError(
+                f"--format fairseq: the original SpanBERT layout has no {family.model_type}: use --format hf"
+            )
+        written = cast(tensors, dtype, original_names)
+        write_torch_file(folder / "model.pt", written)
+        (folder / "bert_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    else:
+        written = cast(tensors, dtype)
+        own = {name: array for name, array in written.items() if not is_extra(name, family.model_type)}
+        if options.format == "hf":
+            write_safetensors(folder / "model.safetensors", own, model.step)
+        else:
+            write_torch_file(folder / "pytorch_model.bin", own)
+        if len(own) < len(written):
+            extra = {name: array for name, array in written.items() if name not in own}
+            write_safetensors(folder / EXTRA_HEADS, extra, model.step)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    if model.vocabulary:
+        for name, content in tokenizer_files(model.vocabulary, family.model_type, model.encoder.positions).items():
+            (folder / name).write_bytes(content)
+    card = model_card(model, options.name or pathlib.Path(options.output).name, options.license, options.language)
+    (folder / "README.md").write_text(card)
+    report = _report(model, options, written)
+    (folder / "conversion.json").write_text(json.dumps(report, indent=2) + "\n")
+    return report
+
+
+def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {
+        "spanjax": __version__,
+        "source": model.source.name,
+        "step": model.step,
+        "format": options.format,
+        "dtype": options.dtype,
+        "parameters": int(sum(array.size for array in written.values())),
+        "tensors": {name: list(array.shape) for name, array in written.items()},
+        "heads": sorted(model.parts - {"encoder"}),
+        "tokenizer": None if model.vocabulary is None else model.vocabulary.fingerprint,
+        "notes": list(model.said),
+    }
+
+
+def to_torch(options: ToTorch) -> int:
+    """Converts; the exit code."""
+    began, output = time.perf_counter(), pathlib.Path(options.output)
+    model = load_model(options.source)
+    for line in model.said:
+        print(line)
+    with new_folder(output, options.overwrite) as work:
+        report = write_folder(model, work, options)
+    heads = ", ".join(report["heads"]) or "none"
+    print(
+        f"{model.source} (step {model.step:,}) -> {output}: {len(report['tensors'])} tensors, "
+        f"{report['parameters']:,} parameters, {options.dtype}, heads: {heads}, {time.perf_counter() - began:.1f} s"
+    )
+    if model.vocabulary is None:
+        print(
+            "no vocabulary came with the weights, so there are no tokenizer files: copy them from where the weights are from"
+        )
+    return print_differences(compare(model, output)) if options.verify else 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(ToTorch, args=arguments, prog="python -m spanjax.convert to-torch", description=__doc__)
+    return exit_code(
+        "to-torch",
+        lambda: to_torch(options),
+        cannot=f"cannot convert {options.source}",
+        stopped=f"stopped; {options.output} is as it was",
+    )

@@ -1,0 +1,49 @@
+"""Compares two models on sentences in float32: the largest difference of every layer, of both heads' scores, of tokenizer ids.
+
+Either side may be a run directory, a checkpoint or a folder of PyTorch weights; a Hugging Face folder is computed by
+transformers where that is installed. Exit code 1 where a difference is above the tolerance.
+"""
+
+import dataclasses
+import pathlib
+
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
+from spanjax.model import load_model
+from spanjax.torch_format.folder import is_weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Verify:
+    """What is compared."""
+
+    one: tyro.conf.Positional[str]
+    """A model; computed by spanjax."""
+    other: tyro.conf.Positional[str]
+    """Another; computed by transformers where it is a Hugging Face folder and transformers is installed."""
+    text: str | None = None
+    """A file of sentences, one a line; by default eight sentences of several kinds."""
+    tolerance: float = TOLERANCE
+    """Largest absolute difference that is not called one."""
+
+
+def verify(options: Verify) -> int:
+    """Compares; the exit code."""
+    sentences = SENTENCES
+    if options.text:
+        lines = pathlib.Path(options.text).read_text("utf-8").splitlines()
+        sentences = tuple(line.strip() for line in lines if line.strip())
+        if not sentences:
+            raise ValueError(f"--text {options.text}: no sentences; expected one a line")
+    one, other = options.one, options.other
+    if is_weights(pathlib.Path(one)) and not is_weights(pathlib.Path(other)):
+        one, other = other, one
+    return print_differences(compare(load_model(one), pathlib.Path(other), sentences), options.tolerance)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(Verify, args=arguments, prog="python -m spanjax.convert verify", description=__doc__)
+    return exit_code("verify", lambda: verify(options), cannot=f"cannot compare {options.one} and {options.other}")

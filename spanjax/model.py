@@ -1,0 +1,200 @@
+"""A set of weights with what is needed to use it: where they came from, the encoder, the heads, the vocabulary.
+
+`load_model` reads run directories, single checkpoints and folders of PyTorch weights alike. Parameters are the canonical tree of
+`torch_format.tables`, NumPy, float32.
+"""
+
+import base64
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from spanjax.data.vocab import Vocabulary, vocabulary_from_files
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.torch_format.configs import guessed_config, our_config
+from spanjax.torch_format.folder import is_weights, read_folder
+from spanjax.torch_format.names import family_of_names, known_names
+from spanjax.torch_format.tables import BERT, Loaded, our_params
+from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
+from spanjax.training.checkpoint import read_weights, whole_step
+from spanjax.trees import map_named, named_leaves
+
+PAIR_NAMES = ("nsp", "sop")
+_PAIR_PARTS = {"pooler": "pooler", "seq_relationship": "pair"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Weights and all that they need."""
+
+    encoder: EncoderConfig
+    params: Mapping[str, Any]
+    """Canonical tree: "encoder", and "mlm", "sbo", "pooler", "pair" where they are there."""
+    vocabulary: Vocabulary | None
+    source: pathlib.Path
+    """The checkpoint or folder that was read."""
+    step: int = 0
+    """Updates done, where it is known."""
+    pair: str = "nsp"
+    """What the classifier of pairs was trained for, where there is one."""
+    meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What a checkpoint says of its run, rows and hardware."""
+    said: tuple[str, ...] = ()
+    """What was passed over, renamed or assumed in reading, in words."""
+    loaded: Loaded | None = None
+    """Their names, where it was read from a folder of PyTorch weights."""
+
+    @property
+    def parts(self) -> set[str]:
+        """Top-level names of the parameters."""
+        return set(self.params)
+
+    def objective(self) -> MaskedPrediction:
+        """Masked prediction with a term for every head that can be used by itself."""
+        terms: list[Any] = [MaskedTokens()] if "mlm" in self.params else []
+        if "sbo" in self.params:
+            offsets, width = self.params["sbo"]["position"]["embedding"].shape
+            terms.append(SpanBoundary(position_size=width, max_offset=offsets))
+        if {"pooler", "pair"} <= self.parts:
+            terms.append(SentencePair(name="sop" if self.pair == "sop" else "nsp"))
+        return MaskedPrediction(terms=tuple(terms))
+
+
+def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's tree with its pair head, "nsp" or "sop", as "pooler" and "pair"."""
+    tree = {name: part for name, part in params.items() if name not in PAIR_NAMES}
+    for name in PAIR_NAMES:
+        tree |= {_PAIR_PARTS[each]: part for each, part in params.get(name, {}).items()}
+    return tree
+
+
+def of_run(params: Mapping[str, Any], pair: str = "nsp") -> dict[str, Any]:
+    """A canonical tree with the names of a run: the other way. A pooler without its classifier stands in the pair head too."""
+    tree = {name: part for name, part in params.items() if name not in _PAIR_PARTS.values()}
+    head = {own: params[name] for own, name in _PAIR_PARTS.items() if name in params}
+    return {**tree, pair: head} if head else tree
+
+
+def module_params(model: Model, abstract: Any) -> dict[str, Any]:
+    """The parameters that the module of `model.objective()` has, under its names."""
+    own = named_leaves(of_run(model.params, model.pair))
+    return map_named(lambda name, _: own[name], abstract)
+
+
+def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = None) -> Model:
+    """The newest whole checkpoint of a run directory, one checkpoint, or a folder or file of PyTorch weights.
+
+    `config` is a config.json for weights that come without one. ValueError says what is wrong with the path or its files.
+    """
+    path = pathlib.Path(path)
+    if (path / "checkpoints").is_dir():
+        step, said = whole_step(path)
+        return _from_checkpoint(path / "checkpoints" / str(step), said)
+    if path.name.isdigit() and (path / "state").is_dir():
+        return _from_checkpoint(path, [])
+    if is_weights(path):
+        return _from_weights(path, pathlib.Path(config) if config else None)
+    what = "holds none of them" if path.is_dir() else "does not exist"
+    raise ValueError(
+        f"{path} {what}: expected a run directory (with checkpoints/), a checkpoint (checkpoints/STEP), or a folder or file of "
+        "PyTorch weights (model.safetensors, pytorch_model.bin, model.pt)"
+    )
+
+
+def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
+    step, params, meta = read_weights(folder)
+    described = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
+    if not described:
+        raise ValueError(f"{folder}: its meta names no encoder: it was written by another version of spanjax")
+    fields = {field.name for field in dataclasses.fields(EncoderConfig)}
+    encoder = EncoderConfig(**{name: value for name, value in described.items() if name in fields})
+    pair = next((name for name in PAIR_NAMES if name in params), meta.get("model", {}).get("pair", "nsp"))
+    files = {name: base64.b64decode(content) for name, content in meta.get("vocabulary", {}).items()}
+    return Model(
+        encoder=encoder,
+        params=canonical(params),
+        vocabulary=vocabulary_from_files(files) if files else None,
+        source=folder,
+        step=step,
+        pair=pair,
+        meta=meta,
+        said=tuple(said),
+    )
+
+
+def _from_weights(path: pathlib.Path, config: pathlib.Path | None) -> Model:
+    found = read_folder(path, config)
+    said: list[str] = []
+    if found.config is None:
+        family = family_of_names(found.tensors) or BERT
+        tensors, said = known_names(found.tensors, family)
+        settings = guessed_config(tensors)
+        said.append(
+            f"no config.json: sizes from the weights, {settings['num_attention_heads']} heads of 64, BERT's constants"
+        )
+        encoder, family = our_config(settings, f"the shapes of {path}")
+    else:
+        encoder, family = our_config(found.config, str(found.files[-1]))
+        tensors, said = known_names(found.tensors, family)
+    try:
+        loaded = our_params(tensors, encoder, family)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    _check_shapes(path, loaded.params, encoder)
+    halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
+    said += [f"{', '.join(halves)} became float32"] if halves else []
+    vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
+    if vocabulary is not None and vocabulary.size != encoder.vocab_size:
+        said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: left out")
+        vocabulary = None
+    pair = "sop" if family.model_type == "albert" else "nsp"
+    return Model(encoder, loaded.params, vocabulary, path, pair=pair, said=tuple(said), loaded=loaded)
+
+
+def _check_shapes(path: pathlib.Path, params: Mapping[str, Any], encoder: EncoderConfig) -> None:
+    from spanjax.training.state import abstract_module
+
+    model = Model(encoder, params, None, path)
+    expected = named_leaves(canonical(abstract_module(model.objective(), encoder)[1]))
+    leaves = named_leaves(params)
+    wrong = [
+        f"{name} is {leaves[name].shape}, config.json says {leaf.shape}"
+        for name, leaf in expected.items()
+        if name in leaves and leaves[name].shape != leaf.shape
+    ]
+    if wrong:
+        raise ValueError(
+            f"{path}: weights and config.json do not agree:\n" + "\n".join(f"  - {each}" for each in wrong[:8])
+        )
+
+
+def model_meta(model: Model) -> dict[str, Any]:
+    """What a checkpoint of these weights alone says, beside what it already said."""
+    from spanjax.run import describe
+
+    files = model.vocabulary.files() if model.vocabulary else {}
+    return {
+        **model.meta,
+        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.source.name},
+        "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
+    }
+
+
+def equal_weights(one: Model, other: Model) -> list[str]:
+    """Names of parameters that are in one model alone or differ; rows that only pad the vocabulary do not count."""
+    left, right = (named_leaves(each.params) for each in (one, other))
+
+    def same(name: str) -> bool:
+        a, b = left[name], right[name]
+        if name.endswith("token/embedding") or name in ("mlm/bias", "sbo/bias"):
+            a, b = a[: one.encoder.vocab_size], b[: other.encoder.vocab_size]
+        return np.array_equal(a, b)
+
+    return sorted(
+        name for name in left.keys() | right.keys() if name not in left or name not in right or not same(name)
+    )

@@ -1,0 +1,19 @@
+"""python -m spanjax.predict: what a model says of a text. Needs one device and no TensorFlow.
+
+Commands: fill-mask, spans; `python -m spanjax.predict COMMAND --help` documents each. MODEL is a run directory, a checkpoint, or
+a folder of PyTorch weights. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import sys
+
+from spanjax.command import dispatch
+
+COMMANDS = {
+    "fill-mask": "the most probable pieces at every [MASK]",
+    "spans": "runs of [MASK] by the masked token head, by the span boundaries alone, and by both",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command that the first word names; returns the exit code."""
+    return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments))

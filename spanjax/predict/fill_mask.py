@@ -1,0 +1,54 @@
+"""The most probable pieces at every [MASK] of a text, by the masked token head."""
+
+import dataclasses
+import json
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.filling import Filler
+from spanjax.model import load_model
+
+
+@dataclasses.dataclass(frozen=True)
+class FillMask:
+    """What is filled in."""
+
+    model: tyro.conf.Positional[str]
+    """A run directory, a checkpoint, or a folder of PyTorch weights."""
+    text: tuple[str, ...]
+    """Texts, with [MASK] once for every piece to be filled in."""
+    top: int = 5
+    """Pieces shown for every mask."""
+    json: bool = False
+    """Print one JSON object a text."""
+
+
+def fill_mask(options: FillMask) -> None:
+    """Prints a table a text, or JSON."""
+    if options.top < 1:
+        raise ValueError(f"--top {options.top}: expected at least 1")
+    filler, console = Filler(load_model(options.model)), rich.console.Console(soft_wrap=True, highlight=False)
+    for text in options.text:
+        found = filler.fill_mask(text, options.top)
+        if options.json:
+            print(json.dumps({"text": text, "masks": [each._asdict() for each in found]}))
+            continue
+        table = rich.table.Table("rank", box=rich.box.SIMPLE_HEAD)
+        for number, each in enumerate(found, start=1):
+            table.add_column(f"mask {number} (token {each.position})")
+        for rank in range(options.top):
+            cells = [f"{piece} {chance:.4f}" for piece, chance in (each.candidates[rank] for each in found)]
+            table.add_row(str(rank + 1), *map(rich.text.Text, cells))
+        console.print(text, markup=False)
+        console.print(table)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(FillMask, args=arguments, prog="python -m spanjax.predict fill-mask", description=__doc__)
+    return exit_code("fill-mask", lambda: fill_mask(options), cannot=f"cannot fill in with {options.model}")

@@ -1,0 +1,63 @@
+"""Runs of [MASK] filled in by the masked token head, by the span boundary head from the two neighbours alone, and by both."""
+
+import dataclasses
+import json
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.table
+import rich.text
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.filling import Filler, Span
+from spanjax.model import load_model
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """What is filled in."""
+
+    model: tyro.conf.Positional[str]
+    """A run directory, a checkpoint, or a folder of PyTorch weights."""
+    text: str
+    """A text, with [MASK] once for every piece of a span."""
+    hide: tuple[str, ...] = ()
+    """Phrases of the text that are masked first, piece by piece, so that what was there is shown beside what is filled in."""
+    top: int = 3
+    """Pieces shown for every place."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def as_json(span: Span) -> dict[str, Any]:
+    """A span as plain values."""
+    return {**span._asdict(), "fills": {name: fill._asdict() for name, fill in span.fills.items()}}
+
+
+def spans(options: Spans) -> None:
+    """Prints a table a span, or JSON."""
+    if options.top < 1:
+        raise ValueError(f"--top {options.top}: expected at least 1")
+    found = Filler(load_model(options.model)).spans(options.text, options.top, options.hide)
+    if options.json:
+        print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))
+        return
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    for span in found:
+        table = rich.table.Table("by", "fills in", "log p", "truth p", "places", box=rich.box.SIMPLE_HEAD)
+        for name, fill in span.fills.items():
+            places = " | ".join(" ".join(f"{piece} {chance:.3f}" for piece, chance in each) for each in fill.candidates)
+            truth = "" if fill.truth is None else " ".join(f"{chance:.3f}" for chance in fill.truth)
+            cells = (name, fill.text, f"{fill.log_probability:.2f}", truth, places)
+            table.add_row(*map(rich.text.Text, cells))
+        was = "" if span.truth is None else f", was: {span.truth}"
+        console.print(f"tokens {span.position} to {span.position + span.pieces - 1}{was}", markup=False)
+        console.print(table)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(Spans, args=arguments, prog="python -m spanjax.predict spans", description=__doc__)
+    return exit_code("spans", lambda: spans(options), cannot=f"cannot fill in with {options.model}")

@@ -1,0 +1,159 @@
+"""Weights to start from: those of another model, laid onto the parameters of a run. What it lacks is drawn fresh, and said.
+
+Pieces of the vocabulary are matched by their names, specials by their roles. New pieces get the mean of the trained rows plus a
+normal draw with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
+from the first on.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.model import PAIR_NAMES, Model, of_run
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.trees import named_leaves
+
+LEAST_KNOWN = 0.5  # share of pieces that the model has to know
+_EQUAL = (
+    *("hidden_size", "layers", "heads", "intermediate_size", "embedding_size", "groups"),
+    *("activation", "norm_epsilon", "position_offset"),
+)
+TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
+
+
+class Start(NamedTuple):
+    """What a run starts from."""
+
+    leaves: Mapping[str, np.ndarray]
+    """Parameters by their names in the run, float32, in the run's shapes; the others are drawn fresh."""
+    lines: tuple[str, ...]
+    """What was loaded, drawn and left out, in words."""
+
+
+def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, shapes: Any, seed: int) -> Start:
+    """The weights of `model` for a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
+
+    ValueError lists everything that does not fit, with the settings that would make it fit.
+    """
+    wanted = named_leaves(shapes)
+    pair = next((name for name in PAIR_NAMES if any(leaf.startswith(f"{name}/") for leaf in wanted)), model.pair)
+    found = named_leaves(of_run(model.params, pair))
+    problems = _settings_problems(model, encoder)
+    known_V, lines = np.arange(encoder.vocab_size), []
+    try:
+        known_V, lines = _known_pieces(model, vocabulary)
+    except ValueError as error:
+        problems.append(str(error))
+    leaves: dict[str, np.ndarray] = {}
+    comparable = not problems
+    random = np.random.default_rng([seed, len(known_V)])
+    for name, leaf in wanted.items():
+        if name not in found:
+            continue
+        array = np.asarray(found[name], np.float32)
+        if name == TOKENS or name in ("mlm/bias", "sbo/bias"):
+            array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
+        elif name in _FITTED and comparable:
+            array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
+            lines += said
+        if array.shape != leaf.shape and comparable:
+            problems.append(
+                f"{name} is {array.shape} in the weights, {tuple(leaf.shape)} in this run: make the settings alike"
+            )
+        leaves[name] = array
+    if problems:
+        told = "\n".join(f"  - {problem}" for problem in problems)
+        raise ValueError(f"--init-from {model.source} does not fit this run:\n{told}")
+    fresh, unused = (
+        sorted({_part(name) for name in names}) for names in (wanted.keys() - leaves, found.keys() - leaves)
+    )
+    loaded = sorted({_part(name) for name in leaves})
+    lines = [f"loaded {', '.join(loaded)}", *lines]
+    lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
+    lines += [f"not used: {', '.join(unused)}"] if unused else []
+    return Start(leaves, (*model.said, *lines))
+
+
+def _part(name: str) -> str:
+    return name.split("/")[0]
+
+
+def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
+    problems = []
+    for name in _EQUAL:
+        own, theirs = getattr(encoder, name), getattr(model.encoder, name)
+        if own != theirs:
+            option = f"--encoder.{name.replace('_', '-')} {theirs}"
+            problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give {option}")
+    return problems
+
+
+def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, list[str]]:
+    """For every id of the run's vocabulary the id that the model has for the same piece, or -1: int64 [V]."""
+    theirs = model.vocabulary
+    if theirs is None:
+        if model.encoder.vocab_size != vocabulary.size:
+            raise ValueError(
+                f"the weights have {model.encoder.vocab_size:,} pieces and no vocabulary, the rows {vocabulary.size:,}: convert "
+                "the weights with `python -m spanjax.convert from-torch ... --vocab`, or prepare rows with their vocabulary"
+            )
+        return np.arange(vocabulary.size), ["the weights came without a vocabulary: ids are taken to mean the same"]
+    if theirs.fingerprint == vocabulary.fingerprint:
+        return np.arange(vocabulary.size), []
+    if (theirs.kind, theirs.casing) != (vocabulary.kind, vocabulary.casing):
+        raise ValueError(
+            f"the weights have a {theirs.kind} vocabulary ({theirs.casing}), the rows a {vocabulary.kind} one "
+            f"({vocabulary.casing}): prepare rows with the vocabulary of the weights, or one that extends it"
+        )
+    ids = {piece: number for number, piece in enumerate(theirs.pieces)}
+    known_V = np.array([ids.get(piece, -1) for piece in vocabulary.pieces])
+    known_V[list(vocabulary.specials)] = list(theirs.specials)
+    count = int((known_V >= 0).sum())
+    if count < LEAST_KNOWN * vocabulary.size:
+        raise ValueError(
+            f"the weights know {count:,} of the {vocabulary.size:,} pieces of the rows' vocabulary: expected at least "
+            f"{LEAST_KNOWN:.0%}; prepare rows with the vocabulary of the weights, or one that extends it"
+        )
+    return known_V, [
+        f"vocabulary: {count:,} of {vocabulary.size:,} pieces are known, {vocabulary.size - count:,} are new"
+    ]
+
+
+def _pieces(
+    array: np.ndarray, known_V: np.ndarray, stored: int, deviation: float, random: np.random.Generator
+) -> np.ndarray:
+    """Rows of the known pieces, drawn ones for new pieces, zeros for rows that only pad the vocabulary to `stored`."""
+    rows = np.zeros((stored, *array.shape[1:]), np.float32)
+    known = known_V >= 0
+    mean = array[known_V[known]].mean(axis=0, dtype=np.float64)
+    drawn = random.normal(0, deviation, (int((~known).sum()), *array.shape[1:])) if array.ndim > 1 else 0.0
+    rows[: len(known_V)][known] = array[known_V[known]]
+    rows[: len(known_V)][~known] = mean + drawn
+    return rows
+
+
+def _positions(array: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, list[str]]:
+    trained = len(array) - offset
+    if size == len(array):
+        return array, []
+    if size < len(array):
+        return array[:size], [f"positions: the first {size - offset:,} of {trained:,}"]
+    places = np.concatenate([np.arange(offset), offset + np.arange(size - offset) % trained])
+    return array[places], [f"positions: {trained:,} trained ones, repeated for {size - offset:,}"]
+
+
+def _types(array: np.ndarray, size: int, _: int) -> tuple[np.ndarray, list[str]]:
+    if size == len(array):
+        return array, []
+    kept = array[np.minimum(np.arange(size), len(array) - 1)]
+    return kept, [
+        f"token types: {len(array)} in the weights, {size} here" + (", the last repeated" * (size > len(array)))
+    ]
+
+
+_FITTED: Mapping[str, Callable[[np.ndarray, int, int], tuple[np.ndarray, list[str]]]] = {
+    POSITIONS: _positions,
+    TYPES: _types,
+}

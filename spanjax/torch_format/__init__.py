@@ -1,0 +1,1 @@
+"""Weights and folders of PyTorch and Hugging Face, read and written without either."""

@@ -1,0 +1,155 @@
+"""config.json of BERT, RoBERTa and ALBERT <-> EncoderConfig, and what the weights alone tell where there is none."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from spanjax.data.base_vocab import Specials
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.tables import FAMILIES, Family, family_of
+
+ARCHITECTURES = {
+    "bert": ("BertForMaskedLM", "BertForPreTraining", "BertModel"),
+    "roberta": ("RobertaForMaskedLM", "RobertaForMaskedLM", "RobertaModel"),
+    "albert": ("AlbertForMaskedLM", "AlbertForPreTraining", "AlbertModel"),
+}
+"""Class with a masked token head; with that and a classifier of pairs; with neither."""
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+_THEIR_ACTIVATIONS = {
+    **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
+}
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "positions",
+}
+_OTHERS = {
+    "type_vocab_size": ("types", 2),
+    "hidden_dropout_prob": ("dropout", 0.1),
+    "attention_probs_dropout_prob": ("attention_dropout", 0.1),
+    "layer_norm_eps": ("norm_epsilon", 1e-12),
+    "initializer_range": ("initializer_std", 0.02),
+}
+# Settings of theirs that change what is computed -> the only values with which it is what is computed here.
+_FIXED: Mapping[str, tuple[Any, ...]] = {
+    "position_embedding_type": (None, "absolute"),
+    "inner_group_num": (None, 1),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "tie_word_embeddings": (None, True),
+    "pruned_heads": (None, {}),
+}
+
+
+def their_config(
+    encoder: EncoderConfig,
+    specials: Specials | None,
+    parts: set[str],
+    dtype: str,
+    labels: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """config.json of a model that has these parts of the canonical tree; `labels` are added as they are.
+
+    ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
+    """
+    family = family_of(encoder)
+    kind = 1 if {"mlm", "pair", "pooler"} <= parts else 0 if "mlm" in parts else 2
+    problems = []
+    if family.model_type == "albert" and not encoder.embedding_size:
+        problems.append(
+            "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
+        )
+    if family.model_type == "albert" and encoder.position_offset:
+        problems.append(f"encoder.position_offset is {encoder.position_offset}: ALBERT counts from 0")
+    if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
+        problems.append(
+            f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
+            f"padding plus one, here {specials.pad + 1}"
+        )
+    if problems:
+        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    found: dict[str, Any] = {
+        "architectures": [ARCHITECTURES[family.model_type][kind]],
+        "model_type": family.model_type,
+        **{theirs: getattr(encoder, ours) for theirs, ours in _SIZES.items()},
+        **{theirs: getattr(encoder, ours) for theirs, (ours, _) in _OTHERS.items()},
+        "hidden_act": _ACTIVATIONS[encoder.activation],
+        "tie_word_embeddings": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+    found["max_position_embeddings"] += encoder.position_offset
+    if family.model_type == "albert":
+        found |= {
+            "embedding_size": encoder.embedding_size,
+            "num_hidden_groups": encoder.own_layers,
+            "inner_group_num": 1,
+            "classifier_dropout_prob": encoder.dropout,
+        }
+    if specials:
+        names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
+        found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
+    return found | dict(labels or {})
+
+
+def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:
+    """Encoder and family of a config.json, with model_type or as the original BERT wrote it (11 fields, no model_type).
+
+    ValueError lists everything in it that is missing or that is computed otherwise here.
+    """
+    kind = config.get("model_type") or ("albert" if "num_hidden_groups" in config else "bert")
+    if kind not in FAMILIES:
+        raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
+    problems = [
+        f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
+    ]
+    activation = config.get("hidden_act", "gelu")
+    if activation not in _THEIR_ACTIVATIONS:
+        problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
+    for theirs, values in _FIXED.items():
+        if config.get(theirs) not in values:
+            problems.append(f"{theirs} is {config[theirs]!r}: only {values[-1]!r} is computed here")
+    if problems:
+        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    sizes = {ours: config[theirs] for theirs, ours in _SIZES.items()}
+    others = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
+    more: dict[str, Any] = {"activation": _THEIR_ACTIVATIONS[activation]}
+    if kind == "roberta":
+        pad = config.get("pad_token_id")
+        more["position_offset"] = 1 + (1 if pad is None else pad)
+        sizes["positions"] -= more["position_offset"]
+    if kind == "albert":
+        more |= {"embedding_size": config.get("embedding_size", 128), "groups": config.get("num_hidden_groups", 1)}
+    return EncoderConfig(**sizes, **others, **more), FAMILIES[kind]
+
+
+def guessed_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """config.json of a BERT from its weights alone (canonical names): sizes from shapes, heads of 64, BERT's constants."""
+    table = tensors.get("bert.embeddings.word_embeddings.weight")
+    layers = {int(found[1]) for name in tensors if (found := re.match(r"bert\.encoder\.layer\.(\d+)\.", name))}
+    inner = tensors.get("bert.encoder.layer.0.intermediate.dense.weight")
+    positions, types = (tensors.get(f"bert.embeddings.{name}_embeddings.weight") for name in ("position", "token_type"))
+    if table is None or not layers or inner is None or positions is None or types is None:
+        raise ValueError(
+            "no config.json, and these are not the weights of a BERT from which its sizes could be read: "
+            "put the config.json beside them, or give --config FILE"
+        )
+    hidden = table.shape[1]
+    if hidden % 64:
+        raise ValueError(f"no config.json, and hidden size {hidden} is no multiple of 64: give --config FILE")
+    return {
+        "vocab_size": len(table),
+        "hidden_size": hidden,
+        "num_hidden_layers": max(layers) + 1,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": len(inner),
+        "max_position_embeddings": len(positions),
+        "type_vocab_size": len(types),
+        "hidden_act": "gelu",
+    }

@@ -1,0 +1,155 @@
+"""Files of weights in a folder: what is found there, read without executing anything, and written whole or not at all."""
+
+import contextlib
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from spanjax.torch_format.pickles import read_torch_file
+
+CONFIGS = ("config.json", "bert_config.json")
+EXTRA_HEADS = "sbo_head.safetensors"
+"""Heads that transformers has no class for, beside its weights so that it does not ask about them."""
+_INDEX = ".index.json"  # of weights in several files
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
+
+
+class Found(NamedTuple):
+    """What a folder, or a single file of weights, holds."""
+
+    tensors: dict[str, np.ndarray]
+    """Under the names of the files; float16 and bfloat16 as they are."""
+    config: dict[str, Any] | None
+    files: tuple[pathlib.Path, ...]
+    """Files that were read."""
+
+
+def is_weights(path: pathlib.Path) -> bool:
+    """Whether `read_folder` could read this: a file of weights, or a folder with one."""
+    return path.is_file() or any((path / f"{name}{end}").is_file() for name in _WEIGHTS for end in ("", _INDEX))
+
+
+def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found:
+    """The weights of a file or a folder (safetensors go first) and its config.json, or the one that is given.
+
+    ValueError for what is missing, damaged, or would have to be executed.
+    """
+    folder = path if path.is_dir() else path.parent
+    files = [path] if path.is_file() else _weight_files(path)
+    if path.is_dir() and (path / EXTRA_HEADS).is_file():
+        files.append(path / EXTRA_HEADS)
+    tensors: dict[str, np.ndarray] = {}
+    for file in files:
+        found = _read_safetensors(file) if file.suffix == ".safetensors" else read_torch_file(file)
+        if twice := sorted(tensors.keys() & found.keys()):
+            raise ValueError(f"{file}: {twice[0]} is in another file of {folder} too: the index is wrong")
+        tensors |= found
+    configs = [config] if config else [folder / name for name in CONFIGS if (folder / name).is_file()]
+    return Found(tensors, read_json(configs[0]) if configs else None, (*files, *configs[:1]))
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """A JSON object; ValueError where the file is something else."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}): copy it again") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: a {type(found).__name__}, expected an object of settings")
+    return found
+
+
+def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return [folder / name]
+        if (index := folder / f"{name}{_INDEX}").is_file():
+            names = sorted(set(read_json(index).get("weight_map", {}).values()))
+            wrong = [each for each in names if not isinstance(each, str) or pathlib.PurePath(each).name != each]
+            missing = [each for each in names if each not in wrong and not (folder / each).is_file()]
+            if wrong or missing or not names:
+                what = (
+                    f"names files outside of its folder ({wrong[0]!r})" if wrong else f"names {missing or 'no files'}"
+                )
+                raise ValueError(f"{index}: {what}: copy the whole folder again")
+            return [folder / each for each in names]
+    listed = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "nothing: no such folder"
+    raise ValueError(f"{folder}: no weights: expected one of {', '.join(_WEIGHTS)}; it holds {listed or 'no files'}")
+
+
+def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, TypeError) as error:
+        raise ValueError(f"{path}: not a whole safetensors file ({error}): copy it again") from None
+
+
+def write_safetensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], step: int) -> None:
+    """A model.safetensors with the metadata that transformers looks for."""
+    from spanjax import __version__
+
+    metadata = {"format": "pt", "spanjax": __version__, "step": str(step)}
+    whole = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    safetensors.numpy.save_file(whole, path, metadata=metadata)
+
+
+def original_names(name: str) -> str:
+    """A BERT name as SpanBERT's archive with heads has it: `decoder.` before it, gamma and beta in LayerNorm."""
+    if re.search(r"(LayerNorm|layer_norm\d?)\.(weight|bias)$", name):
+        name = (
+            name.removesuffix(".weight") + ".gamma"
+            if name.endswith(".weight")
+            else name.removesuffix(".bias") + ".beta"
+        )
+    return f"decoder.{name}"
+
+
+@contextlib.contextmanager
+def new_folder(path: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
+    """A folder beside `path` to write into, which takes its place when everything went well and is removed else.
+
+    ValueError where `path` exists and is not to be overwritten.
+    """
+    if path.exists() and not overwrite and (path.is_file() or any(path.iterdir())):
+        raise ValueError(f"{path} exists: give another folder, or --overwrite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    work = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield work
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.exists():
+            path.unlink()
+        work.chmod(0o755)
+        work.replace(path)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def cast(
+    tensors: Iterator[tuple[str, np.ndarray]], dtype: Any, name: Callable[[str], str] = str
+) -> dict[str, np.ndarray]:
+    """The tensors in another type, under other names; ValueError where a finite number becomes infinite."""
+    found = {}
+    for theirs, array in tensors:
+        with np.errstate(over="ignore"):
+            found[name(theirs)] = array.astype(dtype, copy=False)
+        if (
+            dtype != np.float32
+            and np.isfinite(array).all()
+            and not np.isfinite(found[name(theirs)].astype(np.float32)).all()
+        ):
+            raise ValueError(
+                f"{theirs} has numbers up to {np.abs(array).max():.3g}, too large for {np.dtype(dtype)}: use float32"
+            )
+    return found

@@ -1,0 +1,48 @@
+"""Names of weights as they were written over the years, brought to those of the tables.
+
+Known: gamma and beta for LayerNorm (BERT's first PyTorch code), `decoder.` before every name (SpanBERT's archive with heads),
+`module.` (data parallel), and an encoder's names without `bert.` (a saved BertModel).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from spanjax.torch_format.tables import FAMILIES, Family
+
+_BARE = ("embeddings.", "encoder.", "pooler.")
+_NORM_NAMES = {"gamma": "weight", "beta": "bias"}
+
+
+def family_of_names(names: Mapping[str, Any]) -> Family | None:
+    """The family whose prefix some names have."""
+    found = [family for family in FAMILIES.values() if any(f".{name}".find(f".{family.prefix}") >= 0 for name in names)]
+    return found[0] if len(found) == 1 else None
+
+
+def known_names(tensors: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], list[str]]:
+    """The tensors under the names of the family's table, and what was done to the names, in words.
+
+    ValueError where two names become one.
+    """
+    renamed = {name: name for name in tensors}
+    said = []
+    for prefix, what in (("module.", "data parallel"), ("decoder.", "SpanBERT's archive with heads")):
+        if renamed and all(name.startswith(prefix) for name in renamed.values()):
+            renamed = {old: name.removeprefix(prefix) for old, name in renamed.items()}
+            said.append(f"{prefix} taken off every name ({what})")
+    norms = {old: re.sub(r"\.(gamma|beta)$", lambda m: f".{_NORM_NAMES[m[1]]}", name) for old, name in renamed.items()}
+    if norms != renamed:
+        said.append("gamma and beta are LayerNorm's weight and bias")
+    renamed = norms
+    if not any(name.startswith(family.prefix) for name in renamed.values()):
+        bare = {old: family.prefix + name if name.startswith(_BARE) else name for old, name in renamed.items()}
+        if bare != renamed:
+            said.append(f"{family.prefix} put before the encoder's names")
+        renamed = bare
+    result: dict[str, Any] = {}
+    for old, name in renamed.items():
+        if name in result:
+            raise ValueError(f"two tensors are {name}, one of them named {old}: take one of them out of the file")
+        result[name] = tensors[old]
+    return result, said

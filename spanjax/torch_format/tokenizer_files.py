@@ -1,0 +1,223 @@
+"""The tokenizer of a Hugging Face model folder: written so that AutoTokenizer gives our ids, and read back.
+
+Around the text stand [CLS] and [SEP] in the way of the model's family (Devlin et al., 2018; Liu et al., 2019). What differs
+from `Vocabulary.encode`: specials that stand in a text are specials ("The [MASK] sat"), and the text is not cleaned before.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import tokenizers
+from tokenizers import processors
+
+from spanjax.data.base_vocab import SETTINGS_FILE
+from spanjax.data.tokenizer_json import TOKENIZER_FILE
+from spanjax.data.vocab import (
+    SPECIAL_PIECES,
+    ByteBpeVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordPieceVocabulary,
+    load_vocabulary,
+)
+from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WORDPIECE_FILE
+from spanjax.torch_format import sentencepiece_json
+
+FAMILIES = ("bert", "roberta", "albert")
+CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
+SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
+_FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
+_BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+
+
+def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int) -> dict[str, bytes]:
+    """The tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
+
+    AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
+    with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
+    A SentencePiece model of words gets no tokenizer.json: `tokenizer_notes` says so, and what else a user must know.
+    ValueError where the family is not known or the name of a special is also text.
+    """
+    if family not in FAMILIES:
+        raise ValueError(f"no tokenizer files for the family {family!r}: expected one of {', '.join(FAMILIES)}")
+    names = [vocabulary.pieces[number] for number in vocabulary.specials]
+    pad, unk, cls, sep, mask = names
+    roles = {"pad_token": pad, "unk_token": unk, "cls_token": cls, "sep_token": sep, "mask_token": mask}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    if family == "roberta":
+        roles |= {"bos_token": cls, "eos_token": sep}
+        inputs.remove("token_type_ids")
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
+    config |= {"model_input_names": inputs}
+    if isinstance(vocabulary, WordPieceVocabulary):
+        tokenizer, files, kind = _wordpiece(vocabulary)
+        kind |= {"tokenizer_class": "BertTokenizer"} if family != "roberta" else {}  # the class knows BERT's pairs only
+    elif isinstance(vocabulary, ByteBpeVocabulary):
+        tokenizer, files, kind = _byte_bpe(vocabulary)
+    else:
+        assert isinstance(vocabulary, SentencePieceVocabulary)
+        tokenizer, files, kind = _sentencepiece(vocabulary)
+    config |= kind | roles
+    files[CONFIG_FILE] = _json(config)
+    if tokenizer is not None:
+        _add_specials(tokenizer, vocabulary, family, lstrip=_blank_goes_with_mask(vocabulary))
+        files |= {TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), NAMES_FILE: _json(roles)}
+    return files
+
+
+_Parts = tuple[tokenizers.Tokenizer | None, dict[str, bytes], dict[str, Any]]  # with files and settings of its kind
+
+
+def _wordpiece(vocabulary: WordPieceVocabulary) -> _Parts:
+    ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+    unk = vocabulary.pieces[vocabulary.specials.unk]
+    model = tokenizers.models.WordPiece(vocab=ids, unk_token=unk, max_input_chars_per_word=MAX_WORD_CHARACTERS)
+    tokenizer = tokenizers.Tokenizer(model)
+    lower = vocabulary.lower_case
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lower)  # pyright: ignore
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
+    tokenizer.decoder = tokenizers.decoders.WordPiece()  # pyright: ignore[reportAttributeAccessIssue]
+    # transformers lower-cases unless it is told not to, whatever tokenizer.json says
+    kind = {"do_lower_case": lower, "tokenize_chinese_chars": True, "strip_accents": None}
+    files = {WORDPIECE_FILE: vocabulary.files()[WORDPIECE_FILE]}
+    return tokenizer, files, kind | {"clean_up_tokenization_spaces": True}
+
+
+def _sentencepiece(vocabulary: SentencePieceVocabulary) -> _Parts:
+    whole = sentencepiece_json.unrepresentable(vocabulary) is None
+    tokenizer = sentencepiece_json.sentencepiece_tokenizer(vocabulary) if whole else None
+    return tokenizer, {SPIECE_FILE: vocabulary.model}, {"clean_up_tokenization_spaces": False}
+
+
+def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
+    """The vocabulary's own tokenizer.json; only the first word gets a blank, not what follows a special inside of a word."""
+    names = [vocabulary.pieces[number] for number in vocabulary.specials]
+    if unnamed := [name for name in names if name.endswith("#") and name[:-1] in SPECIAL_PIECES]:
+        raise ValueError(
+            f"the special pieces {', '.join(unnamed)} are called so because merges make text of the plain names, which a "
+            "Hugging Face tokenizer cannot tell apart: expected specials that no text spells; train the vocabulary without "
+            "them in the text, or rename these pieces of text in its tokenizer.json"
+        )
+    settings = json.loads(vocabulary.tokenizer_json)
+    ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
+    model = settings["model"] | {"type": "BPE", "vocab": ids, "unk_token": vocabulary.pieces[vocabulary.specials.unk]}
+    before = settings["pre_tokenizer"]
+    steps = before["pretokenizers"] if before["type"] == "Sequence" else [before]
+    steps = [step for step in steps if step != _FIRST_BLANK]  # of a file that was written here
+    if steps[0]["type"] == "ByteLevel":
+        steps = [steps[0] | {"add_prefix_space": False}, *steps[1:]]
+    without_blank = {"type": "Sequence", "decoders": [_BYTES, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    changed = {
+        "model": model,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_FIRST_BLANK, *steps]},
+        "decoder": without_blank,
+    }
+    changed |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | settings | changed))
+    pairs = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
+    merges = "\n".join(["#version: 0.2", *pairs]) + "\n"
+    files = {VOCAB_JSON: _json(ids), MERGES_FILE: merges.encode()}
+    return tokenizer, files, {"add_prefix_space": True, "clean_up_tokenization_spaces": False}
+
+
+def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
+    """Whether the mask takes the place of a piece with the blank before it, as RoBERTa's <mask> does."""
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        return not sentencepiece_json.read_model(vocabulary).normalizer_spec.remove_extra_whitespaces
+    if not isinstance(vocabulary, ByteBpeVocabulary):
+        return False
+    mask = vocabulary.pieces[vocabulary.specials.mask]
+    added = json.loads(vocabulary.tokenizer_json).get("added_tokens") or []
+    own = [token for token in added if token["content"] == mask]
+    return mask == "<mask>" or not own or bool(own[0].get("lstrip"))
+
+
+def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, family: str, lstrip: bool) -> None:
+    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around the text."""
+    specials, pieces = vocabulary.specials, vocabulary.pieces
+    tokens = [
+        tokenizers.AddedToken(pieces[number], lstrip=lstrip and number == specials.mask, normalized=False, special=True)
+        for number in sorted(specials)
+    ]
+    tokenizer.add_special_tokens(tokens)
+    wrong = [pieces[number] for number in specials if tokenizer.token_to_id(pieces[number]) != number]
+    assert not wrong and tokenizer.get_vocab_size() == vocabulary.size, wrong
+    cls, sep = pieces[specials.cls], pieces[specials.sep]
+    second = f"{sep} $B:0 {sep}" if family == "roberta" else f"$B:1 {sep}:1"
+    around: Any = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {second}",
+        special_tokens=[(cls, specials.cls), (sep, specials.sep)],
+    )
+    if isinstance(vocabulary, ByteBpeVocabulary):  # offsets without the blank
+        around = processors.Sequence([processors.ByteLevel(add_prefix_space=True, trim_offsets=True), around])
+    tokenizer.post_processor = around
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def tokenizer_notes(vocabulary: Vocabulary) -> list[str]:
+    """What the user of a written folder must know about its tokenizer: sentences for the model card."""
+    notes = [
+        "The tokenizer does not clean text. The model was trained on text without control characters, zero-width characters "
+        "(but for joiners between letters that need them), private-use characters and blanks other than the plain one."
+    ]
+    if isinstance(vocabulary, WordPieceVocabulary):
+        done = "lower-cases text and strips accents" if vocabulary.lower_case else "keeps case and accents"
+        notes.append(f"The tokenizer {done}.")
+    elif isinstance(vocabulary, ByteBpeVocabulary):
+        normalizer = json.loads(vocabulary.tokenizer_json).get("normalizer")
+        done = f"normalises text ({normalizer['type']})" if normalizer else "does not normalise text"
+        notes.append(f"A blank is put before a text that does not begin with one. The tokenizer {done}.")
+    elif isinstance(vocabulary, SentencePieceVocabulary):
+        notes += _sentencepiece_notes(vocabulary)
+    names = ", ".join(f"`{vocabulary.pieces[number]}`" for number in sorted(vocabulary.specials))
+    return [*notes, f"Where {names} stand in a text, they are the special tokens."]
+
+
+def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
+    proto = sentencepiece_json.read_model(vocabulary)
+    spec, notes = proto.normalizer_spec, []
+    if reason := sentencepiece_json.unrepresentable(vocabulary):
+        notes.append(
+            f"There is no tokenizer.json, because {reason}: AutoTokenizer cannot be used. Encode text with the library "
+            f"sentencepiece and {SPIECE_FILE}, and put the special tokens around it."
+        )
+    own = " and rules of its own for single characters; those for several are not applied" * (
+        spec.name == "user_defined"
+    )
+    done = f"normalises text ({spec.name}{own})" if spec.precompiled_charsmap else "does not normalise text"
+    blank = " A blank is put before the first word." if spec.add_dummy_prefix else ""
+    notes.append(f"The tokenizer {done}.{blank}")
+    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
+        notes.append(
+            "Where two ways to cut a word are equally good, as for `!!!` with the pieces `!!` and `!`, rounding decides, and "
+            "transformers may cut it in another way than the sentencepiece library did in training."
+        )
+    if vocabulary.size > vocabulary.model_size:
+        added = ", ".join(f"`{piece}`" for piece in vocabulary.pieces[vocabulary.model_size :])
+        notes.append(f"{added} are not in {SPIECE_FILE}; they have the ids after its own.")
+    return notes
+
+
+def vocabulary_of_folder(folder: pathlib.Path) -> Vocabulary | None:
+    """The vocabulary of a Hugging Face folder; None where it holds no file of one.
+
+    One that `tokenizer_files` wrote gives a vocabulary with the same fingerprint. Whether WordPiece lower-cases is what
+    tokenizer_config.json says, then tokenizer.json, then a guess. ValueError where the files are not usable.
+    """
+    names = {item.name for item in folder.iterdir() if item.is_file()}
+    known = {SETTINGS_FILE, TOKENIZER_FILE, WORDPIECE_FILE}
+    if not (names & known or {VOCAB_JSON, MERGES_FILE} <= names or any(name.endswith(".model") for name in names)):
+        return None
+    vocabulary = load_vocabulary(folder)
+    if CONFIG_FILE not in names or not isinstance(vocabulary, WordPieceVocabulary):
+        return vocabulary
+    try:
+        lower = json.loads((folder / CONFIG_FILE).read_bytes()).get("do_lower_case")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{folder / CONFIG_FILE}: no JSON object ({error}); repair the file or remove it") from None
+    return load_vocabulary(folder, lower) if isinstance(lower, bool) else vocabulary

@@ -1,0 +1,146 @@
+"""Damaged, hostile and wrong files: one clear error, exit code 2, nothing is written. Killed saves are passed over and said."""
+
+import json
+import pathlib
+import pickle
+import shutil
+from typing import Any
+
+import pytest
+
+from spanjax.convert import main as convert
+from spanjax.model import load_model
+from tests.torch_format.references import saved
+from tests.trained import trained
+
+
+def refused(capsys: Any, *words: Any) -> str:
+    """What a command says that has to fail and to write nothing."""
+    output = pathlib.Path(words[2]) if words[0] != "inspect" else None
+    before = sorted(output.parent.iterdir()) if output else []
+    assert convert([str(word) for word in words]) == 2
+    assert output is None or sorted(output.parent.iterdir()) == before, "something was left behind"
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    saved("bert", tmp_path / "theirs")
+    return tmp_path / "theirs"
+
+
+def test_damaged_weights(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    content, out = (folder / "model.safetensors").read_bytes(), tmp_path / "out"
+    for broken in (content[:5], content[:1000], content[:-100], b"", b"\xff" * 64):
+        (folder / "model.safetensors").write_bytes(broken)
+        message = refused(capsys, "from-torch", folder, out)
+        assert "model.safetensors" in message and "copy it again" in message
+    (folder / "model.safetensors").unlink()
+    assert "does not exist" in refused(capsys, "from-torch", tmp_path / "nowhere", out)
+    assert "expected a run directory" in refused(capsys, "from-torch", folder, out)
+
+
+def test_hostile_pickles_are_refused_unexecuted(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    class Hostile:
+        def __reduce__(self) -> tuple:
+            return (pathlib.Path.touch, (tmp_path / "executed",))
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Hostile()}))
+    message = refused(capsys, "from-torch", folder, tmp_path / "out")
+    assert "pytorch_model.bin" in message and not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_hidden_layers": 4}, "missing (16): bert.encoder.layer.3"),
+        ({"num_hidden_layers": 2}, "not explained (16): bert.encoder.layer.2"),
+        ({"vocab_size": 7}, "113 rows, config.json says vocab_size 7"),
+        ({"intermediate_size": 65}, "do not agree"),
+        ({"model_type": "electra"}, "model_type is 'electra'"),
+        ({"model_type": "roberta", "pad_token_id": 1}, "not those of a roberta model"),
+        ({"hidden_size": "many"}, "hidden_size is missing"),
+    ],
+)
+def test_a_config_that_does_not_fit(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any, change: dict[str, Any], words: str
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    assert words in refused(capsys, "from-torch", folder, tmp_path / "out")
+
+
+def test_a_config_that_is_not_json(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    (folder / "config.json").write_text('{"model_type": "bert"')
+    assert "config.json: not JSON" in refused(capsys, "from-torch", folder, tmp_path / "out")
+    (folder / "config.json").write_text("[1]")
+    assert "expected an object" in refused(capsys, "from-torch", folder, tmp_path / "out")
+
+
+def test_shards_of_an_index(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "model-00001-of-00001.safetensors"}}))
+    assert convert(["from-torch", str(folder), str(tmp_path / "out")]) == 0
+    index.write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
+    assert "names files outside" in refused(capsys, "from-torch", folder, tmp_path / "other")
+    index.write_text(json.dumps({"weight_map": {"x": "gone.safetensors"}}))
+    assert "gone.safetensors" in refused(capsys, "from-torch", folder, tmp_path / "other")
+
+
+def test_what_is_there_is_not_overwritten(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("x")
+    assert "exists: give another folder, or --overwrite" in refused(capsys, "from-torch", folder, out)
+    assert convert(["from-torch", str(folder), str(out), "--overwrite"]) == 0
+    assert not (out / "mine").exists() and (out / "checkpoints" / "0").is_dir()
+
+
+def test_a_vocabulary_of_another_size(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
+    pieces = (folder / "vocab.txt").read_text() + "extra\n"
+    (tmp_path / "vocab.txt").write_text(pieces)
+    message = refused(capsys, "from-torch", folder, tmp_path / "out", "--vocab", tmp_path / "vocab.txt")
+    assert "give the vocabulary that the weights were trained with" in message
+
+
+def test_a_killed_and_a_damaged_save_are_passed_over(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    """Saved by four devices with sharded moments; converted on one array at a time."""
+    run = trained(rows_folder, tmp_path / "run", "--cadence.checkpoint-every=1")
+    steps = run / "checkpoints"
+    (steps / "7.orbax-checkpoint-tmp-3").mkdir()
+    shutil.copytree(steps / "2", steps / "5")
+    biggest = max((p for p in (steps / "5" / "state").rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    biggest.write_bytes(biggest.read_bytes()[:-7])
+    (steps / "6").mkdir()
+    assert convert(["to-torch", str(run), str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "checkpoint 5 is damaged (missing files [], changed files" in said and "(step 2)" in said
+    assert "7.orbax-checkpoint-tmp-3 was never finished" in said and "checkpoint 6 is damaged" in said
+    assert load_model(steps / "1").step == 1
+    assert "is damaged" in refused(capsys, "to-torch", steps / "5", tmp_path / "other")
+    for step in ("1", "2"):
+        shutil.rmtree(steps / step)
+    assert "no whole checkpoint" in refused(capsys, "to-torch", run, tmp_path / "other")
+
+
+def test_looking_at_all_of_them(
+    folder: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    run = trained(rows_folder, tmp_path / "run")
+    capsys.readouterr()
+    assert convert(["inspect", str(run), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["step"] == 2 and found["heads"] == ["mlm", "sbo"] and found["run"]["batch_size"] == 4
+    assert found["tensors"]["encoder/layers/query/kernel"] == {"shape": [2, 16, 16], "dtype": "float32", "bytes": 2048}
+    assert convert(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "bert.embeddings.word_embeddings.weight" in said and "tensors" in said and "family      bert" in said
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "electra"}))
+    assert convert(["inspect", str(folder)]) == 0, "weights that are not known are still listed"
+    assert "model_type is 'electra'" in capsys.readouterr().out
+    assert "does not exist" in refused(capsys, "inspect", tmp_path / "nowhere")

@@ -1,0 +1,75 @@
+"""Random models of transformers, small, saved as folders with a vocabulary: the other side of every comparison."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spanjax.data.vocab import WordPieceVocabulary
+
+REASON = "compares with torch and transformers: pip install torch transformers (the extra `verify`)"
+SIZES = {
+    "hidden_size": 48,
+    "num_attention_heads": 3,
+    "intermediate_size": 64,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = ("the", "river", "cat", "sat", "on", "mat", "model", "masked", "span")
+
+
+def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
+    """A cased WordPiece vocabulary of single letters and a few words; `pad_last` moves [PAD] to id 1, as RoBERTa has it."""
+    specials = ["[UNK]", "[PAD]"] if pad_last else ["[PAD]", "[UNK]"]
+    capitals = LETTERS.upper() + "0123456789.,;!?'()-"
+    pieces = [*specials, "[CLS]", "[SEP]", "[MASK]", *LETTERS, *capitals, *WORDS]
+    return WordPieceVocabulary([*pieces, *(f"##{letter}" for letter in LETTERS), "##ing", "##ed"], lower_case=False)
+
+
+def reference(kind: str, **changes: Any) -> Any:
+    """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert"."""
+    torch = pytest.importorskip("torch", reason=REASON)
+    transformers = pytest.importorskip("transformers", reason=REASON)
+    size = vocabulary().size
+    family = kind.split("_")[0]
+    settings = SIZES | {"vocab_size": size, "max_position_embeddings": 64, "num_hidden_layers": 3}
+    classes: dict[str, Any] = {
+        "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
+        "bert_pairs": (transformers.BertConfig, transformers.BertForPreTraining),
+        "bert_encoder": (transformers.BertConfig, transformers.BertModel),
+        "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
+        "albert": (transformers.AlbertConfig, transformers.AlbertForMaskedLM),
+        "albert_pairs": (transformers.AlbertConfig, transformers.AlbertForPreTraining),
+    }
+    if family == "roberta":
+        settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+    if family == "albert":
+        settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
+    config, model = classes[kind]
+    torch.manual_seed(0)
+    made = model(config(**(settings | changes)))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.normal_(0, 0.2).add_(1.0 if parameter.ndim == 1 and bool((parameter == 1).all()) else 0.0)
+    return made.eval()
+
+
+def saved(kind: str, folder: pathlib.Path, **changes: Any) -> Any:
+    """`reference`, saved as transformers saves it, with a vocab.txt; returns the model."""
+    import json
+
+    made = reference(kind, **changes)
+    made.save_pretrained(folder)
+    pieces = vocabulary(kind == "roberta").pieces
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"do_lower_case": False, "tokenizer_class": "BertTokenizer"})
+    )
+    return made
+
+
+def tensors(model: Any) -> dict[str, np.ndarray]:
+    """The state dict as NumPy arrays."""
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,179 @@
+"""Tables in both directions: every name of a random transformers model is consumed and comes back equal; hidden states agree."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from spanjax.model import Model, canonical, module_params
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.configs import guessed_config, our_config, their_config
+from spanjax.torch_format.folder import original_names
+from spanjax.torch_format.names import known_names
+from spanjax.torch_format.tables import BERT, FAMILIES, family_of, our_params, their_tensors
+from spanjax.training.state import abstract_module
+from spanjax.trees import named_leaves
+from tests.torch_format.references import reference, tensors
+
+KINDS = pytest.mark.parametrize("kind", ["bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"])
+
+
+def loaded(model: Any) -> tuple[Any, EncoderConfig, Any, dict[str, np.ndarray]]:
+    theirs = tensors(model)
+    encoder, family = our_config(model.config.to_dict(), "config.json")
+    return our_params(known_names(theirs, family)[0], encoder, family), encoder, family, theirs
+
+
+@KINDS
+def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
+    found, encoder, family, theirs = loaded(reference(kind))
+    back = dict(their_tensors(found.params, encoder, family))
+    prefix = family.prefix if kind == "bert_encoder" else ""
+    assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
+    assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
+    assert family_of(encoder) is family
+    again, second = our_config(their_config(encoder, None, set(found.params), "float32"), "config.json")
+    assert (again, second) == (encoder, family)
+
+
+@KINDS
+def test_hidden_states_and_scores_are_those_of_transformers(kind: str) -> None:
+    """float32, every layer and the masked token head within 1e-5; padding is left out of both."""
+    import torch
+
+    theirs = reference(kind)
+    found, encoder, _, _ = loaded(theirs)
+    model = Model(encoder, found.params, None, source=None)  # pyright: ignore[reportArgumentType]
+    objective = model.objective()
+    structure, abstract = abstract_module(objective, encoder)
+    module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
+    tokens = np.random.default_rng(0).integers(5, encoder.vocab_size, (4, 23)).astype(np.int32)
+    used = np.arange(23) < np.array([[23], [23], [9], [1]])
+    tokens[~used] = max(0, encoder.position_offset - 1)
+    positions = np.where(used, np.arange(23, dtype=np.int32), 0)
+    zeros = np.zeros_like(tokens)
+    with torch.no_grad():
+        output = theirs(
+            input_ids=torch.from_numpy(tokens).long(),
+            attention_mask=torch.from_numpy(used).long(),
+            output_hidden_states=True,
+        )
+    with jax.default_matmul_precision("highest"):
+        states = module.encoder.every_state(tokens, used.astype(np.int32), positions, zeros)
+        assert states.shape == (encoder.layers + 1, 4, 23, encoder.hidden_size)
+        for ours, expected in zip(np.asarray(states), output.hidden_states, strict=True):
+            np.testing.assert_allclose(ours[used], expected.numpy()[used], atol=1e-5, rtol=1e-5)
+        last = module.encoder(tokens, used.astype(np.int32), positions, zeros)
+        np.testing.assert_array_equal(last, states[-1])
+        if "mlm" in found.params:
+            slots = np.broadcast_to(np.arange(23, dtype=np.int32), tokens.shape)
+            logits = np.asarray(objective.logits(module, states[-1], {"slot_position_BK": jnp.asarray(slots)}))[:, 0]
+            expected = (output.prediction_logits if "prediction_logits" in output else output.logits).numpy()
+            np.testing.assert_allclose(logits[..., : encoder.vocab_size][used], expected[used], atol=3e-5, rtol=1e-5)
+
+
+def test_loss_and_every_gradient_are_those_of_torch() -> None:
+    """The mean MLM loss of the same masked tokens, float32: every gradient within 1e-4 of its largest."""
+    import torch
+
+    theirs = reference("bert")
+    found, encoder, family, _ = loaded(theirs)
+    model = Model(encoder, found.params, None, source=None)  # pyright: ignore[reportArgumentType]
+    objective = model.objective()
+    structure, abstract = abstract_module(objective, encoder)
+    random = np.random.default_rng(1)
+    tokens = random.integers(5, encoder.vocab_size, (3, 17)).astype(np.int32)
+    slots = np.stack([np.sort(random.choice(17, 4, replace=False)) for _ in range(3)]).astype(np.int32)
+    targets = random.integers(5, encoder.vocab_size, (3, 4)).astype(np.int32)
+    labels = np.full(tokens.shape, -100)
+    np.put_along_axis(labels, slots.astype(int), targets, axis=1)
+    expected = theirs(input_ids=torch.from_numpy(tokens).long(), labels=torch.from_numpy(labels).long()).loss
+    expected.backward()
+    batch = {
+        "tokens_BL": tokens,
+        "segments_BL": np.ones_like(tokens),
+        "positions_BL": np.broadcast_to(np.arange(17, dtype=np.int32), tokens.shape),
+        "types_BL": np.zeros_like(tokens),
+        "slot_position_BK": slots,
+        "slot_target_BK": targets,
+        "slot_weight_BK": np.ones(slots.shape, np.float32),
+    }
+
+    def loss(params: Any) -> jax.Array:
+        mean = objective.measure(nnx.merge(structure, params), batch, None)["mlm/loss"]
+        return mean.total / mean.count
+
+    with jax.default_matmul_precision("highest"):
+        value, gradient = jax.value_and_grad(loss)(jax.tree.map(jnp.asarray, module_params(model, abstract)))
+    assert float(value) == pytest.approx(float(expected.detach()), rel=1e-5)
+    ours = dict(their_tensors(canonical(jax.tree.map(np.asarray, gradient)), encoder, family))
+    torch_gradients = {name: tensor.grad.numpy() for name, tensor in theirs.named_parameters()}
+    assert ours.keys() == torch_gradients.keys()
+    for name, gradient in torch_gradients.items():
+        np.testing.assert_allclose(ours[name], gradient, atol=1e-4 * max(1e-3, np.abs(gradient).max()), err_msg=name)
+
+
+def test_old_names_are_brought_to_the_tables() -> None:
+    theirs = tensors(reference("bert_pairs"))
+    encoder, _ = our_config(reference("bert_pairs").config.to_dict(), "config.json")
+    expected = our_params(theirs, encoder, BERT).params
+    for rename, said in (
+        (original_names, "decoder. taken off"),
+        (lambda name: f"module.{name}", "module. taken off"),
+    ):
+        known, notes = known_names({rename(name): array for name, array in theirs.items()}, BERT)
+        assert said in " ".join(notes)
+        found = named_leaves(our_params(known, encoder, BERT).params)
+        assert all(np.array_equal(found[name], array) for name, array in named_leaves(expected).items())
+    assert original_names("bert.embeddings.LayerNorm.weight") == "decoder.bert.embeddings.LayerNorm.gamma"
+    with pytest.raises(ValueError, match=r"two tensors are x\.LayerNorm\.weight"):
+        known_names({"x.LayerNorm.gamma": 0, "x.LayerNorm.weight": 1}, BERT)
+
+
+def test_what_does_not_fit_is_listed_on_both_sides() -> None:
+    model = reference("bert")
+    theirs, (encoder, _) = tensors(model), our_config(model.config.to_dict(), "config.json")
+    broken = {name: array for name, array in theirs.items() if "layer.1.attention.self.query" not in name}
+    with pytest.raises(ValueError, match=r"missing \(2\): bert\.encoder\.layer\.1.*\n.*not explained \(1\): surprise"):
+        our_params({**broken, "surprise": np.zeros(2)}, encoder, BERT)
+    untied = {**theirs, "cls.predictions.decoder.weight": theirs["cls.predictions.decoder.weight"] + 1}
+    with pytest.raises(ValueError, match="to which it is tied"):
+        our_params(untied, encoder, BERT)
+    with pytest.raises(ValueError, match="bert has no names for encoder/embeddings/widen/kernel"):
+        dict(their_tensors({"encoder": {"embeddings": {"widen": {"kernel": np.zeros((2, 2))}}}}, encoder, BERT))
+
+
+def test_sizes_are_read_from_weights_that_come_alone() -> None:
+    theirs = tensors(reference("bert", hidden_size=64, num_attention_heads=1))
+    encoder, _ = our_config(guessed_config(theirs), "shapes")
+    assert (encoder.layers, encoder.hidden_size, encoder.heads, encoder.intermediate_size) == (3, 64, 1, 64)
+    with pytest.raises(ValueError, match="give --config FILE"):
+        guessed_config({"a": np.zeros(2)})
+
+
+def test_a_config_that_is_computed_otherwise_is_refused() -> None:
+    good = reference("bert").config.to_dict()
+    for change, message in (
+        ({"hidden_act": "silu"}, "hidden_act is 'silu'"),
+        ({"position_embedding_type": "relative_key"}, "only 'absolute'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
+        ({"vocab_size": None}, "vocab_size is missing"),
+        ({"is_decoder": True}, "is_decoder is True"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            our_config(good | change, "config.json")
+
+
+def test_families_that_transformers_cannot_compute_are_refused() -> None:
+    shared = EncoderConfig(vocab_size=10, groups=1)
+    with pytest.raises(ValueError, match="embedding_size is 0"):
+        their_config(shared, None, {"mlm"}, "float32")
+    from spanjax.data.base_vocab import Specials
+
+    roberta = EncoderConfig(vocab_size=10, position_offset=2)
+    with pytest.raises(ValueError, match="id of padding plus one, here 1"):
+        their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
+    assert set(FAMILIES) == {"bert", "roberta", "albert"}
