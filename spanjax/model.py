@@ -50,6 +50,12 @@ class Model:
     """Their names, where it was read from a folder of PyTorch weights."""
 
     @property
+    def name(self) -> str:
+        """Name of the run or folder that it is from, without the folders around it."""
+        in_run = self.source.name.isdigit() and self.source.parent.name == "checkpoints"
+        return (self.source.absolute().parent.parent if in_run else self.source).name
+
+    @property
     def parts(self) -> set[str]:
         """Top-level names of the parameters."""
         return set(self.params)
@@ -180,7 +186,7 @@ def model_meta(model: Model) -> dict[str, Any]:
     files = model.vocabulary.files() if model.vocabulary else {}
     return {
         **model.meta,
-        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.source.name},
+        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name},
         "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
     }
 

@@ -74,3 +74,11 @@ def rows_folder(corpus_file: pathlib.Path, tmp_path_factory: pytest.TempPathFact
     arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
     assert main([*arguments, "--workers", "1", "--output", str(folder)]) == 0
     return folder
+
+
+@pytest.fixture(scope="session")
+def run_folder(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run directory of a tiny SpanBERT, two steps on `rows_folder`; not to be changed."""
+    from tests.trained import trained
+
+    return trained(rows_folder, tmp_path_factory.mktemp("trained") / "run")

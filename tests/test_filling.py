@@ -11,17 +11,11 @@ import pytest
 from spanjax.filling import Filler, runs
 from spanjax.model import Model, load_model
 from spanjax.predict import main as predict
-from tests.trained import trained
 
 
 @pytest.fixture(scope="module")
-def run(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    return trained(rows_folder, tmp_path_factory.mktemp("filling") / "run", "--optimizer.learning-rate=0.1")
-
-
-@pytest.fixture(scope="module")
-def model(run: pathlib.Path) -> Model:
-    return load_model(run)
+def model(run_folder: pathlib.Path) -> Model:
+    return load_model(run_folder)
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -123,28 +117,28 @@ def test_runs_of_positions() -> None:
     assert runs([2, 3, 5]) == [(2, 2), (5, 1)] and runs([]) == []
 
 
-def test_the_command_lines(run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_command_lines(run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     """From the run directory and from the converted folder: the same answers."""
     from spanjax.convert import main as convert
 
-    assert convert(["to-torch", str(run), str(tmp_path / "hf")]) == 0
+    assert convert(["to-torch", str(run_folder), str(tmp_path / "hf")]) == 0
     capsys.readouterr()
     answers = []
-    for source in (run, tmp_path / "hf"):
+    for source in (run_folder, tmp_path / "hf"):
         assert predict(["fill-mask", str(source), "--text", "the [MASK] was good", "--top", "2", "--json"]) == 0
         answers.append(json.loads(capsys.readouterr().out))
     assert [piece for piece, _ in answers[0]["masks"][0]["candidates"]] == [
         piece for piece, _ in answers[1]["masks"][0]["candidates"]
     ]
-    assert predict(["fill-mask", str(run), "--text", "the [MASK] was", "a [MASK] [MASK]"]) == 0
+    assert predict(["fill-mask", str(run_folder), "--text", "the [MASK] was", "a [MASK] [MASK]"]) == 0
     said = capsys.readouterr().out
     assert "the [MASK] was" in said and "mask 2 (token" in said
-    assert predict(["spans", str(run), "--text", "the long time was good", "--hide", "long time"]) == 0
+    assert predict(["spans", str(run_folder), "--text", "the long time was good", "--hide", "long time"]) == 0
     said = capsys.readouterr().out
     assert "was: long time" in said and "sbo" in said and "both" in said
-    assert predict(["spans", str(run), "--text", "the [MASK] [MASK] was", "--json"]) == 0
+    assert predict(["spans", str(run_folder), "--text", "the [MASK] [MASK] was", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)["spans"][0]["fills"]) == {"mlm", "sbo", "both"}
     assert predict(["fill-mask", str(tmp_path / "nowhere"), "--text", "a [MASK]"]) == 2
     assert "does not exist" in capsys.readouterr().err
-    assert predict(["fill-mask", str(run), "--text", "a [MASK]", "--top", "0"]) == 2
+    assert predict(["fill-mask", str(run_folder), "--text", "a [MASK]", "--top", "0"]) == 2
     assert predict(["guess"]) == 2 and "no command 'guess'" in capsys.readouterr().err

@@ -17,7 +17,6 @@ from spanjax.starting import POSITIONS, TOKENS, start_from
 from spanjax.training.state import abstract_module
 from spanjax.trees import map_named, named_leaves
 from tests.running import ROOT, final_leaves, shrunk
-from tests.trained import trained
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 ENCODER = EncoderConfig(vocab_size=len(PIECES), hidden_size=8, layers=2, heads=2, intermediate_size=16, positions=12)
@@ -117,13 +116,12 @@ def test_everything_that_does_not_fit_is_listed() -> None:
 
 
 def test_training_starts_from_a_converted_folder(
-    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+    rows_folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     """Rate 0: after the steps the weights are still those of the folder. Resumed, nothing is read from it again."""
     from spanjax.convert import main as convert
 
-    run = trained(rows_folder, tmp_path / "run")
-    assert convert(["to-torch", str(run), str(tmp_path / "hf")]) == 0
+    assert convert(["to-torch", str(run_folder), str(tmp_path / "hf")]) == 0
     capsys.readouterr()
     still = ("--data.feed=numpy", "--optimizer.learning-rate=1e-30", f"--init-from={tmp_path / 'hf'}")
     arguments = shrunk(str(ROOT / "configs/pretrain/tiny.py"), rows_folder, tmp_path / "on", 2, *still)
@@ -132,8 +130,8 @@ def test_training_starts_from_a_converted_folder(
     assert train.main(arguments) == 0
     said = capsys.readouterr()
     assert "loaded encoder, mlm, sbo" in said.out + said.err
-    size = load_model(run).encoder.vocab_size
-    before, after = final_leaves(run), final_leaves(tmp_path / "on")
+    size = load_model(run_folder).encoder.vocab_size
+    before, after = final_leaves(run_folder), final_leaves(tmp_path / "on")
     for name in (name for name in before if name.startswith("['params']")):
         rows = size if "token" in name or "['mlm']['bias']" in name or "['sbo']['bias']" in name else None
         np.testing.assert_allclose(after[name][:rows], before[name][:rows], atol=1e-7, err_msg=name)
@@ -143,11 +141,10 @@ def test_training_starts_from_a_converted_folder(
 
 
 def test_wrong_weights_are_refused_before_anything_is_written(
-    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+    rows_folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
-    run = trained(rows_folder, tmp_path / "run")
     arguments = shrunk(str(ROOT / "configs/pretrain/tiny.py"), rows_folder, tmp_path / "on", 2, "--data.feed=numpy")
-    assert train.main([*arguments, f"--init-from={run}", "--encoder.hidden-size=32"]) == 2
+    assert train.main([*arguments, f"--init-from={run_folder}", "--encoder.hidden-size=32"]) == 2
     assert "encoder.hidden_size is 32, the weights have 16: give --encoder.hidden-size 16" in capsys.readouterr().err
     assert train.main([*arguments, "--init-from=nowhere"]) == 2
     assert "nowhere does not exist" in capsys.readouterr().err and not (tmp_path / "on").exists()

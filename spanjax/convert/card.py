@@ -28,7 +28,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     body = [
         f"# {name}",
         "",
-        f"Converted by spanjax {__version__} from step {model.step:,} of `{model.source.name}`.",
+        f"Converted by spanjax {__version__} from step {model.step:,} of `{model.name}`.",
         "",
     ]
     body += _usage(model, name)

@@ -97,7 +97,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
 def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -> dict[str, Any]:
     return {
         "spanjax": __version__,
-        "source": model.source.name,
+        "source": model.name,
         "step": model.step,
         "format": options.format,
         "dtype": options.dtype,

@@ -128,11 +128,10 @@ def test_a_killed_and_a_damaged_save_are_passed_over(
 
 
 def test_looking_at_all_of_them(
-    folder: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+    folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
 ) -> None:
-    run = trained(rows_folder, tmp_path / "run")
     capsys.readouterr()
-    assert convert(["inspect", str(run), "--json"]) == 0
+    assert convert(["inspect", str(run_folder), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 2 and found["heads"] == ["mlm", "sbo"] and found["run"]["batch_size"] == 4
     assert found["tensors"]["encoder/layers/query/kernel"] == {"shape": [2, 16, 16], "dtype": "float32", "bytes": 2048}

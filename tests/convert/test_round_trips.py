@@ -67,11 +67,10 @@ def test_a_written_folder_is_verified_by_transformers(run: pathlib.Path, tmp_pat
 
 
 @pytest.mark.parametrize("format_", ["hf-bin", "fairseq"])
-def test_other_layouts_hold_the_same(rows_folder: pathlib.Path, tmp_path: pathlib.Path, format_: str) -> None:
-    run = trained(rows_folder, tmp_path / "run")
-    assert converted("to-torch", run, tmp_path / "out", "--format", format_) == 0
+def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib.Path, format_: str) -> None:
+    assert converted("to-torch", run_folder, tmp_path / "out", "--format", format_) == 0
     assert converted("from-torch", tmp_path / "out", tmp_path / "back") == 0
-    assert equal_weights(load_model(run), load_model(tmp_path / "back")) == []
+    assert equal_weights(load_model(run_folder), load_model(tmp_path / "back")) == []
     if format_ == "fairseq":
         torch = pytest.importorskip("torch", reason=REASON)
         names = torch.load(tmp_path / "out" / "model.pt", weights_only=True).keys()
@@ -105,15 +104,14 @@ def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any)
 
 @pytest.mark.parametrize(("dtype", "close"), [("float16", 1e-2), ("bfloat16", 1e-1)])
 def test_halves_are_written_and_become_float32(
-    rows_folder: pathlib.Path, tmp_path: pathlib.Path, dtype: str, close: float
+    run_folder: pathlib.Path, tmp_path: pathlib.Path, dtype: str, close: float
 ) -> None:
-    run = trained(rows_folder, tmp_path / "run")
-    assert converted("to-torch", run, tmp_path / "hf", "--dtype", dtype) == 0
+    assert converted("to-torch", run_folder, tmp_path / "hf", "--dtype", dtype) == 0
     assert {str(array.dtype) for array in read_folder(tmp_path / "hf").tensors.values()} == {dtype}
     model = load_model(tmp_path / "hf")
     table = model.params["encoder"]["embeddings"]["token"]["embedding"]
     assert table.dtype == np.float32 and any(f"{dtype} became float32" in line for line in model.said)
-    expected = load_model(run).params["encoder"]["embeddings"]["token"]["embedding"]
+    expected = load_model(run_folder).params["encoder"]["embeddings"]["token"]["embedding"]
     np.testing.assert_allclose(
         table[: model.encoder.vocab_size], expected[: model.encoder.vocab_size], rtol=close, atol=1e-6
     )
