@@ -53,10 +53,7 @@ def _open_zip(data: mmap.mmap) -> _Content:
     pickles = [name for name in records if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise Refused(f"{len(pickles)} data.pkl in this zip: expected one; if a file of torch.save is in it, unpack it")
-    start, content = _zip_record(data, records[pickles[0]])
-    _, top, end = unpickle(data, start)
-    if end > start + len(content):
-        raise Refused(f"damaged: the pickle in it has no end; {AGAIN}")
+    _, top, _ = unpickle(data, _zip_record(data, records[pickles[0]])[0])
     folder = pickles[0].removesuffix("data.pkl")
     order = records.get(f"{folder}byteorder")
     written = _zip_record(data, order)[1].tobytes() if order else b"little"

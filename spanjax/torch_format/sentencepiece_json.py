@@ -114,11 +114,15 @@ def _pre_tokenizer(proto: Any, unigram: bool) -> list[Any]:
     else:
         steps = [_word_marks()]
     users = [piece.piece for piece in proto.pieces if piece.type == _USER_DEFINED]
-    if unigram or users:
-        steps.append(pre_tokenizers.Split(Regex(_spelled(proto)), "merged_with_previous"))
-    if users and not unigram:
+    spelled = _spelled(proto)
+    if users and not unigram:  # these stand alone, and what stands alone is looked up as a whole, controls as well
         longest_first = sorted(users, key=len, reverse=True)
         steps.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, longest_first))), "isolated"))
+        spelled = [rf"\A{left}(?={right}\z)" for left, right in spelled]
+    else:
+        spelled = [f"{left}(?={right})" for left, right in spelled]
+    if spelled and (unigram or users):
+        steps.append(pre_tokenizers.Split(Regex("|".join(spelled)), "merged_with_previous"))
     return steps
 
 
@@ -126,8 +130,8 @@ def _word_marks() -> Any:
     return pre_tokenizers.Metaspace(WORD_MARK, "never", split=False)
 
 
-def _spelled(proto: Any) -> str:
-    """Matches the first part of what spells a piece that is no text, cut where no piece of text goes across."""
+def _spelled(proto: Any) -> list[tuple[str, str]]:
+    """Patterns of what spells a piece that is no text, in two parts, cut where no piece of text goes across."""
     texts = {piece.piece for piece in proto.pieces if piece.type in (_NORMAL, _USER_DEFINED)}
     pairs = {text[n : n + 2] for text in texts for n in range(len(text) - 1)}
 
@@ -139,11 +143,11 @@ def _spelled(proto: Any) -> str:
         return piece[:cut], piece[cut:]
 
     never = [piece.piece for piece in proto.pieces if piece.type in (_UNKNOWN, _CONTROL) and len(piece.piece) > 1]
-    patterns = [f"{re.escape(left)}(?={re.escape(right)})" for left, right in map(parts, never)]
+    patterns = [(re.escape(left), re.escape(right)) for left, right in map(parts, never)]
     if any(piece.type == _BYTE for piece in proto.pieces):
         left, right = parts("<0x")
-        patterns.append(f"{left}(?={right}[0-9A-F]{{2}}>)")
-    return "|".join(patterns)
+        patterns.append((left, f"{right}[0-9A-F]{{2}}>"))
+    return patterns
 
 
 def _normalizer(vocabulary: SentencePieceVocabulary, proto: Any) -> list[Any]:

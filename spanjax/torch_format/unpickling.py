@@ -123,7 +123,6 @@ _KNOWN: dict[tuple[str, str], Any] = {
     **{("torch", storage): name for name, storage in STORAGES.items()},
     **{("torch", name): name for name in DTYPES},
     **dict.fromkeys([("argparse", "Namespace"), ("torch", "Size"), ("torch", "device"), ("torch", "Tensor")], _Inert),
-    ("torch.nn.parameter", "Parameter"): _Inert,
 }
 
 

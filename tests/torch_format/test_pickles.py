@@ -135,6 +135,15 @@ def test_other_protocols_of_pickle_are_read(protocol: int, is_zip: bool, tmp_pat
     assert list(found) == ["a", "ä"] and all(same(found[name], tensors[name]) for name in found)
 
 
+def test_strings_of_python_2_are_read(tmp_path: pathlib.Path) -> None:
+    save({"ä": torch.arange(5)}, tmp_path / "3.bin", True)
+    with zipfile.ZipFile(tmp_path / "3.bin") as new, zipfile.ZipFile(tmp_path / "2.bin", "w") as old:
+        for record in new.namelist():
+            content = new.read(record)
+            old.writestr(record, content.replace(b"X", b"T") if record.endswith("data.pkl") else content)  # BINSTRING
+    assert read_torch_file(tmp_path / "2.bin")["ä"].tolist() == [0, 1, 2, 3, 4]
+
+
 def test_a_file_without_checksums_is_read(tmp_path: pathlib.Path) -> None:
     torch.serialization.set_crc32_options(False)
     try:

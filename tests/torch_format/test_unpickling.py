@@ -200,9 +200,24 @@ def test_tensors_that_reach_outside_are_refused(is_zip: bool, tmp_path: pathlib.
         assert read_torch_file(save(tensor(*inside), tmp_path / "w.bin", is_zip))["x"].shape == inside[1]
     for outside in ((1, (2, 3), (3, 1)), (0, (2, 3), (4, 1)), (6, (), ()), (-1, (2,), (1,)), (5, (2,), (-1,)), (0, (-1,), (1,)),
                     (0, (2,), (1, 1)), (0, (7,), (1,)), (0, (2**62, 2**62), (2**62, 1)), (0, (2.0,), (1,)), (None, (), ()),
-                    (0, ("a",), (1,)), (0, (2,) * 90, (0,) * 90), (0, (2**62, 2**62, 0), (0, 0, 0)), (0, 3, 1)):  # fmt: skip
-        with pytest.raises(ValueError, match=r"w\.bin: damaged.*; copy or download"):
+                    (0, (True,), (1,))):  # fmt: skip
+        with pytest.raises(
+            ValueError, match=r"w\.bin: damaged: tensor x of .* reaches outside its storage of 6 elements; copy"
+        ):
             read_torch_file(save(tensor(*outside), tmp_path / "w.bin", is_zip))
+    for strange in ((0, (2,) * 90, (0,) * 90), (0, (2**62, 2**62, 0), (0, 0, 0)), (0, 3, 1)):
+        with pytest.raises(ValueError, match=r"w\.bin: damaged or truncated \(.*; copy or download"):
+            read_torch_file(save(tensor(*strange), tmp_path / "w.bin", is_zip))
+    without = {"x": Calls(torch._utils._rebuild_tensor_v2, "storage", 0, (), (), False, {})}
+    with pytest.raises(ValueError, match="damaged: a tensor has no storage; copy"):
+        read_torch_file(save(without, tmp_path / "w.bin", is_zip))
+
+
+@either_format
+def test_tensors_of_the_first_torch_are_read(is_zip: bool, tmp_path: pathlib.Path) -> None:
+    storage = torch.arange(6, dtype=torch.float32)._typed_storage()
+    old = {"x": Calls(torch._utils._rebuild_tensor, storage, 1, (2, 2), (3, 1))}
+    assert read_torch_file(save(old, tmp_path / "w.bin", is_zip))["x"].tolist() == [[1, 2], [4, 5]]
 
 
 def test_storages_that_are_not_as_the_pickle_says_are_refused(tmp_path: pathlib.Path) -> None:
@@ -217,15 +232,25 @@ def test_storages_that_are_not_as_the_pickle_says_are_refused(tmp_path: pathlib.
         read_torch_file(zipped(tmp_path / "w.bin", content))
     with pytest.raises(ValueError, match=r"damaged or truncated \(KeyError|storage 0 is missing"):
         read_torch_file(legacy(tmp_path / "w.bin", content))
-    for count in (5, 7, -1, 2**62):
+    for count, message in ((5, "storage 0 has 20"), (7, "storage 0 has 28"), (8, "8 elements of storage 0 are not there"),
+                           (-1, "-1 elements of storage 0"), (2**62, r"[\d,]{25} elements of storage 0")):  # fmt: skip
         path = legacy(tmp_path / "w.bin", content)
         storage = count.to_bytes(8, "little", signed=True) + bytes(28)
         path.write_bytes(path.read_bytes()[: -len(pickle.dumps([], 2))] + pickle.dumps(["0"], 2) + storage)
-        with pytest.raises(ValueError, match=r"damaged: (storage 0 has|[-\d,]+ elements of storage 0 are not there)"):
+        with pytest.raises(ValueError, match=f"damaged: {message}"):
             read_torch_file(path)
-    wrong = content.replace(b"storage", b"storing")
-    with pytest.raises(ValueError, match=r"damaged: no storage is called \('storing', 'float32', '0', 'cpu', 6\)"):
-        read_torch_file(zipped(tmp_path / "w.bin", wrong))
+    for wrong, message in (
+        (content.replace(b"storage", b"storing"), r"no storage is called \('storing', 'float32', '0', 'cpu', 6\)"),
+        (content.replace(b"cpuq\x00K\6", b"cpuq\x00J\xff\xff\xff\xff"), r"no storage is called .*'cpu', -1\)"),
+    ):
+        assert wrong != content
+        with pytest.raises(ValueError, match=f"damaged: {message}"):
+            read_torch_file(zipped(tmp_path / "w.bin", wrong, **{"0": bytes(24)}))
+    zipped(tmp_path / "w.bin", content, **{"0": bytes(24)})
+    with zipfile.ZipFile(tmp_path / "w.bin", "a") as archive:
+        archive.writestr("w/byteorder", "middle")
+    with pytest.raises(ValueError, match="the byte order is b'middle', expected little or big"):
+        read_torch_file(tmp_path / "w.bin")
 
 
 def test_other_kinds_of_file_are_refused(tmp_path: pathlib.Path) -> None:
