@@ -15,7 +15,7 @@ from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
 from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizer import AdamW, Optimizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Run:
     """Size and constants of the encoder."""
     data: Data = Data()
     """Where the rows are and how they are read."""
-    optimizer: AdamW = AdamW()
+    optimizer: Optimizer = AdamW()
     """Learning rate, decay, clipping."""
     init_from: str = ""
     """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty draws all of them."""

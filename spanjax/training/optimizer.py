@@ -1,17 +1,24 @@
-"""AdamW with warm-up and linear decay (Loshchilov & Hutter, 2019), and the oddities of the released code as settings."""
+"""Optimizers with warm-up and linear decay: AdamW (Loshchilov & Hutter, 2019) with the oddities of the released code as settings,
+LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
+"""
 
+import abc
 import dataclasses
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import optax
+from optax import contrib
 
 from spanjax.trees import map_named, matches_any
 
+STACKED = "encoder/layers/"  # parameters with a leading axis of layers
+
 
 @dataclasses.dataclass(frozen=True)
-class AdamW:
-    """Adam with decoupled weight decay, global-norm clipping, linear warm-up and linear decay to zero."""
+class Optimizer(abc.ABC):
+    """What all of them share: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
 
     learning_rate: float = 1e-4
     """Peak learning rate."""
@@ -67,14 +74,114 @@ class AdamW:
 
     def transformation(self, steps: int) -> optax.GradientTransformation:
         """The optax chain for a run of `steps` updates."""
-
-        def decayed(params: Any) -> Any:
-            return map_named(lambda name, _: not matches_any(self.no_decay, name), params)
-
         return optax.chain(
             optax.scale(self.gradient_scale),
             optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity(),
-            optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon),
-            optax.add_decayed_weights(self.weight_decay, mask=decayed),
+            *self.direction(),
             optax.scale_by_learning_rate(self.schedule(steps)),
         )
+
+    @abc.abstractmethod
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """What turns clipped gradients into the direction that the learning rate scales, weight decay included."""
+
+    def decayed(self, params: Any) -> Any:
+        """A tree of whether each parameter decays."""
+        return map_named(lambda name, _: not matches_any(self.no_decay, name), params)
+
+    def adam(self) -> tuple[optax.GradientTransformation, ...]:
+        """Adam's direction and decoupled weight decay."""
+        return (
+            optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon),
+            optax.add_decayed_weights(self.weight_decay, mask=self.decayed),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+        return self.adam()
+
+
+@dataclasses.dataclass(frozen=True)
+class Lamb(Optimizer):
+    """AdamW whose update of each parameter, layer by layer, is scaled to the norm of that parameter: for large batches."""
+
+    epsilon: float = 1e-6
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.01
+    """Part of the direction before it is scaled."""
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+        return (*self.adam(), optax.stateless(_to_norm_of_parameters))
+
+
+def _to_norm_of_parameters(updates: Any, params: Any) -> Any:
+    """Every update times |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
+
+    def scaled(name: str, update: jax.Array) -> jax.Array:
+        param = named[name]
+        axes = tuple(range(1, update.ndim)) if name.startswith(STACKED) else tuple(range(update.ndim))
+        size, length = (jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) for x in (param, update))
+        return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
+
+    named: dict[str, jax.Array] = {}
+    map_named(named.__setitem__, params)
+    return map_named(scaled, updates)
+
+
+@dataclasses.dataclass(frozen=True)
+class Muon(Optimizer):
+    """Momentum orthogonalised by Newton-Schulz for the kernels of the layers, each by itself; AdamW for all other parameters.
+
+    Updates of kernels are scaled to the root mean square of Adam's (0.2), so that AdamW's learning rates fit both.
+    """
+
+    momentum: float = 0.95
+    """Decay of the kernels' momentum (Nesterov)."""
+    iterations: int = 5
+    """Newton-Schulz iterations."""
+
+    def problems(self) -> list[str]:
+        """See `Optimizer.problems`."""
+        found = super().problems()
+        if not 0 <= self.momentum < 1:
+            found.append(f"optimizer.momentum is {self.momentum}: expected at least 0 and less than 1")
+        if self.iterations < 1:
+            found.append(f"optimizer.iterations is {self.iterations}: expected at least 1")
+        return found
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+
+        kernels = optax.chain(
+            contrib.scale_by_muon(
+                ns_steps=self.iterations,
+                beta=self.momentum,
+                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: _LAYER_KERNEL, params),
+            ),
+            optax.stateless_with_tree_map(_as_large_as_adams),
+        )
+        parts = {"kernels": kernels, "others": optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)}
+
+        def part(params: Any) -> Any:
+            return map_named(lambda name, _: "kernels" if is_layer_kernel(name) else "others", params)
+
+        return optax.partition(parts, part), optax.add_decayed_weights(self.weight_decay, mask=self.decayed)
+
+
+def _as_large_as_adams(update: jax.Array, _: jax.Array | None) -> jax.Array:
+    """Orthogonal matrices [layers, inputs, outputs] have root mean square 1 / sqrt(larger side)."""
+    return update * (0.2 * max(update.shape[1:]) ** 0.5)
+
+
+_LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+
+
+def is_layer_kernel(name: str) -> bool:
+    """Whether a parameter is a stack of matrices [layers, inputs, outputs]."""
+    return name.startswith(STACKED) and name.endswith("/kernel")

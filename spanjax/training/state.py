@@ -55,12 +55,17 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
     """A TrainState of shardings, one for every leaf; moments lie as their parameters do."""
     shardings = parameter_shardings(abstract.params, mesh)
     whole = replicated(mesh)
+
+    def masked(leaf: Any) -> bool:
+        return isinstance(leaf, optax.MaskedNode)  # a parameter of which this part of the optimizer keeps nothing
+
     moments = optax.tree.map_params(
         optimizer,
-        lambda _, sharding: sharding,
+        lambda leaf, sharding: leaf if masked(leaf) else sharding,
         abstract.opt_state,
         shardings,
         transform_non_params=lambda _: whole,
+        is_leaf=masked,
     )
     return jax.tree.unflatten(jax.tree.structure(abstract), [whole, *jax.tree.leaves((shardings, moments))])
 

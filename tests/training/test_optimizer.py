@@ -1,10 +1,12 @@
-"""AdamW against a step written by hand, the schedule's corners, decay by name."""
+"""AdamW against a step written by hand, the schedule's corners, decay by name; LAMB and Muon on stacked layers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizer import AdamW, Lamb, Muon, Optimizer
 
 
 def rates(optimizer: AdamW, steps: int) -> list[float]:
@@ -69,3 +71,79 @@ def test_gradient_scale_makes_epsilon_matter() -> None:
 
 def test_problems_are_all_named() -> None:
     assert len(AdamW(learning_rate=0, beta2=1.0, warmup_steps=-1, epsilon=0).problems()) == 4
+
+
+def stacked(random: np.random.Generator) -> dict:
+    shapes = {
+        "encoder": {"layers": {"query": {"kernel": (3, 6, 4), "bias": (3, 4)}}, "token": {"embedding": (5, 4)}},
+        "mlm": {"dense": {"kernel": (4, 4)}},
+    }
+    return jax.tree.map(
+        lambda shape: jnp.asarray(random.normal(size=shape), jnp.float32),
+        shapes,
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+
+
+def test_lamb_scales_every_layer_to_its_own_norm() -> None:
+    """After one update the change of each parameter is rate * its norm; Adam's first direction is the gradient's sign."""
+    random = np.random.default_rng(0)
+    params, grads = stacked(random), stacked(random)
+    optimizer = Lamb(learning_rate=0.1, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
+    transform = optimizer.transformation(1000)
+    updates, _ = transform.update(grads, transform.init(params), params)
+    kernel, update = (np.asarray(tree["encoder"]["layers"]["query"]["kernel"]) for tree in (params, updates))
+    for layer in range(3):
+        expected = -np.sign(np.asarray(grads["encoder"]["layers"]["query"]["kernel"][layer]))
+        expected *= 0.1 * np.linalg.norm(kernel[layer]) / np.sqrt(kernel[layer].size)
+        np.testing.assert_allclose(update[layer], expected, rtol=2e-3)
+    table, update = (np.asarray(tree["encoder"]["token"]["embedding"]) for tree in (params, updates))
+    assert np.linalg.norm(update) == pytest.approx(0.1 * np.linalg.norm(table), rel=2e-3)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = transform.update(grads, transform.init(zero), zero)
+    assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(updates))
+
+
+def test_muon_orthogonalises_kernels_of_layers_and_leaves_the_rest_to_adam() -> None:
+    random = np.random.default_rng(1)
+    params, grads = stacked(random), stacked(random)
+    settings = {"learning_rate": 0.1, "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 0.0}
+    transforms = [kind(**settings).transformation(1000) for kind in (Muon, AdamW)]
+    muon, adam = (transform.update(grads, transform.init(params), params)[0] for transform in transforms)
+    for layer in np.asarray(muon["encoder"]["layers"]["query"]["kernel"]):
+        singular = np.linalg.svd(layer, compute_uv=False) / (0.1 * 0.2 * np.sqrt(6))
+        assert ((singular > 0.6) & (singular < 1.3)).all(), singular
+    for path in (("encoder", "token", "embedding"), ("mlm", "dense", "kernel"), ("encoder", "layers", "query", "bias")):
+        left, right = muon, adam
+        for name in path:
+            left, right = left[name], right[name]
+        np.testing.assert_array_equal(left, right)
+
+
+@pytest.mark.parametrize("optimizer", [Lamb(warmup_steps=0), Muon(warmup_steps=0)], ids=["lamb", "muon"])
+def test_sharded_moments_give_the_same_update(optimizer: Optimizer) -> None:
+    """Three updates with state on one device, and split over four."""
+    from spanjax.parallel import MeshConfig, make_mesh
+    from spanjax.training.state import TrainState, state_shardings
+
+    random = np.random.default_rng(2)
+    params, grads = stacked(random), stacked(random)
+    transform, found = optimizer.transformation(10), []
+    for devices in (1, 4):
+        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        state = TrainState(jnp.zeros((), jnp.int32), params, transform.init(params))
+        state = jax.device_put(state, state_shardings(jax.eval_shape(lambda state=state: state), transform, mesh))
+
+        def update(state: TrainState) -> TrainState:
+            updates, opt_state = transform.update(grads, state.opt_state, state.params)
+            return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
+
+        for _ in range(3):
+            state = jax.jit(update)(state)
+        found.append(jax.device_get(state.params))
+    for left, right in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+
+
+def test_wrong_settings_of_muon_are_named() -> None:
+    assert len(Muon(momentum=1.0, iterations=0, learning_rate=0).problems()) == 3
