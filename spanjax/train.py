@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import pathlib
 import sys
 from typing import Annotated, Any
@@ -124,7 +125,7 @@ def _next_commands(command: Any) -> list[str]:
 
 def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
     """Runs the loop with every writer open; returns how it ended."""
-    from spanjax.data.batch import batch_statistics
+    from spanjax.data.batch import batch_sizes, batch_statistics
     from spanjax.training.loop import Loop, fit
     from spanjax.training.metrics import JsonLines, TensorBoard
 
@@ -144,10 +145,13 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         evaluate=session.evaluator(),
         open_feed=session.feed,
         statistics=batch_statistics,
+        flops=lambda batch: run.objective.flops(run.encoder, *batch_sizes(batch)),
         checkpoints=checkpoints,
         meta=_meta(session),
         writers=writers,
         terminal=terminal,
+        profile=run.profile,
+        profile_folder=str(workdir / "profile"),
     )
     try:
         return fit(loop, state, begin)
@@ -179,6 +183,8 @@ def train(command: Any) -> int:
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
     claim_workdir(workdir, _description(session))
+    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     checkpoints = Checkpoints(workdir, session.run.cadence.keep)
     state = checkpoints.restore_newest(session.abstract)

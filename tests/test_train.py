@@ -196,3 +196,17 @@ def test_a_mixture_trains_and_resumes_with_its_weights(
     mixed = ["--data.rows", str(rows_folder), str(tagged_rows_folder)]
     message = refused([*arguments, *mixed], capsys)
     assert "has the vocabulary" in message and "has the tags" in message and "prepare them alike" in message
+
+
+def test_a_window_of_steps_is_profiled(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A window inside the run, and one that the end of the run cuts; the metrics tell where the time went."""
+    more = ("--data.feed=numpy", "--profile.start=1", "--profile.steps=1")
+    assert train.main(shrunk(DEMO, rows_folder, tmp_path / "run", 3, *more)) == 0
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+    assert (
+        train.main(shrunk(DEMO, rows_folder, tmp_path / "cut", 2, "--data.feed=numpy", *more[1:2], "--profile.steps=9"))
+        == 0
+    )
+    assert list((tmp_path / "cut" / "profile").rglob("*.xplane.pb"))
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
+    assert line["speed/model_tflops"] > 0 and 0 < line["speed/host"] <= 1 and line["speed/step_ms"] > 0

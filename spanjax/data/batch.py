@@ -150,6 +150,15 @@ def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) 
     )
 
 
+def batch_sizes(batch: Batch) -> tuple[int, int, int]:
+    """Tokens, pairs of tokens that attend to each other (the sum of the squared lengths of blocks), and used slots."""
+    segments_BL = np.asarray(batch["segments_BL"])
+    blocks = 1 + int(segments_BL.max(initial=0))
+    place_BL = segments_BL + blocks * np.arange(len(segments_BL))[:, None]
+    counts_BM = np.bincount(place_BL.ravel(), minlength=blocks * len(segments_BL)).reshape(-1, blocks)[:, 1:]
+    return int(counts_BM.sum()), int((counts_BM.astype(np.int64) ** 2).sum()), int((batch["slot_weight_BK"] > 0).sum())
+
+
 def batch_statistics(batch: Batch) -> dict[str, float]:
     """Figures of a NumPy batch for logs; what is said of text is right for single segments.
 

@@ -22,6 +22,11 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
     "relu": jax.nn.relu,
 }
+REMAT: dict[str, Any] = {
+    "none": None,
+    "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "full": jax.checkpoint_policies.nothing_saveable,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,8 @@ class EncoderConfig:
     """Standard deviation of the normal initialisation of every kernel and table (not truncated)."""
     unroll: int = 1
     """Layers unrolled in one turn of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """What the backward pass computes again to save memory: nothing, all but the products with parameters, or whole layers."""
 
     @property
     def padded_vocab_size(self) -> int:
@@ -85,6 +92,8 @@ class EncoderConfig:
             found.append(
                 f"encoder.layers {self.layers} is not a multiple of encoder.groups {self.groups}: change either"
             )
+        if self.remat not in REMAT:
+            found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         if self.activation not in ACTIVATIONS:
             found.append(f"encoder.activation is {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         sizes = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "types", "unroll")
@@ -187,7 +196,7 @@ class Encoder(nnx.Module):
         structure, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(Layer(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(config.unroll, config.layers)
-        self.uses = config.layers // config.own_layers
+        self.uses, self.remat = config.layers // config.own_layers, config.remat
 
     def __call__(
         self,
@@ -223,6 +232,8 @@ class Encoder(nnx.Module):
             hidden_BLD = nnx.merge(structure, layer)(hidden_BLD, segments_BL, key, site)
             return hidden_BLD, hidden_BLD if keep else None
 
+        if self.remat != "none":
+            run_layer = jax.checkpoint(run_layer, prevent_cse=False, policy=REMAT[self.remat])
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
         return jax.lax.scan(run_layer, hidden_BLD, (each, sites), unroll=self.unroll)
 

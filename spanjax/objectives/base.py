@@ -57,5 +57,10 @@ class Objective(abc.ABC):
         """Name of every head that fills slots -> the most probable piece at every slot, int32 [B, K]."""
 
     @abc.abstractmethod
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Multiply-add = 2, forward and backward, nothing computed twice, of so many tokens, pairs of tokens that attend to each
+        other (the sum of the squared lengths of blocks) and used slots."""
+
     def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
-        """Multiply-add = 2, forward and backward, of one full row of `length` tokens (one block)."""
+        """`flops` of one full row of `length` tokens (one block)."""
+        return self.flops(encoder, length, length**2, slots)

@@ -171,13 +171,13 @@ class MaskedPrediction(Objective):
         best_BTK = jnp.argmax(self.logits(module, self.hidden(module, batch, None), batch), axis=-1).astype(jnp.int32)
         return {term.name: best_BTK[:, index] for index, term in enumerate(self.token_terms)}
 
-    def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
-        """Matrix products of encoder, attention, heads and decoder over one row (PaLM-style count, no recomputation)."""
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Matrix products of encoder, attention, heads and decoder (PaLM-style count, no recomputation)."""
         size, layers = encoder.hidden_size, encoder.layers
-        products = 6 * layers * (4 * size**2 + 2 * size * encoder.intermediate_size) * length
-        attention = 12 * layers * size * length**2
-        products += 6 * encoder.embedding_size * size * length
+        products = 6 * layers * (4 * size**2 + 2 * size * encoder.intermediate_size) * tokens
+        products += 6 * encoder.embedding_size * size * tokens
+        attention = 12 * layers * size * pairs
         decoder = 6 * encoder.embedding_width * encoder.vocab_size
         heads = sum(term.flops_per_slot(encoder) + decoder for term in self.token_terms) * slots
-        pairs = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
-        return float(products + attention + heads + pairs)
+        classified = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
+        return float(products + attention + heads + classified)

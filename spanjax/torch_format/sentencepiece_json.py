@@ -10,6 +10,9 @@ The usual conversion differs from SentencePiece in places that real text reaches
   beginning of a text gets it: what follows a [MASK] inside of a word goes on as a piece inside of a word.
 - Pieces that no text is encoded to (controls, bytes, unknown) are cut in two where a text spells them.
 - Sentences are encoded whole, so that pieces may hold blanks; a user-defined piece has the score that SentencePiece gives it.
+
+What stays: SentencePiece adds the scores of unigram pieces as float32 and `tokenizers` as float64, so that of two cuts which are
+equally good either may be taken (15 of 40,000 sentences of English Wikipedia with 8,000 pieces; none with BPE).
 """
 
 import functools
@@ -74,12 +77,12 @@ def sentencepiece_tokenizer(vocabulary: SentencePieceVocabulary) -> tokenizers.T
 
 def _unigram(proto: Any, names: Sequence[str]) -> Any:
     scores = [piece.score for piece in proto.pieces if piece.type == _NORMAL]
-    least, best = min(scores, default=0.0), max(scores, default=0.0)
+    least = min(scores, default=0.0)
     scored = []
     for name, piece in zip(names, proto.pieces, strict=True):
         score = piece.score if piece.type == _NORMAL else least  # the least one sets the score of unknown characters
         if piece.type == _USER_DEFINED:
-            score = len(piece.piece.encode()) * best - 0.1
+            score = 0.1 * (len(piece.piece.encode()) - 1)  # as sentencepiece 0.2.2 counts them, whatever the file says
         scored.append((name, score))
     unknown = next(number for number, piece in enumerate(proto.pieces) if piece.type == _UNKNOWN)
     return tokenizers.models.Unigram(scored, unk_id=unknown, byte_fallback=proto.trainer_spec.byte_fallback)

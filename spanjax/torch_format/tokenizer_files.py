@@ -36,7 +36,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int) -> dic
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
     with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
-    A SentencePiece model of words gets no tokenizer.json: `tokenizer_notes` says so, and what else a user must know.
+    A SentencePiece model that tokenizers cannot represent (one of words, say) gets no tokenizer.json, and AutoTokenizer
+    raises: `tokenizer_notes` says so, and what else a user must know.
     ValueError where the family is not known or the name of a special is also text.
     """
     if family not in FAMILIES:

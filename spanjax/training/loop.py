@@ -20,7 +20,7 @@ from spanjax.distributed import any_process
 from spanjax.mean import Mean
 from spanjax.parallel import to_global
 from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.metrics import Terminal, Writer, memory_values
+from spanjax.training.metrics import Terminal, Writer, memory_values, utilisation
 from spanjax.training.state import TrainState
 
 STOP_POLL_STEPS = 10  # several processes agree on stopping only at multiples of this
@@ -52,6 +52,24 @@ class Cadence:
 
 
 @dataclasses.dataclass(frozen=True)
+class Profile:
+    """A window of steps that is recorded with jax.profiler, into the folder `profile` of the work directory."""
+
+    start: int = 20
+    """The first step of the window, counted from where this process starts: compilation and warm-up are before it."""
+    steps: int = 0
+    """Length of the window; 0 records nothing."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        return [
+            f"profile.{name} is {getattr(self, name)}: expected 0 or more"
+            for name in ("start", "steps")
+            if getattr(self, name) < 0
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
 class Loop:
     """Everything `fit` needs besides the state."""
 
@@ -65,11 +83,15 @@ class Loop:
     """The first step -> this process's rows of every batch from there on."""
     statistics: Callable[[Batch], dict[str, float]]
     """Numbers about a batch: fill, masked share, span length."""
+    flops: Callable[[Batch], float]
+    """Floating point operations of one step over this process's rows of a batch, by the formula of the objective."""
     checkpoints: Checkpoints
     meta: dict[str, Any]
     """Stored with every checkpoint."""
     writers: tuple[Writer, ...]
     terminal: Terminal | None
+    profile: Profile = Profile()
+    profile_folder: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +131,7 @@ class Window:
     def __init__(self) -> None:
         self.shown: list[dict[str, Any]] = []
         self.statistics: list[dict[str, float]] = []
-        self.waited = 0.0
+        self.waited = self.handed = self.flops = 0.0
         self.started = time.perf_counter()
 
     def record(self, step: int, steps: int) -> dict[str, float]:
@@ -127,22 +149,54 @@ class Window:
         tokens = sum(entry["tokens"] for entry in self.statistics) * jax.process_count()
         values["speed/tokens_per_s"] = tokens / seconds
         values["speed/steps_per_s"] = len(shown) / seconds
+        values["speed/step_ms"] = 1000 * seconds / len(shown)
         values["speed/data_wait"] = self.waited / seconds
+        values["speed/host"] = self.handed / seconds
+        values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
+        values |= utilisation(values["speed/model_tflops"])
         values["speed/eta_s"] = (steps - step) * seconds / len(shown)
         return values | memory_values()
+
+
+class Recording:
+    """Records the window of a Profile. Steps before its ends are waited for, so that it holds whole steps."""
+
+    def __init__(self, profile: Profile, folder: str):
+        self.profile, self.folder, self.running = profile, folder, False
+
+    def before(self, done: int, state: TrainState) -> None:
+        """Called before each step with the number of steps that this process has done."""
+        if self.profile.steps and done == self.profile.start:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(self.folder)
+            self.running = True
+        elif self.running and done == self.profile.start + self.profile.steps:
+            self.close(state)
+
+    def close(self, state: TrainState) -> None:
+        """Ends a recording that is running."""
+        if self.running:
+            jax.block_until_ready(state)
+            jax.profiler.stop_trace()
+            self.running = False
 
 
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     """Trains from step `start` to the end, or until asked to stop; the state is saved either way."""
     stop, window, held_out = StopRequest(), Window(), {}
+    recording = Recording(loop.profile, loop.profile_folder)
     feed = loop.open_feed(start) if start < loop.steps else iter(())
     for step in range(start, loop.steps):
         asked = time.perf_counter()
         rows = next(feed)
-        window.waited += time.perf_counter() - asked
+        got = time.perf_counter()
+        window.waited += got - asked
+        recording.before(step - start, state)
         window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
+        window.flops += loop.flops(rows)
         state, shown = loop.train_step(state, to_global(rows, loop.mesh))
         window.shown.append(shown)
+        window.handed += time.perf_counter() - got
         done, last = step + 1, step + 1 == loop.steps
 
         if done % loop.cadence.log_every == 0 or last:
@@ -157,8 +211,10 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
         if last or stopping or done % loop.cadence.checkpoint_every == 0:
             loop.checkpoints.save(state, done, loop.meta, loss)
         if stopping:
+            recording.close(state)
             loop.checkpoints.finish()
             return Outcome(state, done, True, held_out)
+    recording.close(state)
     loop.checkpoints.finish()
     if not held_out:  # the run was already finished when it started
         held_out = _evaluate(loop, loop.steps, state)

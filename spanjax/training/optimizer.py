@@ -166,7 +166,8 @@ class Muon(Optimizer):
             ),
             optax.stateless_with_tree_map(_as_large_as_adams),
         )
-        parts = {"kernels": kernels, "others": optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)}
+        adam = optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+        parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": adam}
 
         def part(params: Any) -> Any:
             return map_named(lambda name, _: "kernels" if is_layer_kernel(name) else "others", params)
@@ -174,7 +175,7 @@ class Muon(Optimizer):
         return optax.partition(parts, part), optax.add_decayed_weights(self.weight_decay, mask=self.decayed)
 
 
-def _as_large_as_adams(update: jax.Array, _: jax.Array | None) -> jax.Array:
+def _as_large_as_adams(update: Any, _: Any) -> Any:
     """Orthogonal matrices [layers, inputs, outputs] have root mean square 1 / sqrt(larger side)."""
     return update * (0.2 * max(update.shape[1:]) ** 0.5)
 

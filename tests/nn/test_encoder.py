@@ -68,6 +68,42 @@ def test_unrolling_changes_nothing(encoder: Encoder, unroll: int) -> None:
     np.testing.assert_allclose(encoder(**packed(), key=key), other(**packed(), key=key), atol=1e-5)
 
 
+@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize("groups", [0, 1])
+def test_computing_again_changes_no_gradient(remat: str, groups: int) -> None:
+    """With dropout; layers of their own, and one set of parameters for all."""
+    config, key = dataclasses.replace(CONFIG, groups=groups), DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(2))
+    found = []
+    for each in (config, dataclasses.replace(config, remat=remat)):  # pyright: ignore[reportArgumentType]
+        structure, state = nnx.split(Encoder(each, nnx.Rngs(0)))
+
+        def loss(state: Any, structure: Any = structure) -> jax.Array:
+            return jnp.sum(jnp.sin(nnx.merge(structure, state)(**packed(), key=key)))
+
+        found.append(jax.grad(loss)(state))
+    for left, right in zip(*map(jax.tree.leaves, found), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)
+    assert any(float(jnp.abs(leaf).max()) > 0.01 for leaf in jax.tree.leaves(found[0]))
+
+
+def test_shared_layers_are_one_layer_used_again() -> None:
+    """ALBERT: a stack of one, whose output is that of three layers with equal parameters. Narrow embeddings are widened."""
+    shared = Encoder(dataclasses.replace(CONFIG, groups=1, embedding_size=6), nnx.Rngs(0))
+    assert shared.layers.query.kernel[...].shape == (1, 16, 16) and shared.token_table().shape == (128, 6)
+    plain = Encoder(dataclasses.replace(CONFIG, embedding_size=6), nnx.Rngs(1))
+    structure, _ = nnx.split(plain)
+    state = nnx.to_pure_dict(nnx.split(shared)[1])
+    state["layers"] = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), state["layers"])
+    np.testing.assert_allclose(shared(**packed()), nnx.merge(structure, state)(**packed()), atol=1e-6)
+
+
+def test_settings_that_make_no_sense_are_named() -> None:
+    wrong = dataclasses.replace(CONFIG, groups=2, activation="silu", remat="some", embedding_size=-1)  # pyright: ignore
+    told = "\n".join(wrong.problems())
+    for words in ("layers 3 is not a multiple of encoder.groups 2", "'silu'", "'some'", "embedding_size is -1"):
+        assert words in told
+
+
 def test_layers_differ_and_dropout_sites_differ(encoder: Encoder) -> None:
     kernels = np.asarray(encoder.layers.query.kernel[...])
     assert kernels.shape == (3, 16, 16) and not np.allclose(kernels[0], kernels[1])

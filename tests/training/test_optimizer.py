@@ -1,5 +1,7 @@
 """AdamW against a step written by hand, the schedule's corners, decay by name; LAMB and Muon on stacked layers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,7 +75,7 @@ def test_problems_are_all_named() -> None:
     assert len(AdamW(learning_rate=0, beta2=1.0, warmup_steps=-1, epsilon=0).problems()) == 4
 
 
-def stacked(random: np.random.Generator) -> dict:
+def stacked(random: np.random.Generator) -> Any:
     shapes = {
         "encoder": {"layers": {"query": {"kernel": (3, 6, 4), "bias": (3, 4)}}, "token": {"embedding": (5, 4)}},
         "mlm": {"dense": {"kernel": (4, 4)}},
@@ -91,7 +93,7 @@ def test_lamb_scales_every_layer_to_its_own_norm() -> None:
     params, grads = stacked(random), stacked(random)
     optimizer = Lamb(learning_rate=0.1, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
     transform = optimizer.transformation(1000)
-    updates, _ = transform.update(grads, transform.init(params), params)
+    updates: Any = transform.update(grads, transform.init(params), params)[0]
     kernel, update = (np.asarray(tree["encoder"]["layers"]["query"]["kernel"]) for tree in (params, updates))
     for layer in range(3):
         expected = -np.sign(np.asarray(grads["encoder"]["layers"]["query"]["kernel"][layer]))
@@ -104,12 +106,16 @@ def test_lamb_scales_every_layer_to_its_own_norm() -> None:
     assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(updates))
 
 
+def updated(transform: optax.GradientTransformation, grads: Any, params: Any) -> Any:
+    return transform.update(grads, transform.init(params), params)[0]
+
+
 def test_muon_orthogonalises_kernels_of_layers_and_leaves_the_rest_to_adam() -> None:
     random = np.random.default_rng(1)
     params, grads = stacked(random), stacked(random)
-    settings = {"learning_rate": 0.1, "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 0.0}
+    settings: Any = {"learning_rate": 0.1, "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 0.0}
     transforms = [kind(**settings).transformation(1000) for kind in (Muon, AdamW)]
-    muon, adam = (transform.update(grads, transform.init(params), params)[0] for transform in transforms)
+    muon, adam = (updated(transform, grads, params) for transform in transforms)
     for layer in np.asarray(muon["encoder"]["layers"]["query"]["kernel"]):
         singular = np.linalg.svd(layer, compute_uv=False) / (0.1 * 0.2 * np.sqrt(6))
         assert ((singular > 0.6) & (singular < 1.3)).all(), singular
