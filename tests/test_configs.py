@@ -7,6 +7,8 @@ import pathlib
 import pytest
 
 from spanjax import train
+from spanjax.convert import main as convert
+from spanjax.model import equal_weights, load_model
 from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
@@ -56,6 +58,9 @@ def test_pulse(
     assert all(set(records(tmp_path / "run", f"train/{name}/loss")) == {1, 2} for name in names)
     assert train.main(arguments) == 0
     assert "from step 2" in capsys.readouterr().out
+    assert convert(["to-torch", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0
+    assert convert(["from-torch", str(tmp_path / "hf"), str(tmp_path / "back")]) == 0
+    assert equal_weights(load_model(tmp_path / "run"), load_model(tmp_path / "back")) == []
 
 
 def test_as_released_differs_from_the_paper_in_the_numbered_settings() -> None:
