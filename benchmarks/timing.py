@@ -84,9 +84,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def options(description: str) -> argparse.Namespace:
-    """The command line of every benchmark."""
-    parser = argparse.ArgumentParser(description=description)
+def options(description: str, *more: argparse.ArgumentParser) -> argparse.Namespace:
+    """The command line of every benchmark, with the options of `more`."""
+    parser = argparse.ArgumentParser(description=description, parents=more)
     parser.add_argument("--json", type=pathlib.Path, help="file to write the figures to")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
     parser.add_argument("--cores", type=int, default=2, help="cores to keep to")
