@@ -78,7 +78,7 @@ class Run:
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "profile/", "data/feed", "data/rows"),
-    *("encoder/unroll", "encoder/remat"),
+    *("encoder/unroll", "encoder/remat", "encoder/attention"),
 )
 
 

@@ -18,6 +18,7 @@ from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
 from spanjax.model import load_model
+from spanjax.nn.attention import choose_backend
 from spanjax.parallel import make_mesh, replicated, row_shards, to_global
 from spanjax.run import Data, Run
 from spanjax.starting import Start, start_from
@@ -40,6 +41,8 @@ class Session:
     builder: StepBuilder
     abstract: TrainState
     """Shapes, types and shardings of the state."""
+    attention: str
+    """What computes attention, and why."""
 
     @property
     def shardings(self) -> TrainState:
@@ -180,6 +183,27 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     return list(dict.fromkeys(found))
 
 
+def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
+    """What computes attention for rows of this length on this mesh, and why. ValueError where what is asked for cannot."""
+    encoder, device = run.encoder, mesh.devices.flat[0]
+    wanted = encoder.attention
+    if mesh.shape["tensor"] > 1:
+        if wanted not in ("auto", "xla"):
+            raise ValueError(
+                f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
+            )
+        return "xla", "the one that splits its heads over mesh.tensor"
+    return choose_backend(
+        wanted,
+        device.platform,
+        length=length,
+        head_size=encoder.hidden_size // encoder.heads,
+        dtype=jnp.dtype(run.compute_dtype),
+        dropout=encoder.attention_dropout,
+        device_kind=device.device_kind,
+    )
+
+
 def _device_problems(run: Run, mesh: Mesh) -> list[str]:
     shards, processes = row_shards(mesh), jax.process_count()
     parts = shards * run.microbatches
@@ -206,8 +230,12 @@ def open_session(run: Run) -> Session:
         problems += _device_problems(run, mesh)
     except ValueError as error:
         problems.append(str(error))
-    if rows is not None and not problems:
+    if rows is not None and mesh is not None and not problems:
         problems += _row_problems(run, rows, validation)
+        try:
+            attention_backend(run, mesh, rows.length)
+        except ValueError as error:
+            problems.append(str(error))
     if problems:
         raise ValueError("\n".join(problems))
     assert rows is not None and mesh is not None
@@ -217,6 +245,8 @@ def open_session(run: Run) -> Session:
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
     """The functions of a run whose settings are known to be good."""
+    backend, reason = attention_backend(run, mesh, rows.length)
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
     abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed))
@@ -232,4 +262,4 @@ def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) ->
         seed=run.seed,
     )
     spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
-    return Session(run, rows, validation, mesh, spec, optimizer, builder, laid_out)
+    return Session(run, rows, validation, mesh, spec, optimizer, builder, laid_out, f"{backend} ({reason})")

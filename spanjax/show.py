@@ -70,6 +70,7 @@ def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
         f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
         f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
+        f"attention   {session.attention}; recomputed in the backward pass: {run.encoder.remat}",
         f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
         f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}"
         + (short if run.optimizer.warmup_steps >= run.steps else ""),

@@ -186,6 +186,8 @@ def train(command: Any) -> int:
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
+    if terminal:
+        terminal.note(f"attention by {session.attention}")
     checkpoints = Checkpoints(workdir, session.run.cadence.keep)
     state = checkpoints.restore_newest(session.abstract)
     if state is None:

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("objectives",),
     ("tasks",),
     ("training",),
-    ("run", "torch_format", "model", "starting"),
+    ("run", "torch_format", "model", "starting", "program", "topology"),
     ("session", "show", "filling"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )

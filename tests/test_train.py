@@ -210,3 +210,24 @@ def test_a_window_of_steps_is_profiled(rows_folder: pathlib.Path, tmp_path: path
     assert list((tmp_path / "cut" / "profile").rglob("*.xplane.pb"))
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-2])
     assert line["speed/model_tflops"] > 0 and 0 < line["speed/host"] <= 1 and line["speed/step_ms"] > 0
+
+
+def test_attention_is_chosen_and_said(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A backend changes no result beyond rounding, so a run may go on with another; one that cannot is refused at once."""
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--data.feed=numpy")
+    assert train.main([*arguments, "--dry-run"]) == 0
+    assert "attention   xla (the first on cpu that can do it" in capsys.readouterr().out
+    assert train.main([*arguments, "--encoder.attention=cudnn"]) == 2
+    assert "'cudnn' cannot be used: it runs on gpu" in capsys.readouterr().err
+    assert train.main([*arguments, "--encoder.attention=xla_chunked", "--mesh.tensor=2", "--mesh.data=2"]) == 2
+    assert "cannot split its heads over mesh.tensor" in capsys.readouterr().err
+    assert train.main(arguments) == 0
+    losses = records(tmp_path / "run", "train/mlm/loss")
+    other = shrunk(DEMO, rows_folder, tmp_path / "other", 2, "--data.feed=numpy")
+    assert train.main([*other, "--encoder.attention=xla_chunked", "--encoder.remat=dots"]) == 0
+    for step, loss in records(tmp_path / "other", "train/mlm/loss").items():
+        assert loss == pytest.approx(losses[step], rel=1e-5)
+    assert train.main([*arguments, "--encoder.attention=xla_chunked"]) == 0
+    assert "from step 2" in capsys.readouterr().out

@@ -34,17 +34,20 @@ class DropoutKey:
     row_B: jax.Array
 
 
-def dropout(x: jax.Array, rate: float, key: DropoutKey | None, site: int | jax.Array) -> jax.Array:
+def dropout(
+    x: jax.Array, rate: float, key: DropoutKey | None, site: int | jax.Array, first: int | jax.Array = 0
+) -> jax.Array:
     """Zeroes each element of x [B, ...] with probability `rate` and scales the rest by 1 / (1 - rate).
 
     `key=None` (evaluation) and `rate=0` return x. `site` names the place in the network: no two places share a mask.
+    `first` is the position of x's first element where x is a contiguous part of every row: the parts get the whole's mask.
     """
     if key is None or rate == 0.0:
         return x
     inner = x.shape[1:]
     site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + jnp.uint32(0x85EBCA6B)))
     row_key_B = hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
-    counter = jnp.arange(math.prod(inner), dtype=jnp.uint32).reshape((1, *inner))
+    counter = jnp.arange(math.prod(inner), dtype=jnp.uint32).reshape((1, *inner)) + jnp.asarray(first, jnp.uint32)
     bits = hash32(counter ^ row_key_B.reshape((-1,) + (1,) * len(inner)))
     keep = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))

@@ -65,6 +65,8 @@ class EncoderConfig:
     """Standard deviation of the normal initialisation of every kernel and table (not truncated)."""
     unroll: int = 1
     """Layers unrolled in one turn of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
+    attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
+    """What computes attention; auto takes what is best for the devices of the mesh, and outside of a run xla."""
     remat: Literal["none", "dots", "full"] = "none"
     """What the backward pass computes again to save memory: nothing, all but the products with parameters, or whole layers."""
 
@@ -163,6 +165,7 @@ class Layer(nnx.Module):
         self.feed_norm = layer_norm(size, config, rngs)
         self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
         self.activation = config.activation
+        self.backend = "xla" if config.attention == "auto" else config.attention
 
     def __call__(
         self, hidden_BLD: jax.Array, segments_BL: jax.Array, key: DropoutKey | None, site: jax.Array
@@ -178,6 +181,7 @@ class Layer(nnx.Module):
             rate=self.attention_rate,
             dropout_key=key,
             site=site,
+            backend=self.backend,
         )
         added_BLD = dropout(self.output(mixed_BLNH.reshape(rows, length, size)), self.rate, key, site + 1)
         hidden_BLD = self.attention_norm(hidden_BLD + added_BLD)
