@@ -119,7 +119,8 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         raise ValueError(f"{folder}: its meta names no encoder: it was written by another version of spanjax")
     fields = {field.name for field in dataclasses.fields(EncoderConfig)}
     settings: dict[str, Any] = {name: value for name, value in described.items() if name in fields}
-    encoder = EncoderConfig(**settings | {"attention": "auto", "remat": "none"})  # those were for the run's devices
+    settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
+    encoder = EncoderConfig(**settings)
     pair = next((name for name in PAIR_NAMES if name in params), meta.get("model", {}).get("pair", "nsp"))
     files = {name: base64.b64decode(content) for name, content in meta.get("vocabulary", {}).items()}
     return Model(
