@@ -115,6 +115,7 @@ def test_arms_of_table_6_read_the_same_pairs(tmp_path: pathlib.Path) -> None:
     assert read[0].pair_weight_BP.sum() > 4
 
 
+@pytest.mark.slow  # test_configs runs every arm; this one looks at the loss of pairs as well
 def test_pulse(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     """Pairs and tags through the whole of a run: two steps, a checkpoint, and on from it."""
     folder = tmp_path / "rows"
