@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from spanjax.model import equal_weights, load_model
 from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
+FAST_ARMS = ("table6_named_entities", "table7_two_sequences", "table7_single_sequence_sbo")
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 
 
@@ -41,7 +43,13 @@ def test_help_and_one_override(config: str, capsys: pytest.CaptureFixture) -> No
     assert train.parse([f"--config={config}", "--optimizer.learning-rate=0.25"]).run.optimizer.learning_rate == 0.25
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+def pulses() -> list[Any]:
+    """Every config; of the ablations' arms, which are variants of one file, those that differ most are fast tests."""
+    slow = [path for path in CONFIGS if "ablations" in path and pathlib.Path(path).stem not in FAST_ARMS]
+    return [pytest.param(path, marks=pytest.mark.slow if path in slow else ()) for path in CONFIGS]
+
+
+@pytest.mark.parametrize("config", pulses())
 def test_pulse(
     config: str, tagged_rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
