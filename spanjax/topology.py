@@ -53,9 +53,8 @@ CHIPS = {
     )
 }
 SOURCE = (
-    "datasheet: FLOP/s, memory bandwidth and links by the makers (cloud.google.com/tpu/docs, nvidia.com) and, for TPU links"
-    " and networks, jax-ml.github.io/scaling-book; the memory of a TPU is the limit that its compiler names;"
-    " the network of a v4 is taken to be that of a v5p"
+    "datasheet: by the makers (cloud.google.com/tpu/docs, nvidia.com), TPU links and networks by jax-ml.github.io/scaling-book"
+    " (a v4's taken to be a v5p's); the memory of a TPU is the limit that its compiler names"
 )
 
 # What XLA has to know of an H200 to generate code for it: limits of compute capability 9.0, and the figures of the card.
