@@ -17,9 +17,9 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.torch_format.configs import guessed_config, our_config
-from spanjax.torch_format.folder import is_weights, read_folder
+from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
-from spanjax.torch_format.tables import BERT, Loaded, our_params
+from spanjax.torch_format.tables import BERT, VOCABULARY_ROWS, Loaded, our_params
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
 from spanjax.training.checkpoint import read_weights, whole_step
 from spanjax.trees import map_named, named_leaves
@@ -104,7 +104,7 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     if path.name.isdigit() and (path / "state").is_dir():
         return _from_checkpoint(path, [])
     if is_weights(path):
-        return _from_weights(path, pathlib.Path(config) if config else None)
+        return from_weights(path, read_folder(path, pathlib.Path(config) if config else None))
     what = "holds none of them" if path.is_dir() else "does not exist"
     raise ValueError(
         f"{path} {what}: expected a run directory (with checkpoints/), a checkpoint (checkpoints/STEP), or a folder or file of "
@@ -135,8 +135,8 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
     )
 
 
-def _from_weights(path: pathlib.Path, config: pathlib.Path | None) -> Model:
-    found = read_folder(path, config)
+def from_weights(path: pathlib.Path, found: Found) -> Model:
+    """The model of PyTorch weights that were read from `path`. ValueError for what is not known, or does not fit together."""
     said: list[str] = []
     if found.config is None:
         family = family_of_names(found.tensors) or BERT
@@ -185,12 +185,16 @@ def model_meta(model: Model) -> dict[str, Any]:
     """What a checkpoint of these weights alone says, beside what it already said."""
     from spanjax.run import describe
 
-    files = model.vocabulary.files() if model.vocabulary else {}
     return {
         **model.meta,
         "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name},
-        "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
+        "vocabulary": stored_vocabulary(model.vocabulary) if model.vocabulary else {},
     }
+
+
+def stored_vocabulary(vocabulary: Vocabulary) -> dict[str, str]:
+    """The files of a vocabulary as a checkpoint's meta holds them: base64 by name."""
+    return {name: base64.b64encode(content).decode() for name, content in vocabulary.files().items()}
 
 
 def equal_weights(one: Model, other: Model) -> list[str]:
@@ -199,7 +203,7 @@ def equal_weights(one: Model, other: Model) -> list[str]:
 
     def same(name: str) -> bool:
         a, b = left[name], right[name]
-        if name.endswith("token/embedding") or name in ("mlm/bias", "sbo/bias"):
+        if name in VOCABULARY_ROWS:
             a, b = a[: one.encoder.vocab_size], b[: other.encoder.vocab_size]
         return np.array_equal(a, b)
 

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from spanjax.trees import first_match, map_named
 
+AXES = ("replica", "data", "tensor")
 ROW_AXES = ("replica", "data")
 
 TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
@@ -52,11 +53,28 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh (replica, data, tensor) over all devices, with automatic axes."""
+    """The mesh (replica, data, tensor) over all devices, with automatic axes.
+
+    Over several TPU slices each is laid out alone, and they are joined on `replica`: between slices go sums of gradients alone.
+    ValueError where the sizes do not come out even.
+    """
     devices = devices if devices is not None else jax.devices()
-    shape = config.shape(len(devices))
-    axes = ("replica", "data", "tensor")
-    return jax.make_mesh(shape, axes, axis_types=(AxisType.Auto,) * 3, devices=devices)
+    replica, data, tensor = config.shape(len(devices))
+    slices: dict[int, list[Any]] = {}
+    for device in devices:
+        slices.setdefault(_slice_number(device), []).append(device)
+    if replica % len(slices):
+        raise ValueError(f"mesh.replica is {replica} over {len(slices)} TPU slices: use a multiple of their number")
+    shape, kinds = (replica // len(slices), data, tensor), (AxisType.Auto,) * 3
+    parts = [jax.make_mesh(shape, AXES, axis_types=kinds, devices=slices[number]) for number in sorted(slices)]
+    return (
+        parts[0] if len(parts) == 1 else Mesh(np.concatenate([each.devices for each in parts]), AXES, axis_types=kinds)
+    )
+
+
+def _slice_number(device: Any) -> int:
+    """The slice of a TPU; other platforms name their nodes so, over which a mesh is laid out as a whole."""
+    return getattr(device, "slice_index", 0) or 0 if device.platform == "tpu" else 0
 
 
 def row_shards(mesh: Mesh) -> int:
@@ -108,7 +126,12 @@ def manual_specs(abstract: Any, mesh: Mesh) -> tuple[Any, PartitionSpec, Partiti
     return parameters, PartitionSpec(ROW_AXES), PartitionSpec()
 
 
+def row_sharding(mesh: Mesh) -> NamedSharding:
+    """The rows of a batch, split over the mesh."""
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
+
+
 def to_global(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows of a batch -> global arrays with rows split over the mesh."""
-    sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES))
+    sharding = row_sharding(mesh)
     return {name: jax.make_array_from_process_local_data(sharding, value) for name, value in batch.items()}

@@ -28,12 +28,9 @@ VOCABULARY = 28_996
 
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-    from spanjax.run import Run, load
+    from spanjax.run import Run, named_run
 
-    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    reader.add_argument("--config")
-    path = reader.parse_known_args(arguments)[0].config
-    base = load(path) if path else Run()
+    base, path = named_run(arguments)
 
     @dataclasses.dataclass(frozen=True)
     class Plan:
@@ -65,7 +62,7 @@ def parse(arguments: list[str]) -> Any:
         json: bool = False
         """Print one JSON object."""
 
-    default = Plan(run=base, config=path or "", topology="")
+    default = Plan(run=base, config=path, topology="")
     return tyro.cli(
         Plan, default=default, args=arguments, config=(tyro.conf.AvoidSubcommands,), prog="python -m spanjax.plan"
     )
@@ -73,6 +70,8 @@ def parse(arguments: list[str]) -> Any:
 
 def prepared(command: Any, topology: places.Topology) -> Any:
     """The run with its vocabulary and, over slices, its replicas filled in. ValueError with everything that is wrong."""
+    from spanjax.session import batch_problems
+
     run = command.run
     vocabulary = command.vocab_size or run.encoder.vocab_size or VOCABULARY
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, vocab_size=vocabulary))
@@ -98,13 +97,7 @@ def prepared(command: Any, topology: places.Topology) -> Any:
             f"mesh.replica {run.mesh.replica} does not divide over {topology.slices} slices: use a multiple"
         )
     try:
-        replica, data, _ = run.mesh.shape(topology.size)
-        parts = replica * data * run.microbatches
-        if run.batch_size % parts:
-            problems.append(
-                f"batch_size {run.batch_size} does not divide over {replica * data} device(s) x {run.microbatches}"
-                f" microbatch(es): use a multiple of {parts}"
-            )
+        problems += batch_problems(run, math.prod(run.mesh.shape(topology.size)[:2]))
     except ValueError as error:
         problems.append(str(error))
     if problems:
@@ -126,19 +119,17 @@ def slots_of(command: Any, run: Any) -> int:
     return slots_needed(rows_of(command).manifest, spec.masking.most, spec.pairing.parts)
 
 
-def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> tuple[Any, dict[str, Any]]:
+def lowered(command: Any, run: Any, found: list[Any]) -> tuple[Any, dict[str, Any]]:
     """The step that `spanjax.train` would run, of abstract rows and for these devices, not yet compiled; facts of it."""
     import jax
-    from jax.sharding import NamedSharding
 
     from spanjax.data.batch import batch_spec
-    from spanjax.parallel import make_mesh, manual_specs
+    from spanjax.parallel import make_mesh, row_sharding
     from spanjax.session import assemble
 
-    each = dataclasses.replace(run.mesh, replica=run.mesh.replica // topology.slices)
-    mesh = places.lay_out(topology, found, lambda devices: make_mesh(each, devices))
+    mesh = make_mesh(run.mesh, found)
     session = assemble(run, rows_of(command), None, mesh)
-    rows = NamedSharding(mesh, manual_specs({}, mesh)[1])
+    rows = row_sharding(mesh)
     shapes = batch_spec(run.batch_size, command.length, slots_of(command, run), command.blocks)
     batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in shapes.items()}
     step = session.builder.train_step(session.optimizer, run.optimizer.schedule(run.steps), session.shardings)
@@ -147,7 +138,7 @@ def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any])
         "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(session.abstract.params)),
         "state": sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
         "state_arrays": len(leaves),
-        "attention": getattr(session.run.encoder, "attention", "xla"),
+        "attention": session.run.encoder.attention,
     }
     return step.lower(session.abstract, batch), sizes
 
@@ -156,10 +147,8 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     """Compiles, and says what was found as one object; bytes of one device, seconds of one step."""
     import jax
 
-    step, sizes = lowered(command, run, topology, found)
-    settings = {"batch_size": run.batch_size, "microbatches": run.microbatches}
-    if hasattr(run.encoder, "remat"):
-        settings["encoder.remat"] = run.encoder.remat
+    step, sizes = lowered(command, run, found)
+    settings = {"batch_size": run.batch_size, "microbatches": run.microbatches, "encoder.remat": run.encoder.remat}
     share = command.memory_fraction if topology.chip.platform == "cuda" else 1.0
     limit, begin = int(topology.chip.memory * share), time.monotonic()
     said = {"topology": str(topology), "devices": topology.size, "settings": settings, "limit": limit, **sizes}
@@ -198,8 +187,7 @@ def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
     """Settings that need less memory, the cheapest first: recomputation, more microbatches, fewer rows, as (words, run)."""
     encoder, rows = run.encoder, run.batch_size // shards
     levels = ("none", "dots", "full")
-    now = getattr(encoder, "remat", None)
-    later = levels[levels.index(now) + 1 :] if now in levels else ()
+    later = levels[levels.index(encoder.remat) + 1 :]
     for level in later:
         yield f"encoder.remat={level}", dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat=level))
     parts = run.microbatches * 2

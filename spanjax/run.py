@@ -1,5 +1,6 @@
 """A run is one frozen dataclass; a file under `configs/` defines it as RUN and the command line overrides single fields."""
 
+import argparse
 import dataclasses
 import difflib
 import importlib.util
@@ -103,6 +104,14 @@ def load(path: str) -> Run:
     if not isinstance(run, Run):
         raise ValueError(f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__})")
     return run
+
+
+def named_run(arguments: list[str]) -> tuple[Run, str]:
+    """The RUN of the --config file that a command line names, and its path; a default run and "" where it names none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config")
+    path = parser.parse_known_args(arguments)[0].config
+    return (load(path), path) if path else (Run(), "")
 
 
 def describe(value: Any) -> Any:

@@ -204,9 +204,9 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
     )
 
 
-def _device_problems(run: Run, mesh: Mesh) -> list[str]:
-    shards, processes = row_shards(mesh), jax.process_count()
-    parts = shards * run.microbatches
+def batch_problems(run: Run, shards: int) -> list[str]:
+    """What keeps the rows of a batch from being split over so many devices and this many processes."""
+    processes, parts = jax.process_count(), shards * run.microbatches
     if run.batch_size % parts:
         return [
             f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"
@@ -227,7 +227,7 @@ def open_session(run: Run) -> Session:
     mesh = None
     try:
         mesh = make_mesh(run.mesh)
-        problems += _device_problems(run, mesh)
+        problems += batch_problems(run, row_shards(mesh))
     except ValueError as error:
         problems.append(str(error))
     if rows is not None and mesh is not None and not problems:

@@ -13,6 +13,7 @@ import numpy as np
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.model import PAIR_NAMES, Model, of_run
 from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.tables import VOCABULARY_ROWS
 from spanjax.trees import named_leaves
 
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
@@ -53,7 +54,7 @@ def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, sha
         if name not in found:
             continue
         array = np.asarray(found[name], np.float32)
-        if name == TOKENS or name in ("mlm/bias", "sbo/bias"):
+        if name in VOCABULARY_ROWS:
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in _FITTED and comparable:
             array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)

@@ -9,53 +9,18 @@ import importlib.util
 import math
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from spanjax.chips import CHIPS, SOURCE, Chip
 from spanjax.program import Collective
+
+__all__ = ["CHIPS", "SOURCE"]  # figures, for those who plan
 
 FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
 EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}
 
-
-@dataclasses.dataclass(frozen=True)
-class Chip:
-    """One accelerator; bandwidths are bytes/s out of one device, in one direction of a link."""
-
-    name: str
-    platform: str
-    """"tpu" or "cuda", as XLA calls it."""
-    flops: float
-    """Dense bf16 FLOP/s."""
-    memory: float
-    """Bytes that a program may use."""
-    memory_bandwidth: float
-    """Bytes/s."""
-    link: float
-    """Both ways together along one axis of the torus (TPU), or one way to all devices of the node (GPU)."""
-    network: float
-    """To other slices or nodes, for each device."""
-    ring: int = 1
-    """TPU: from this many chips on, an axis of the torus closes to a ring; a shorter one has half of its bandwidth."""
-    node: int = 1
-    """GPU: devices a node."""
-
-
-CHIPS = {
-    chip.name: chip
-    for chip in (
-        Chip("v4", "tpu", 275e12, 30.75 * 2**30, 1.228e12, 9e10, 6.25e9, ring=4),
-        Chip("v5e", "tpu", 197e12, 15.75 * 2**30, 0.819e12, 9e10, 3.125e9, ring=16),
-        Chip("v5p", "tpu", 459e12, 95.74 * 2**30, 2.765e12, 1.8e11, 6.25e9, ring=4),
-        Chip("v6e", "tpu", 918e12, 31.25 * 2**30, 1.64e12, 1.8e11, 12.5e9, ring=16),
-        Chip("h200", "cuda", 989e12, 143_771 * 2**20, 4.8e12, 4.5e11, 5e10, node=8),
-    )
-}
-SOURCE = (
-    "datasheet: by the makers (cloud.google.com/tpu/docs, nvidia.com), TPU links and networks by jax-ml.github.io/scaling-book"
-    " (a v4's taken to be a v5p's); the memory of a TPU is the limit that its compiler names"
-)
 
 # What XLA has to know of an H200 to generate code for it: limits of compute capability 9.0, and the figures of the card.
 H200 = """
@@ -192,19 +157,6 @@ def devices(topology: Topology) -> list[Any]:
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"--topology {topology}: the compiler refuses it: {error}") from None
     return sorted(found, key=lambda device: getattr(device, "slice_index", None) or 0)
-
-
-def lay_out(topology: Topology, found: Sequence[Any], make: Callable[[Sequence[Any]], Any]) -> Any:
-    """The mesh of `make` over the devices; over several slices each is laid out alone, and they are joined on axis 0."""
-    if topology.slices == 1:
-        return make(found)
-    import jax
-    import numpy as np
-
-    each = len(found) // topology.slices
-    meshes = [make(found[begin : begin + each]) for begin in range(0, len(found), each)]
-    joined = np.concatenate([mesh.devices for mesh in meshes])
-    return jax.sharding.Mesh(joined, meshes[0].axis_names, axis_types=meshes[0].axis_types)
 
 
 def read_flags(path: pathlib.Path) -> dict[str, str]:

@@ -4,7 +4,6 @@ The same command continues a run that was stopped or killed. Exit codes: 0 done,
 saving (run the same command again).
 """
 
-import argparse
 import dataclasses
 import json
 import logging
@@ -18,18 +17,11 @@ import tyro
 EXIT_STOPPED = 75
 
 
-def _config_path(arguments: list[str]) -> str | None:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--config")
-    return parser.parse_known_args(arguments)[0].config
-
-
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-    from spanjax.run import Run, load
+    from spanjax.run import Run, named_run
 
-    path = _config_path(arguments)
-    base = load(path) if path else Run()
+    base, path = named_run(arguments)
 
     @dataclasses.dataclass(frozen=True)
     class Train:
@@ -43,7 +35,7 @@ def parse(arguments: list[str]) -> Any:
         dry_run: bool = False
         """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
 
-    default = Train(run=base, config=path or "")
+    default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
     return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
 
@@ -65,13 +57,11 @@ def _description(session: Any) -> dict[str, Any]:
 
 
 def _meta(session: Any) -> dict[str, Any]:
-    import base64
-
     import jax
 
     from spanjax import __version__
+    from spanjax.model import stored_vocabulary
 
-    files = session.rows.vocabulary.files()
     device = session.mesh.devices.flat[0]
     return {
         "spanjax": __version__,
@@ -82,7 +72,7 @@ def _meta(session: Any) -> dict[str, Any]:
             "processes": jax.process_count(),
             "jax": jax.__version__,
         },
-        "vocabulary": {name: base64.b64encode(content).decode() for name, content in files.items()},
+        "vocabulary": stored_vocabulary(session.rows.vocabulary),
     }
 
 

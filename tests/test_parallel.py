@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from spanjax import distributed
+from spanjax import distributed, parallel
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, data_dimension, make_mesh, parameter_spec, to_global
 from spanjax.trees import first_match, map_named, named_leaves
@@ -20,6 +20,16 @@ def test_mesh_shapes() -> None:
 def test_impossible_meshes(config: MeshConfig) -> None:
     with pytest.raises(ValueError, match="mesh"):
         config.shape(4)
+
+
+def test_slices_are_joined_on_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = jax.devices()
+    monkeypatch.setattr(parallel, "_slice_number", lambda device: device.id % 2)
+    mesh = make_mesh(MeshConfig(replica=2), devices)
+    assert mesh.shape == {"replica": 2, "data": 2, "tensor": 1}
+    assert [{device.id % 2 for device in part.flat} for part in mesh.devices] == [{0}, {1}]
+    with pytest.raises(ValueError, match="mesh.replica is 1 over 2 TPU slices: use a multiple"):
+        make_mesh(MeshConfig(), devices)
 
 
 def test_parameters_lie_by_name() -> None:

@@ -24,7 +24,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     front += [f"license: {license_}"] if license_ else ["# license: TO FILL IN"]
     front += [f"language: {language}"] if language else ["# language: TO FILL IN"]
     front += ["tags:", "- spanjax", *(["- spanbert"] if "sbo" in model.params else []), "---", ""]
-    run, rows = model.meta.get("run", {}), model.meta.get("rows", {})
+    run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
     body = [
         f"# {name}",
         "",
@@ -35,7 +35,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     body += _section("Architecture", _architecture(model))
     body += _section("Data", _data(rows)) if rows else []
     body += _section("Training", _training(run, model.step, rows)) if run else []
-    body += _section("Results", _results(model)) + _section("Hardware and time", _hardware(model))
+    body += _section("Results", _results(lines)) + _section("Hardware and time", _hardware(model, lines))
     notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.said]
     body += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
     return "\n".join([*front, *body])
@@ -132,19 +132,19 @@ def _lines(model: Model) -> list[dict[str, Any]]:
     return [line for line in found if line.get("step", 0) <= model.step]
 
 
-def _results(model: Model) -> dict[str, Any]:
+def _results(lines: list[dict[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for line in _lines(model):
+    for line in lines:
         values |= {
             f"held-out {name.removeprefix('eval/')}": f"{v:.4f}" for name, v in line.items() if name.startswith("eval/")
         }
     return values
 
 
-def _hardware(model: Model) -> dict[str, Any]:
+def _hardware(model: Model, lines: list[dict[str, Any]]) -> dict[str, Any]:
     hardware = model.meta.get("hardware", {})
     seconds, before = 0.0, 0
-    for line in _lines(model):
+    for line in lines:
         if line.get("speed/steps_per_s"):
             seconds, before = seconds + (line["step"] - before) / line["speed/steps_per_s"], line["step"]
     return {**hardware, "training time": f"{seconds / 3600:.2f} h" if seconds else None}

@@ -12,7 +12,7 @@ import rich.table
 import tyro
 
 from spanjax.command import exit_code
-from spanjax.model import load_model
+from spanjax.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
 from spanjax.torch_format.tables import family_of
@@ -33,17 +33,16 @@ class Inspect:
 
 def contents(source: str, config: str | None = None) -> dict[str, Any]:
     """Everything as plain values. Weights that are not known here are still listed, with the reason."""
-    path = pathlib.Path(source)
-    try:
-        model = load_model(path, config)
-    except ValueError as error:
-        if not is_weights(path):
-            raise
+    path, found = pathlib.Path(source), None
+    if is_weights(path):
         found = read_folder(path, pathlib.Path(config) if config else None)
+    try:
+        model = from_weights(path, found) if found else load_model(path, config)
+    except ValueError as error:
+        if not found:
+            raise
         return {"source": source, "problem": str(error), "config": found.config, "tensors": _listed(found.tensors)}
-    leaves = named_leaves(model.params)
-    if model.loaded is not None:
-        leaves = read_folder(path, pathlib.Path(config) if config else None).tensors
+    leaves = found.tensors if found else named_leaves(model.params)
     run = model.meta.get("run", {})
     return {
         "source": str(model.source),

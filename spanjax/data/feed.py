@@ -94,7 +94,7 @@ def mask_rows(share: HostShare) -> Callable[[Any], Any]:
     """Preprocessor: {"step"} -> this host's batch, the next batches while this one is used.
 
     The function is NumPy and compiled loops, which run without the interpreter's lock, and not a graph of hundreds of small
-    operations: the loops are ten times as fast and a stream opens at once (docs/design.md).
+    operations; docs/design.md says why.
     """
     tf = import_tensorflow()
     facts = share.facts

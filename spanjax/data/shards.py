@@ -7,6 +7,7 @@ joins the figures in the order of the numbers in the names; the result depends o
 Legend: L positions, V ids, N rows.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -16,8 +17,8 @@ import pathlib
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -83,19 +84,26 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
     return found
 
 
-def write_whole(path: pathlib.Path, content: bytes) -> None:
-    """Writes a file that is there whole or not at all, on disk when it is there; what a killed process leaves begins
-    with a dot."""
+@contextlib.contextmanager
+def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """A file to write into that is there whole or not at all, on disk when it is there; what a killed process leaves
+    begins with a dot."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def write_whole(path: pathlib.Path, content: bytes) -> None:
+    """Writes a `whole_file`."""
+    with whole_file(path) as file:
+        file.write(content)
 
 
 def has_shard(figures: pathlib.Path, name: str) -> bool:

@@ -13,7 +13,6 @@ import pathlib
 import pickle
 import struct
 import sys
-import uuid
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
+from spanjax.data.shards import whole_file
 from spanjax.torch_format.unpickling import AGAIN, DTYPES, STORAGES, Refused, Storage, Tensor, unpickle
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -202,22 +202,13 @@ def write_torch_file(path: str | pathlib.Path, tensors: Mapping[str, np.ndarray]
     if not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
     storages = {id(tensor): tensor for _, tensor in items}
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                _put(archive, file, "data.pkl", _pickled(items, {key: str(at) for at, key in enumerate(storages)}))
-                _put(archive, file, "byteorder", sys.byteorder.encode())
-                for at, tensor in enumerate(storages.values()):
-                    line = np.ascontiguousarray(tensor, DTYPES[tensor.dtype.name]).reshape(-1)
-                    _put(archive, file, f"data/{at}", line.view(np.uint8).data)
-                _put(archive, file, "version", b"3\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as file, zipfile.ZipFile(file, "w") as archive:
+        _put(archive, file, "data.pkl", _pickled(items, {key: str(at) for at, key in enumerate(storages)}))
+        _put(archive, file, "byteorder", sys.byteorder.encode())
+        for at, tensor in enumerate(storages.values()):
+            line = np.ascontiguousarray(tensor, DTYPES[tensor.dtype.name]).reshape(-1)
+            _put(archive, file, f"data/{at}", line.view(np.uint8).data)
+        _put(archive, file, "version", b"3\n")
 
 
 def _put(archive: zipfile.ZipFile, file: IO[bytes], name: str, content: bytes | memoryview) -> None:

@@ -156,6 +156,9 @@ ALBERT = Family(
     ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids"),
 )
 
+VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
+"""Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
+
 FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT)}
 
 

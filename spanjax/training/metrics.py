@@ -12,6 +12,8 @@ import rich.console
 import rich.live
 import rich.text
 
+from spanjax.chips import peak_flops
+
 
 class Writer(Protocol):
     """Takes the numbers of a step; a run has several."""
@@ -131,18 +133,10 @@ class Terminal:
             self.live.stop()
 
 
-PEAK_TFLOPS = {
-    **{"TPU v4": 275.0, "TPU v5 lite": 197.0, "TPU v5e": 197.0, "TPU v5p": 459.0, "TPU v5": 459.0},
-    **{"TPU v6 lite": 918.0, "TPU v6e": 918.0, "NVIDIA A100": 312.0, "NVIDIA H100": 989.0, "NVIDIA H200": 989.0},
-}
-"""Dense bf16 TFLOP/s of one device by the beginning of its kind, from the makers' data sheets."""
-
-
 def utilisation(tflops: float) -> dict[str, float]:
     """{"speed/mfu": ...}, the model's FLOPs over the data sheet's peak of all devices; {} for a kind that is not known."""
-    kind = jax.devices()[0].device_kind
-    peak = next((peak for name, peak in sorted(PEAK_TFLOPS.items(), reverse=True) if kind.startswith(name)), None)
-    return {} if peak is None else {"speed/mfu": tflops / (peak * jax.device_count())}
+    peak = peak_flops(jax.devices()[0].device_kind)
+    return {} if peak is None else {"speed/mfu": tflops * 1e12 / (peak * jax.device_count())}
 
 
 def memory_values() -> dict[str, float]:
