@@ -5,10 +5,13 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 DEMO := runs/demo
 PYTEST_ARGS ?=
+PODS ?=
+PODS_VENV := $(VENV)-pods
+PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo test test-slow lint format doctor clean clean-all
+.PHONY: help install install-dev demo test test-pods test-slow lint format doctor clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +39,20 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 		--holdout 0.02 --output $(DEMO)/rows
 	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --data.rows $(DEMO)/rows
 
-test: lint  ## style, types and the fast tests
+test: lint $(if $(PODS),test-pods)  ## style, types and the fast tests; with PODS=1 those of test-pods too
 	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+# Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
+$(PODS_VENV)/.installed: $(VENV)/.installed-dev
+	$(PYTHON) -m venv --clear $(PODS_VENV)
+	$(PY) -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > $$($(PODS_VENV)/bin/python -c \
+		'import sysconfig; print(sysconfig.get_paths()["purelib"])')/spanjax-stack.pth
+	$(PODS_VENV)/bin/python -m pip install --quiet --no-deps $$($(PY) -c 'import importlib.metadata as m; v = m.version("jax"); \
+		print(next(r.split(";")[0] for r in m.requires("jax") if r.startswith("libtpu")), f"jax-cuda13-plugin=={v} jax-cuda13-pjrt=={v}")')
+	@touch $@
+
+test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the pods; PODS_MARKS="slow or not slow" for all
+	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

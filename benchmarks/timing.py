@@ -15,6 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 REPEATS = 7
+VERSIONS = (
+    *("numpy", "numba", "tensorflow", "seqio", "jax", "jaxlib", "flax", "optax", "tokenizers", "sentencepiece"),
+    *("torch", "transformers", "keras", "keras-hub"),
+)
+"""Distributions whose versions are told, as far as they are installed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,18 +75,27 @@ def rates(work: Mapping[str, float], seconds: Mapping[str, Sequence[float]]) -> 
 
 
 def machine() -> dict[str, Any]:
-    """What a figure was measured on: processor, cores in use, versions, date."""
+    """What a figure was measured on: processor, cores in use, versions, date, and the device where jax is loaded."""
     model = "unknown"
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    names = ("numpy", "numba", "tensorflow", "seqio", "jax", "jaxlib", "tokenizers", "sentencepiece")
+    found = {name: _version(name) for name in VERSIONS}
+    jax = sys.modules.get("jax")
     return {
         "date": datetime.date.today().isoformat(),
         "processor": model,
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
-        "versions": {name: importlib.metadata.version(name) for name in names},
+        "versions": {name: version for name, version in found.items() if version},
+        **({"device": jax.devices()[0].device_kind} if jax else {}),
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def options(description: str, *more: argparse.ArgumentParser) -> argparse.Namespace:

@@ -36,6 +36,9 @@ class MeshConfig:
     """Devices over which rows, master weights and moments are split."""
     tensor: int = 1
     """Devices over which single kernels are split; 1 for models of this size."""
+    fsdp: bool = False
+    """Gather the parameters of each layer when it runs, forward and backward, and not all of them before: less memory, more
+    traffic. Master weights and moments are split over `data` either way."""
 
     def shape(self, devices: int) -> tuple[int, int, int]:
         """(replica, data, tensor) for this number of devices; ValueError when it does not come out even."""

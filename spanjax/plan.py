@@ -28,7 +28,7 @@ VOCABULARY = 28_996
 
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-    from spanjax.run import Run, named_run
+    from spanjax.run import Preset, Run, named_run
 
     base, path = named_run(arguments)
 
@@ -59,6 +59,9 @@ def parse(arguments: list[str]) -> Any:
         """Where it does not fit, compile again with other settings until it does."""
         hlo: str = ""
         """File for the text of the compiled program."""
+        preset: Preset = ""
+        """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
+        --encoder.attention-dropout beside it still counts."""
         json: bool = False
         """Print one JSON object."""
 
@@ -119,7 +122,7 @@ def slots_of(command: Any, run: Any) -> int:
     return slots_needed(rows_of(command).manifest, spec.masking.most, spec.pairing.parts)
 
 
-def lowered(command: Any, run: Any, found: list[Any]) -> tuple[Any, dict[str, Any]]:
+def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> tuple[Any, dict[str, Any]]:
     """The step that `spanjax.train` would run, of abstract rows and for these devices, not yet compiled; facts of it."""
     import jax
 
@@ -140,14 +143,15 @@ def lowered(command: Any, run: Any, found: list[Any]) -> tuple[Any, dict[str, An
         "state_arrays": len(leaves),
         "attention": session.run.encoder.attention,
     }
-    return step.lower(session.abstract, batch), sizes
+    with places.cudnn_answered(topology.chip):
+        return step.lower(session.abstract, batch), sizes
 
 
 def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> dict[str, Any]:
     """Compiles, and says what was found as one object; bytes of one device, seconds of one step."""
     import jax
 
-    step, sizes = lowered(command, run, found)
+    step, sizes = lowered(command, run, topology, found)
     settings = {"batch_size": run.batch_size, "microbatches": run.microbatches, "encoder.remat": run.encoder.remat}
     share = command.memory_fraction if topology.chip.platform == "cuda" else 1.0
     limit, begin = int(topology.chip.memory * share), time.monotonic()

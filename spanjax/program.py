@@ -216,6 +216,11 @@ class Program:
         """Every (type, dimensions) that an instruction has as its result."""
         return {shape for body in self.computations.values() for line in body for shape in shapes(line.result)}
 
+    def custom_calls(self) -> list[str]:
+        """The target of every call of a kernel or library that XLA did not write itself."""
+        calls = (line for body in self.computations.values() for line in body if line.opcode.startswith("custom-call"))
+        return [target for line in calls for target in re.findall(r'custom_call_target="([^"]*)"', line.rest)]
+
     def donated(self) -> int:
         """How many inputs are overwritten by an output."""
         return len(re.findall(r"-alias\)", self.header))

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import pathlib
 import sys
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -106,12 +107,24 @@ def load(path: str) -> Run:
     return run
 
 
+PRESETS: Mapping[str, Mapping[str, Any]] = {"parity": {"attention_dropout": 0.1}, "fast": {"attention_dropout": 0.0}}
+"""Settings of the encoder by the name of a preset: attention probabilities are dropped as BERT and SpanBERT do it, or not at
+all, which fused attention kernels need."""
+Preset = Literal["", "parity", "fast"]
+
+
 def named_run(arguments: list[str]) -> tuple[Run, str]:
-    """The RUN of the --config file that a command line names, and its path; a default run and "" where it names none."""
+    """The RUN of the --config file that a command line names, with its --preset, and its path.
+
+    A default run and "" where it names none. A --preset that is not known is left for the command line to refuse.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
-    path = parser.parse_known_args(arguments)[0].config
-    return (load(path), path) if path else (Run(), "")
+    parser.add_argument("--preset", default="")
+    found = parser.parse_known_args(arguments)[0]
+    run = load(found.config) if found.config else Run()
+    encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
+    return dataclasses.replace(run, encoder=encoder), found.config or ""
 
 
 def describe(value: Any) -> Any:

@@ -260,6 +260,7 @@ def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) ->
         compute_dtype=jnp.dtype(run.compute_dtype),
         microbatches=run.microbatches,
         seed=run.seed,
+        fsdp=run.mesh.fsdp,
     )
     spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
     return Session(run, rows, validation, mesh, spec, optimizer, builder, laid_out, f"{backend} ({reason})")

@@ -3,13 +3,14 @@
 A topology is written v5e:16x16 (a TPU slice), or h200:64 (GPUs, eight a node). Figures are of datasheets, not measured.
 """
 
+import contextlib
 import dataclasses
 import importlib.metadata
 import importlib.util
 import math
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spanjax.chips import CHIPS, SOURCE, Chip
@@ -19,6 +20,7 @@ __all__ = ["CHIPS", "SOURCE"]  # figures, for those who plan
 
 FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
+CUDNN, CAPABILITY = 91002, 9.0  # what an H200 is taken to have: cuDNN 9.10.2, compute capability 9.0
 EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}
 
 
@@ -157,6 +159,25 @@ def devices(topology: Topology) -> list[Any]:
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(f"--topology {topology}: the compiler refuses it: {error}") from None
     return sorted(found, key=lambda device: getattr(device, "slice_index", None) or 0)
+
+
+@contextlib.contextmanager
+def cudnn_answered(chip: Chip) -> Iterator[None]:
+    """Lets cuDNN's attention be traced without cuDNN and without a GPU: what it asks of them is answered for the H200."""
+    if chip.platform != "cuda":
+        yield
+        return
+    from unittest import mock
+
+    from jax._src.cudnn import fused_attention_stablehlo as asking
+
+    answers = {
+        "check_cudnn_version": lambda: CUDNN,
+        "check_compute_capability": lambda capability: float(capability) <= CAPABILITY,
+        "is_cuda_compute_capability_equal": lambda capability: float(capability) == CAPABILITY,
+    }
+    with mock.patch.multiple(asking, **answers):
+        yield
 
 
 def read_flags(path: pathlib.Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ EXIT_STOPPED = 75
 
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-    from spanjax.run import Run, named_run
+    from spanjax.run import Preset, Run, named_run
 
     base, path = named_run(arguments)
 
@@ -32,6 +32,9 @@ def parse(arguments: list[str]) -> Any:
         """File that defines RUN."""
         workdir: str = ""
         """Folder of checkpoints, metrics and the resolved run; the same command again continues from it."""
+        preset: Preset = ""
+        """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
+        --encoder.attention-dropout beside it still counts."""
         dry_run: bool = False
         """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
 

@@ -1,16 +1,8 @@
-"""Planning a run: refusals, the whole command on CPU devices in place of a pod, and pods where their compiler is installed.
-
-What pods are held to: P1 gradients are reduced in bf16 and 2 bytes a parameter, P2 no scores of every position and no random
-bits of the global batch, P4 memory, P5 the state is overwritten in place, P7 modelled efficiency, P8 a program that does not
-grow with the devices.
-"""
+"""Planning a run: refusals, and the whole command on CPU devices in place of a pod."""
 
 import dataclasses
 import json
-import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -19,21 +11,10 @@ import pytest
 from spanjax import plan, topology
 from spanjax.program import Program
 from spanjax.run import load
+from tests.pods import BASE, SMALL, VOCABULARY
 from tests.running import ROOT
 
-BASE = "configs/pretrain/spanbert_base.py"
-LENGTH, VOCABULARY, ROWS = 64, 1024, 4
-SMALL = [
-    f"--config={BASE}",
-    "--encoder.hidden-size=128",
-    "--encoder.layers=2",
-    "--encoder.heads=2",
-    "--encoder.intermediate-size=512",
-    "--encoder.positions=64",
-    "--objective.terms.1.position-size=128",
-    f"--vocab-size={VOCABULARY}",
-    f"--length={LENGTH}",
-]
+ROWS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -146,88 +127,3 @@ def test_what_does_not_fit_is_searched(capsys: pytest.CaptureFixture, monkeypatc
     assert "tried       microbatches=2: peak 4.00 GiB, does not fit" in said
     assert said.count("microbatches 4") == 1 and "fits        yes: peak 2.00 GiB" in said
     assert "tried" not in told([*arguments, "--no-search"], capsys, code=1)
-
-
-def planned(folder: pathlib.Path, where: str, *more: str, code: int = 0) -> tuple[dict[str, Any], Program]:
-    """What the command prints in a process of its own, and the program that it compiled; skipped without the compiler."""
-    lacking = topology.missing(topology.parse(where).chip.platform)
-    if lacking:
-        pytest.skip(lacking)
-    text = folder / "step.txt"
-    left_out = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS")
-    environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    words = [sys.executable, "-m", "spanjax.plan", *more, f"--topology={where}", f"--hlo={text}", "--json"]
-    process = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
-    assert process.returncode == code, process.stderr[-3000:]
-    return json.loads(process.stdout), Program(text.read_text())
-
-
-def large_collectives(found: dict[str, Any]) -> set[tuple[str, str]]:
-    return {
-        (row["kind"], row["dtype"]) for row in found["collectives"] if row["bytes"] > 0.01 * found["gradient_bytes"]
-    }
-
-
-def check_traffic(found: dict[str, Any]) -> None:
-    """P1 and P5."""
-    assert found["gradient_bytes"] == pytest.approx(2 * found["parameters"], rel=0.01)
-    assert found["parameter_bytes"] == pytest.approx(2 * found["parameters"], rel=0.01)
-    assert {dtype for _, dtype in large_collectives(found)} == {"bf16"}
-    assert {kind for kind, _ in large_collectives(found)} <= {"all-gather", "all-reduce", "reduce-scatter"}
-    assert found["donated_arrays"] == found["state_arrays"]
-    assert found["memory"]["donated"] == pytest.approx(found["state"], rel=0.01, abs=1e5)
-
-
-def check_arrays(program: Program, devices: int, rows: int, length: int, vocabulary: int) -> None:
-    """P2."""
-    for dtype, dims in program.array_types():
-        elements = 1
-        for size in dims:
-            elements *= size
-        assert vocabulary not in dims or elements < rows * length * vocabulary, (dtype, dims)
-        assert not (dtype in ("u8", "u16", "u32") and len(dims) > 2 and dims[0] == devices * rows), (dtype, dims)
-
-
-@pytest.mark.parametrize("where", ["v5e:2x4", "h200:8"])
-def test_small_step_for_eight_devices(where: str, tmp_path: pathlib.Path) -> None:
-    found, program = planned(tmp_path, where, *SMALL, f"--batch-size={8 * 32}")
-    assert found["fits"]
-    check_traffic(found)
-    check_arrays(program, 8, 32, LENGTH, VOCABULARY)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("few", "many", "times"), [("h200:8", "h200:64", 8), ("v5e:2x4", "v5e:4x8", 4)])
-def test_program_does_not_grow_with_the_devices(few: str, many: str, times: int, tmp_path: pathlib.Path) -> None:
-    """P8, with as many rows a device."""
-    opcodes = []
-    for where, devices in ((few, 8), (many, 8 * times)):
-        found, program = planned(tmp_path, where, *SMALL, f"--batch-size={32 * devices}")
-        opcodes.append(program.opcodes())
-        assert found["state"] * devices == pytest.approx(12 * found["parameters"], rel=0.02)
-    one, other = (sum(counts.values()) for counts in opcodes)
-    assert other == pytest.approx(one, rel=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_two_slices_exchange_parts_only(tmp_path: pathlib.Path) -> None:
-    """What crosses the network is the part of the gradient that a device holds, not the whole."""
-    found, _ = planned(tmp_path, "v5e:4x4", *SMALL, "--slices=2", "--batch-size=256")
-    across = sum(row["bytes"] for row in found["collectives"] if row["slices"])
-    assert 2 * found["parameters"] / 16 <= across < 2 * found["parameters"] / 8
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("where", "rows", "budget", "efficiency"), [("v5e:4x4", 16, 12, 0.9), ("h200:8", 32, 22, 0.95)]
-)
-def test_base_model(where: str, rows: int, budget: float, efficiency: float, tmp_path: pathlib.Path) -> None:
-    """P1, P2, P4 (GiB a device, measured 10.4 and 19.8), P5 and P7 (all transfers hidden) of SpanBERT base at 256 rows."""
-    found, program = planned(tmp_path, where, f"--config={BASE}")
-    check_traffic(found)
-    check_arrays(program, found["devices"], rows, 512, 29_056)
-    assert found["memory"]["peak"] <= budget * 2**30
-    assert found["efficiency_all_hidden"] >= efficiency

@@ -231,3 +231,15 @@ def test_attention_is_chosen_and_said(
         assert loss == pytest.approx(losses[step], rel=1e-5)
     assert train.main([*arguments, "--encoder.attention=xla_chunked"]) == 0
     assert "from step 2" in capsys.readouterr().out
+
+
+def test_presets_set_attention_dropout(capsys: pytest.CaptureFixture) -> None:
+    def rate(*arguments: str) -> float:
+        return train.parse([f"--config={DEMO}", *arguments]).run.encoder.attention_dropout
+
+    assert (rate("--preset=parity"), rate("--preset=fast")) == (0.1, 0.0)
+    assert rate() == load(DEMO).encoder.attention_dropout
+    assert rate("--preset", "fast", "--encoder.attention-dropout=0.2") == 0.2
+    with pytest.raises(SystemExit):
+        train.parse([f"--config={DEMO}", "--preset=quick"])
+    assert "quick" in capsys.readouterr().err

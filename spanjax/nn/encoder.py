@@ -5,7 +5,6 @@ Shapes: B rows, L positions, D hidden size, E width of the token table, N heads,
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -15,18 +14,20 @@ from flax import nnx
 
 from spanjax.nn.attention import attention
 from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.pointwise import ACTIVATIONS, LayerNorm
 
 VOCABULARY_MULTIPLE = 128
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "relu": jax.nn.relu,
-}
 REMAT: dict[str, Any] = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
+_MOVES = {"all_gather", "convert_element_type", "concatenate", "broadcast_in_dim", "reshape", "squeeze", "transpose"}
+
+
+def _but_parameters(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Saves everything for the backward pass but what was only moved: parameters that were gathered are gathered anew."""
+    return primitive.name not in _MOVES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,9 +121,9 @@ def linear(inputs: int, outputs: int, config: EncoderConfig, rngs: nnx.Rngs) -> 
     return nnx.Linear(inputs, outputs, kernel_init=normal(config), rngs=rngs)
 
 
-def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.LayerNorm:
-    """LayerNorm over the last axis with float32 statistics."""
-    return nnx.LayerNorm(size, epsilon=config.norm_epsilon, use_fast_variance=False, rngs=rngs)
+def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:
+    """LayerNorm over the last axis."""
+    return LayerNorm(size, epsilon=config.norm_epsilon, rngs=rngs)
 
 
 def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
@@ -173,10 +174,11 @@ class Layer(nnx.Module):
         """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`."""
         rows, length, size = hidden_BLD.shape
         split = (rows, length, self.heads, size // self.heads)
+        query_BLD, key_BLD, value_BLD = _together(hidden_BLD, (self.query, self.key, self.value))
         mixed_BLNH = attention(
-            self.query(hidden_BLD).reshape(split),
-            self.key(hidden_BLD).reshape(split),
-            self.value(hidden_BLD).reshape(split),
+            query_BLD.reshape(split),
+            key_BLD.reshape(split),
+            value_BLD.reshape(split),
             segments_BL,
             rate=self.attention_rate,
             dropout_key=key,
@@ -191,6 +193,14 @@ class Layer(nnx.Module):
         return self.feed_norm(hidden_BLD + added_BLD)
 
 
+def _together(hidden_BLD: jax.Array, parts: tuple[nnx.Linear, ...]) -> list[jax.Array]:
+    """What these dense layers of equal shape make of the same hidden states, by one product."""
+    kernel_DCE = jnp.stack([part.kernel[...] for part in parts], axis=1)
+    bias_CE = jnp.stack([part.bias[...] for part in parts])  # pyright: ignore[reportOptionalSubscript]
+    made_BLCE = jnp.einsum("bld,dce->blce", hidden_BLD, kernel_DCE) + bias_CE[None, None]
+    return [made_BLCE[:, :, number] for number in range(len(parts))]
+
+
 class Encoder(nnx.Module):
     """Embeddings and a stack of layers; parameters of the layers carry a leading axis of size `own_layers`."""
 
@@ -201,6 +211,7 @@ class Encoder(nnx.Module):
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(Layer(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(config.unroll, config.layers)
         self.uses, self.remat = config.layers // config.own_layers, config.remat
+        self.fetch: Callable[[Any], Any] | None = None  # what makes a layer's parameters whole where a device has parts
 
     def __call__(
         self,
@@ -226,18 +237,23 @@ class Encoder(nnx.Module):
     def _run(
         self, hidden_BLD: jax.Array, segments_BL: jax.Array, key: DropoutKey | None, keep: bool = False
     ) -> tuple[jax.Array, Any]:
-        structure, stacked = nnx.split(self.layers)
+        structure, state = nnx.split(self.layers)
+        stacked = nnx.to_pure_dict(state)
         sites = 1 + 3 * jnp.arange(self.count, dtype=jnp.uint32)
 
         def run_layer(hidden_BLD: jax.Array, layer_and_site: tuple) -> tuple[jax.Array, Any]:
             layer, site = layer_and_site
             if self.uses > 1:
                 layer = jax.tree.map(lambda leaf: leaf[layer], stacked)
+            layer = self.fetch(layer) if self.fetch else layer
             hidden_BLD = nnx.merge(structure, layer)(hidden_BLD, segments_BL, key, site)
             return hidden_BLD, hidden_BLD if keep else None
 
-        if self.remat != "none":
-            run_layer = jax.checkpoint(run_layer, prevent_cse=False, policy=REMAT[self.remat])
+        policy = _but_parameters if self.fetch and self.remat == "none" else REMAT[self.remat]
+        if policy:
+            # where nothing is left of the scan, only its barrier keeps XLA from merging what is computed twice
+            whole = self.unroll >= self.count
+            run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
         return jax.lax.scan(run_layer, hidden_BLD, (each, sites), unroll=self.unroll)
 

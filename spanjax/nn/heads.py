@@ -1,7 +1,8 @@
 """Heads of pretraining. Those of tokens end in a vector per slot that the tied token table decodes, so that their logits are
 one product.
 
-Shapes: B rows, K slots, P pairs a row, D hidden size, E width of the token table (D but in ALBERT), C the offset embedding and
+Shapes: B rows, K slots, T terms, S slots of all rows, P pairs a row, D hidden size, E width of the
+token table (D but in ALBERT), C the offset embedding and
 two hidden states, V padded vocabulary.
 """
 
@@ -9,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.encoder import ACTIVATIONS, EncoderConfig, layer_norm, linear, lookup, normal
+from spanjax.nn.encoder import EncoderConfig, layer_norm, linear, lookup, normal
+from spanjax.nn.pointwise import ACTIVATIONS
 
 
 class TokenHead(nnx.Module):
@@ -76,32 +78,48 @@ def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array
     return jnp.take_along_axis(hidden_BLD, position_BK[:, :, None], axis=1)
 
 
-def decode(vectors_BKE: jax.Array, table_VE: jax.Array) -> jax.Array:
-    """Scores of every piece, float32 [B, K, V], by the transposed token table."""
-    return jnp.einsum("bke,ve->bkv", vectors_BKE, table_VE, preferred_element_type=jnp.float32)
+def decode(vectors_E: jax.Array, table_VE: jax.Array) -> jax.Array:
+    """Scores of every piece, float32 [..., V], of vectors [..., E] by the transposed token table."""
+    return jnp.einsum("...e,ve->...v", vectors_E, table_VE, preferred_element_type=jnp.float32)
+
+
+def cross_entropy(logits_V: jax.Array, target: jax.Array) -> jax.Array:
+    """-log softmax(logits)[target] in nats over the last axis: [..., V], int [...] -> [...]."""
+    return jax.nn.logsumexp(logits_V, axis=-1) - jnp.take_along_axis(logits_V, target[..., None], axis=-1)[..., 0]
 
 
 @jax.custom_vjp
-def cross_entropy(logits_V: jax.Array, target: jax.Array) -> jax.Array:
-    """-log softmax(logits)[target] in nats over the last axis: [..., V], int [...] -> [...].
+def decoded_loss(
+    vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array, target_TS: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(cross-entropy in nats of every target, whether no piece scores above it), [T, S] each, of vectors decoded by the table.
 
-    The gradient is written out (softmax minus one-hot, one pass) because the derived one scatters into a zero array of the
-    size of the logits.
+    One product for all terms, one pass over the scores forward and one backward: the gradient is written out, and its
+    one-hot part is an update of single rows. What jax derives scatters into a zero array of the size of the scores.
     """
-    return _cross_entropy_forward(logits_V, target)[0]
+    return _decoded_forward(vectors_TSE, table_VE, bias_TV, target_TS)[0]
 
 
-def _cross_entropy_forward(logits_V: jax.Array, target: jax.Array) -> tuple[jax.Array, tuple]:
-    norm = jax.nn.logsumexp(logits_V, axis=-1)
-    loss = norm - jnp.take_along_axis(logits_V, target[..., None], axis=-1)[..., 0]
-    return loss, (logits_V, norm, target)
+def _decoded_forward(vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array, target_TS: jax.Array) -> tuple:
+    logits_TSV = decode(vectors_TSE, table_VE) + bias_TV.astype(jnp.float32)[:, None]
+    top_TS = jnp.max(logits_TSV, axis=-1)
+    norm_TS = top_TS + jnp.log(jnp.sum(jnp.exp(logits_TSV - top_TS[..., None]), axis=-1))
+    hit_TS = jnp.take_along_axis(logits_TSV, target_TS[..., None], axis=-1)[..., 0]
+    return (norm_TS - hit_TS, hit_TS >= top_TS), (vectors_TSE, table_VE, bias_TV, target_TS, logits_TSV, norm_TS)
 
 
-def _cross_entropy_backward(saved: tuple, cotangent: jax.Array) -> tuple[jax.Array, None]:
-    logits_V, norm, target = saved
-    pieces = jnp.arange(logits_V.shape[-1], dtype=target.dtype).reshape((1,) * target.ndim + (-1,))
-    hit = (pieces == target[..., None]).astype(logits_V.dtype)
-    return (jnp.exp(logits_V - norm[..., None]) - hit) * cotangent[..., None], None
+def _decoded_backward(kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
+    vectors_TSE, table_VE, bias_TV, target_TS, logits_TSV, norm_TS = kept
+    to_loss_TS = cotangents[0]
+    shares_TSV = (jnp.exp(logits_TSV - norm_TS[..., None]) * to_loss_TS[..., None]).astype(vectors_TSE.dtype)
+    hits_TSE = to_loss_TS[..., None].astype(vectors_TSE.dtype)
+    to_vectors_TSE = jnp.einsum("tsv,ve->tse", shares_TSV, table_VE) - hits_TSE * table_VE[target_TS]
+    to_table_VE = jnp.einsum("tsv,tse->ve", shares_TSV, vectors_TSE)
+    to_table_VE = to_table_VE.at[target_TS].add((-hits_TSE * vectors_TSE).astype(to_table_VE.dtype))
+    ones_S = jnp.ones(target_TS.shape[1:], shares_TSV.dtype)
+    to_bias_TV = jnp.einsum("s,tsv->tv", ones_S, shares_TSV, preferred_element_type=jnp.float32)
+    to_bias_TV = to_bias_TV.at[jnp.arange(len(target_TS))[:, None], target_TS].add(-to_loss_TS)
+    return to_vectors_TSE, to_table_VE, to_bias_TV.astype(bias_TV.dtype), None
 
 
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+decoded_loss.defvjp(_decoded_forward, _decoded_backward)

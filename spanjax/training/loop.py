@@ -1,7 +1,8 @@
 """The loop, in plain sight: batch, step, log, evaluate, save, stop.
 
-Order within a step is law: (1) the batch of this step, (2) the update, (3) the log, (4) evaluation, (5) the checkpoint, (6) a
-request to stop. A run that is killed anywhere and started again does the same updates on the same batches.
+Order within a step is law: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) evaluation,
+(5) the checkpoint, (6) a request to stop. A run that is killed anywhere and started again does the same updates on the same
+batches.
 """
 
 import dataclasses
@@ -132,12 +133,9 @@ class Window:
         self.shown: list[dict[str, Any]] = []
         self.statistics: list[dict[str, float]] = []
         self.waited = self.handed = self.flops = 0.0
-        self.started = time.perf_counter()
 
-    def record(self, step: int, steps: int) -> dict[str, float]:
-        """Fetches the window's numbers from the devices and sums them up."""
-        shown = jax.device_get(self.shown)
-        seconds = time.perf_counter() - self.started
+    def record(self, shown: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
+        """The window's numbers summed up: `shown` as fetched from the devices, steps that are left, seconds that it took."""
         values: dict[str, float] = {}
         for name in shown[0]["means"]:
             means = [Mean(*entry["means"][name]) for entry in shown]
@@ -154,7 +152,7 @@ class Window:
         values["speed/host"] = self.handed / seconds
         values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
         values |= utilisation(values["speed/model_tflops"])
-        values["speed/eta_s"] = (steps - step) * seconds / len(shown)
+        values["speed/eta_s"] = left * seconds / len(shown)
         return values | memory_values()
 
 
@@ -181,35 +179,65 @@ class Recording:
             self.running = False
 
 
+class Log:
+    """Windows that have ended and are not written yet: a step later the devices are at work while their numbers are fetched."""
+
+    def __init__(self, loop: Loop):
+        self.loop, self.window, self.ended = loop, Window(), list[tuple[int, Window]]()
+        self.since = time.perf_counter()
+
+    def end(self, step: int) -> None:
+        """The window ends with this step."""
+        self.ended.append((step, self.window))
+        self.window = Window()
+
+    def write(self, before: int) -> None:
+        """Writes the windows that ended before this step, waiting for the devices to finish them."""
+        while self.ended and self.ended[0][0] < before:
+            step, window = self.ended.pop(0)
+            shown = jax.device_get(window.shown)
+            now = time.perf_counter()
+            _write(self.loop, step, window.record(shown, self.loop.steps - step, now - self.since))
+            self.since = now
+
+
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
-    """Trains from step `start` to the end, or until asked to stop; the state is saved either way."""
-    stop, window, held_out = StopRequest(), Window(), {}
+    """Trains from step `start` to the end, or until asked to stop; the state is saved either way.
+
+    The host is a step ahead of the devices: it hands a step over, fetches the next batch and sends it on its way, and then
+    writes the log of the step before.
+    """
+    stop, log, held_out = StopRequest(), Log(loop), {}
     recording = Recording(loop.profile, loop.profile_folder)
     feed = loop.open_feed(start) if start < loop.steps else iter(())
+    batch = _next_batch(loop, feed, log.window) if start < loop.steps else {}
     for step in range(start, loop.steps):
-        asked = time.perf_counter()
-        rows = next(feed)
-        got = time.perf_counter()
-        window.waited += got - asked
-        recording.before(step - start, state)
-        window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
-        window.flops += loop.flops(rows)
-        state, shown = loop.train_step(state, to_global(rows, loop.mesh))
-        window.shown.append(shown)
-        window.handed += time.perf_counter() - got
         done, last = step + 1, step + 1 == loop.steps
-
+        recording.before(step - start, state)
+        began = time.perf_counter()
+        state, shown = loop.train_step(state, batch)
+        log.window.shown.append(shown)
+        log.window.handed += time.perf_counter() - began
         if done % loop.cadence.log_every == 0 or last:
-            _write(loop, done, window.record(done, loop.steps))
-            window = Window()
-        loss = None
-        if last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0):
+            log.end(done)
+        if not last:
+            batch = _next_batch(loop, feed, log.window)
+        log.write(before=done)
+
+        evaluating = last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0)
+        stopping = stop.agreed(done) and not last
+        saving = last or stopping or done % loop.cadence.checkpoint_every == 0
+        if not (evaluating or saving):
+            continue
+        log.write(before=done + 1)
+        jax.block_until_ready(shown)
+        paused, loss = time.perf_counter(), None
+        if evaluating:
             held_out = _evaluate(loop, done, state)
             loss = held_out.get("loss")
-            window.started = time.perf_counter()
-        stopping = stop.agreed(done) and not last
-        if last or stopping or done % loop.cadence.checkpoint_every == 0:
+        if saving:
             loop.checkpoints.save(state, done, loop.meta, loss)
+        log.since += time.perf_counter() - paused  # speeds are of training alone
         if stopping:
             recording.close(state)
             loop.checkpoints.finish()
@@ -219,6 +247,19 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     if not held_out:  # the run was already finished when it started
         held_out = _evaluate(loop, loop.steps, state)
     return Outcome(state, loop.steps, False, held_out)
+
+
+def _next_batch(loop: Loop, feed: Iterator[Batch], window: Window) -> dict[str, jax.Array]:
+    """The next batch, on its way to the devices; what it holds is noted in the window of the step that will use it."""
+    asked = time.perf_counter()
+    rows = next(feed)
+    got = time.perf_counter()
+    window.waited += got - asked
+    window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
+    window.flops += loop.flops(rows)
+    batch = to_global(rows, loop.mesh)
+    window.handed += time.perf_counter() - got
+    return batch
 
 
 def _write(loop: Loop, step: int, values: Mapping[str, float]) -> None:

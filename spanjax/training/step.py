@@ -6,6 +6,7 @@ on shards. Losses are (total, count); totals are divided by the count over all m
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from jax.sharding import Mesh
 
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, step_key
+from spanjax.nn.encoder import Encoder
 from spanjax.objectives.base import Objective
 from spanjax.parallel import ROW_AXES, data_dimension, manual_specs, replicated
 from spanjax.training.state import TrainState
@@ -38,6 +40,8 @@ class StepBuilder:
     compute_dtype: Any
     microbatches: int
     seed: int
+    fsdp: bool = False
+    """Parameters of layers are gathered when the layer runs."""
 
     @property
     def reduce_dtype(self) -> Any:
@@ -65,7 +69,7 @@ class StepBuilder:
         """(parameters, global batch) -> every mean of the objective over the batch, without dropout."""
 
         def local(params: Any, batch: Batch, _: jax.Array) -> Means:
-            module = nnx.merge(self.structure, self._gather(params))
+            module = self._module(self._gather(params))
             return jax.lax.psum(self.objective.measure(module, batch, None), ROW_AXES)
 
         mapped = self._mapped(local, returns_gradients=False)
@@ -83,26 +87,64 @@ class StepBuilder:
         )
 
     def _dimension(self, name: str) -> int | None:
+        """The dimension of a parameter that is split over `data`; None where nothing is: a collective over one device copies."""
+        if self.mesh.shape["data"] == 1:
+            return None
         return data_dimension(name, named_leaves(self.abstract_params)[name].shape, self.mesh)
 
+    def _late(self, name: str) -> bool:
+        """Whether a parameter is gathered when its layer runs; never one that is split over the layers themselves."""
+        return self.fsdp and "/layers/" in name and bool(self._dimension(name))
+
+    def _sum(self, leaf: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+        axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
+        return jax.lax.psum(leaf, axes) if axes else leaf
+
     def _gather(self, params: Any) -> Any:
-        """Shards of master weights -> whole parameters in the compute type."""
+        """Shards of master weights -> whole parameters in the compute type; `_late` ones stay as they are."""
 
         def gather(name: str, leaf: jax.Array) -> jax.Array:
+            if self._late(name):
+                return leaf
             leaf, dimension = leaf.astype(self.compute_dtype), self._dimension(name)
             return leaf if dimension is None else jax.lax.all_gather(leaf, "data", axis=dimension, tiled=True)
 
         return map_named(gather, params)
 
+    def _fetch(self, layers: str, layer: Any) -> Any:
+        """The parameters of one layer, whole and in the compute type; the gradient of this is a reduce-scatter."""
+
+        def gather(name: str, leaf: jax.Array) -> jax.Array:
+            name = f"{layers}/{name}"
+            if not self._late(name):
+                return leaf
+            dimension = self._dimension(name)
+            assert dimension  # never the first, that of the layers
+            leaf = leaf.astype(self.reduce_dtype)
+            leaf = jax.lax.all_gather(leaf, "data", axis=dimension - 1, tiled=True)
+            return leaf.astype(self.compute_dtype)
+
+        return map_named(gather, layer)
+
+    def _module(self, params: Any) -> Any:
+        """The module with parameters of `_gather`."""
+        module = nnx.merge(self.structure, params)
+        for path, node in nnx.iter_modules(module) if self.fsdp else ():
+            if isinstance(node, Encoder):
+                node.fetch = functools.partial(self._fetch, "/".join(map(str, (*path, "layers"))))
+        return module
+
     def _scatter(self, grads: Any) -> Any:
         """Whole gradients of this device's rows -> this device's part of the sum over all rows, fp32."""
 
         def scatter(name: str, leaf: jax.Array) -> jax.Array:
+            if self._late(name):  # summed over `data` where it was gathered
+                return self._sum(leaf, ("replica",)).astype(jnp.float32)
             leaf, dimension = leaf.astype(self.reduce_dtype), self._dimension(name)
             if dimension is None:
-                return jax.lax.psum(leaf, ROW_AXES).astype(jnp.float32)
+                return self._sum(leaf, ROW_AXES).astype(jnp.float32)
             part = jax.lax.psum_scatter(leaf, "data", scatter_dimension=dimension, tiled=True)
-            return jax.lax.psum(part, "replica").astype(jnp.float32)
+            return self._sum(part, ("replica",)).astype(jnp.float32)
 
         return map_named(scatter, grads)
 
@@ -113,7 +155,7 @@ class StepBuilder:
         divisors = {name: jnp.maximum(counts[name] + extra[name], 1.0) for name in weights}
 
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, Means]:
-            module = nnx.merge(self.structure, whole)
+            module = self._module(whole)
             means = self.objective.measure(module, rows, DropoutKey(key, rows["row_B"]))
             total = jnp.float32(0)
             for name, weight in weights.items():

@@ -1,4 +1,4 @@
-"""The pair head: BERT's pooler and classifier by value, names and sizes, and in lower precision."""
+"""The pair head (BERT's pooler and classifier) by value, names and sizes, and in lower precision; the loss of decoded scores."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from flax import nnx
 
 from configs.encoders import BASE, LARGE
 from spanjax.nn.encoder import EncoderConfig
-from spanjax.nn.heads import PairHead
+from spanjax.nn.heads import PairHead, cross_entropy, decode, decoded_loss
 from spanjax.trees import named_leaves
 
 SMALL = EncoderConfig(vocab_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=32, initializer_std=0.3)
@@ -48,3 +48,28 @@ def test_scores_are_float32_when_the_weights_are_bfloat16() -> None:
     structure, state = nnx.split(PairHead(SMALL, nnx.Rngs(1)))
     head = nnx.merge(structure, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), state))
     assert head(jnp.ones((1, 1, 16), jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_decoded_loss_is_that_of_the_scores() -> None:
+    """Value, what is right, and the gradients that are written out, with a target that comes twice."""
+    keys = jax.random.split(jax.random.key(3), 3)
+    vectors_TSE, table_VE = jax.random.normal(keys[0], (2, 5, 8)), jax.random.normal(keys[1], (11, 8))
+    bias_TV = jax.random.normal(keys[2], (2, 11)).at[:, -2:].set(-1e9)
+    target_TS, weight_TS = jnp.array([[3, 0, 3, 8, 1], [2, 2, 2, 5, 7]]), jnp.arange(10.0).reshape(2, 5)
+
+    def derived(vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits_TSV = decode(vectors_TSE, table_VE) + bias_TV[:, None]
+        loss_TS = cross_entropy(logits_TSV, target_TS)
+        return jnp.sum(loss_TS * weight_TS), jnp.argmax(logits_TSV, axis=-1) == target_TS
+
+    def written(vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array) -> tuple[jax.Array, jax.Array]:
+        loss_TS, right_TS = decoded_loss(vectors_TSE, table_VE, bias_TV, target_TS)
+        return jnp.sum(loss_TS * weight_TS), right_TS
+
+    arguments = (vectors_TSE, table_VE, bias_TV)
+    (one, hits), found = jax.value_and_grad(written, argnums=(0, 1, 2), has_aux=True)(*arguments)
+    (other, expected_hits), expected = jax.value_and_grad(derived, argnums=(0, 1, 2), has_aux=True)(*arguments)
+    assert float(one) == pytest.approx(float(other), rel=1e-6)
+    np.testing.assert_array_equal(hits, expected_hits)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)

@@ -26,6 +26,29 @@ STEPS = 4
 SPANBERT = MaskedPrediction()
 
 
+def builder(
+    mesh: MeshConfig,
+    devices: int,
+    microbatches: int = 1,
+    objective: MaskedPrediction = SPANBERT,
+    dtype: Any = jnp.float32,
+    encoder: EncoderConfig = ENCODER,
+) -> StepBuilder:
+    grid = make_mesh(mesh, jax.devices()[:devices])
+    structure, params = abstract_module(objective, encoder)
+    return StepBuilder(objective, structure, params, grid, dtype, microbatches, seed=5, fsdp=mesh.fsdp)
+
+
+def built(
+    of: StepBuilder, encoder: EncoderConfig = ENCODER, optimizer: AdamW = OPTIMIZER
+) -> tuple[Any, Any, TrainState]:
+    """(step, function that makes the state, shardings of the state)."""
+    transform = optimizer.transformation(STEPS)
+    make = state_factory(of.objective, encoder, transform, seed=5)
+    shardings = state_shardings(jax.eval_shape(make), transform, of.mesh)
+    return of.train_step(transform, optimizer.schedule(STEPS), shardings), make, shardings
+
+
 def run(
     mesh: MeshConfig,
     devices: int,
@@ -34,17 +57,11 @@ def run(
     dtype: Any = jnp.float32,
     optimizer: AdamW = OPTIMIZER,
 ) -> tuple[list[dict[str, float]], TrainState]:
-    grid = make_mesh(mesh, jax.devices()[:devices])
-    structure, params = abstract_module(objective, ENCODER)
-    transform = optimizer.transformation(STEPS)
-    make = state_factory(objective, ENCODER, transform, seed=5)
-    shardings = state_shardings(jax.eval_shape(make), transform, grid)
-    state = jax.jit(make, out_shardings=shardings)()
-    builder = StepBuilder(objective, structure, params, grid, dtype, microbatches, seed=5)
-    step = builder.train_step(transform, optimizer.schedule(STEPS), shardings)
-    history = []
+    of = builder(mesh, devices, microbatches, objective, dtype)
+    step, make, shardings = built(of, optimizer=optimizer)
+    state, history = jax.jit(make, out_shardings=shardings)(), []
     for number in range(STEPS):
-        state, shown = step(state, to_global(synthetic_batch(8, 32, 16, 50, seed=number), grid))
+        state, shown = step(state, to_global(synthetic_batch(8, 32, 16, 50, seed=number), of.mesh))
         means = {name: mean.value() for name, mean in jax.device_get(shown["means"]).items()}
         history.append({**means, "norm": float(shown["gradient_norm"])})
     return history, state
@@ -64,8 +81,13 @@ def reference() -> tuple[list[dict[str, float]], TrainState]:
         (MeshConfig(tensor=2), 4, 1),
         (MeshConfig(), 1, 4),
         (MeshConfig(), 2, 4),
+        (MeshConfig(fsdp=True), 4, 1),
+        (MeshConfig(replica=2, fsdp=True), 4, 2),
     ],
-    ids=["2 devices", "4 devices", "2 replicas", "tensor axis", "4 microbatches", "2 devices x 4 microbatches"],
+    ids=[
+        *("2 devices", "4 devices", "2 replicas", "tensor axis", "4 microbatches", "2 devices x 4 microbatches"),
+        *("fsdp", "fsdp, 2 replicas x 2 microbatches"),
+    ],
 )
 def test_layout_changes_nothing(reference: tuple, mesh: MeshConfig, devices: int, microbatches: int) -> None:
     history, state = run(mesh, devices, microbatches)
@@ -80,6 +102,22 @@ def test_training_lowers_the_loss_and_counts_steps(reference: tuple) -> None:
     history, state = reference
     assert int(state.step) == STEPS
     assert all(np.isfinite(list(values.values())).all() for values in history)
+
+
+def test_fsdp_never_holds_all_layers() -> None:
+    encoder = dataclasses.replace(ENCODER, hidden_size=128, intermediate_size=512, layers=8)
+    layers = 8 * (4 * 128**2 + 2 * 128 * 512) * 4  # bytes of their kernels
+    taken = {}
+    for fsdp in (False, True):
+        of = builder(MeshConfig(fsdp=fsdp), 4, encoder=encoder)
+        step, make, shardings = built(of, encoder)
+        state = jax.jit(make, out_shardings=shardings)()
+        compiled = step.lower(state, to_global(synthetic_batch(8, 32, 16, 50, seed=0), of.mesh)).compile()
+        taken[fsdp] = compiled.memory_analysis().temp_size_in_bytes
+        whole = [line for line in compiled.as_text().splitlines() if "all-gather(" in line and "f32[8,128,512]" in line]
+        assert bool(whole) == (not fsdp)
+    # without: whole parameters and whole gradients of all layers; with: those of one layer at a time, and the parts
+    assert taken[False] - taken[True] > 1.25 * layers
 
 
 def test_state_is_sharded_over_data() -> None:

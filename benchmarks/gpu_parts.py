@@ -1,0 +1,274 @@
+"""What the sections of `benchmarks.gpu` are made of: sizes, time left, the report, rows, and the step of spanjax.
+
+Shapes: M blocks, B rows, K slots, P pairs.
+"""
+
+import dataclasses
+import itertools
+import json
+import pathlib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks import timing
+
+SHARES = {"ceilings": 3, "sweep": 34, "model": 22, "peer": 22, "mix": 13, "feed": 3, "extra": 2, "profile": 1}
+"""Part of the time that a section may take, in any unit; what one leaves is for those after it."""
+SECTIONS = tuple(SHARES)
+MEAN_OF_PAPER, MEAN_OF_MLPERF = 336, 254.5  # tokens a block: SpanBERT's data (section 1.2), MLPerf's Wikipedia
+FULLEST = 20  # full blocks that are taken of a document
+MOST_BLOCKS = 5  # of a packed row: such rows need no more slots than a full one
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """A model, by its usual name."""
+
+    name: str
+    layers: int
+    width: int
+
+    def encoder(self, **settings: Any) -> Any:
+        """The encoder of spanjax; hidden dropout 0.1, attention dropout 0, attention by what is best, unless set."""
+        from spanjax.nn.encoder import EncoderConfig
+
+        sizes = {"heads": max(1, self.width // 64), "intermediate_size": 4 * self.width}
+        chosen = {"dropout": 0.1, "attention_dropout": 0.0, **sizes, **settings}
+        return EncoderConfig(hidden_size=self.width, layers=self.layers, **chosen)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How large everything is."""
+
+    sizes: tuple[Size, ...]
+    rows: int
+    """Of a batch."""
+    length: int
+    vocabulary: int
+    steps: int
+    """Of one repeat."""
+    matmul: int
+    copied: int
+    """Bytes."""
+    pace: float
+    """How long things take at first, in parts of what an H200 is thought to need."""
+
+
+FULL = Scale((Size("base", 12, 768), Size("large", 24, 1024)), 64, 512, 28_996, 6, 8192, 2**31, 1.0)
+TINY = Scale((Size("base", 2, 64), Size("large", 3, 64)), 4, 64, 200, 1, 256, 2**20, 0.05)
+
+
+class Budget:
+    """Seconds left; how long what is next takes is guessed for an H200, and the guess corrected by what was seen."""
+
+    def __init__(self, seconds: float, pace: float):
+        self.started, self.seconds = time.perf_counter(), seconds
+        self.guessed: dict[str, float] = {}
+        self.took: dict[str, float] = {}
+        self.pace, self.until = pace, seconds
+
+    def share(self, section: str, asked: Sequence[str]) -> None:
+        """Keeps this section to its part of the time, and what those before it have left."""
+        parts = [SHARES[name] for name in SECTIONS if name in asked]
+        done = sum(SHARES[name] for name in SECTIONS[: SECTIONS.index(section) + 1] if name in asked)
+        self.until = self.seconds * done / sum(parts)
+
+    def left(self) -> float:
+        """Seconds until the end of this section's time."""
+        return self.until - (time.perf_counter() - self.started)
+
+    def needs(self, kind: str, guess: float) -> float:
+        """Seconds that work of this kind is now thought to take."""
+        return guess * (self.took[kind] / self.guessed[kind] if kind in self.took else self.pace)
+
+    def learn(self, kind: str, guess: float, took: float) -> None:
+        """Notes how long such work took."""
+        self.guessed[kind] = self.guessed.get(kind, 0.0) + guess
+        self.took[kind] = self.took.get(kind, 0.0) + took
+
+
+class Report:
+    """Rows of figures, printed as they come and written to the file after each, so that a run that is killed keeps them."""
+
+    def __init__(self, file: pathlib.Path | None, settings: Mapping[str, Any]):
+        self.file, self.settings = file, dict(settings)
+        self.sections: dict[str, dict[str, Any]] = {name: {"status": "not measured", "rows": []} for name in SECTIONS}
+        self.values: dict[str, float] = {}
+        """Figures that targets are set for, by name."""
+        self.machine = timing.machine()
+
+    def row(self, section: str, name: str, figures: Mapping[str, Any] | None, note: str = "") -> None:
+        """One row: its figures, or None and the reason why there are none."""
+        self.sections[section]["rows"].append(
+            {"name": name, "measured": figures is not None, "note": note, **(figures or {})}
+        )
+        shown = "   ".join(shown_figure(key, value) for key, value in (figures or {}).items() if value is not None)
+        print(f"{section:9s} {name:44s} {shown or 'NOT MEASURED'}{'   ' if note else ''}{note}", flush=True)
+        self.save()
+
+    def close(self, section: str, seconds: float) -> None:
+        """A section is over."""
+        found = [row["measured"] for row in self.sections[section]["rows"]]
+        status = "measured" if found and all(found) else "measured in part" if any(found) else "not measured"
+        self.sections[section] |= {"status": status, "seconds": seconds}
+        self.save()
+
+    def figures(self) -> dict[str, Any]:
+        """Everything, as it is written."""
+        return {"settings": self.settings, "sections": self.sections, "values": self.values}
+
+    def save(self) -> None:
+        """Writes what there is so far."""
+        if self.file:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            content = {"machine": self.machine, "figures": self.figures(), "targets": []}
+            temporary = self.file.with_name(f".{self.file.name}")
+            temporary.write_text(json.dumps(content, indent=1, default=float) + "\n")
+            temporary.replace(self.file)
+
+
+def shown_figure(key: str, value: Any) -> str:
+    """A figure as it stands in the table: name and value, a median with its spread."""
+    name = key.replace("_per_s", "/s").replace("_", " ")
+    if isinstance(value, Mapping):
+        return f"{name} {value['median']:,.6g} ({value['lowest']:,.6g} to {value['highest']:,.6g})"
+    return f"{name} {value:,.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def block_lengths(count: int, mean: float, length: int) -> np.ndarray:
+    """Text tokens of blocks [M] whose mean with [CLS] and [SEP] is about `mean` of 512: documents cut at the row's length.
+
+    Documents are log-normal (sigma 1.1), and their median is what gives the mean.
+    """
+    draws, limit = np.random.default_rng(0).standard_normal(4 * count), length - 2
+
+    def blocks(median: float) -> np.ndarray:
+        sizes = np.clip(length * median * np.exp(1.1 * draws), 8, FULLEST * limit).astype(np.int64)
+        rest = sizes % limit
+        return np.concatenate([np.full(int((sizes // limit).sum()), limit), rest[rest > 1]])
+
+    low, high = 0.01, 20.0
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if blocks(middle).mean() + 2 < mean * length / 512 else (low, middle)
+    return np.random.default_rng(1).permutation(blocks(low))[:count]
+
+
+def write_blocks(folder: pathlib.Path, sizes_M: np.ndarray, scale: Scale, pack: bool) -> Any:
+    """Rows of blocks of so many tokens with Zipf's frequencies, as `prepare --max-blocks 5` packs or one block a row; opened."""
+    from spanjax.data.block import Block
+    from spanjax.data.packing import pack_rows
+    from spanjax.data.rows import open_rows
+    from spanjax.data.shards import write_rows
+    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+
+    random, half = np.random.default_rng(0), (scale.vocabulary - len(SPECIAL_PIECES)) // 2
+    pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
+    pieces += ["last"] * (scale.vocabulary - len(SPECIAL_PIECES) - 2 * half)
+    total = int(sizes_M.sum())
+    ids = len(SPECIAL_PIECES) + (random.zipf(1.2, total) - 1) % half + half * (random.random(total) < 0.18)
+    parts = np.split(ids.astype(np.int32), np.cumsum(sizes_M)[:-1])
+    blocks = [Block(part, np.zeros(len(part), np.uint8), number) for number, part in enumerate(parts)]
+    packed = pack_rows(blocks, scale.length, MOST_BLOCKS if pack else 1)
+    write_rows(folder, packed, WordPieceVocabulary([*SPECIAL_PIECES, *pieces]), scale.length)
+    return open_rows(folder)
+
+
+def fitted(batch: Mapping[str, Any], slots: int) -> dict[str, np.ndarray]:
+    """A batch with `slots` slots and one pair a row, so that every batch runs in the same program."""
+    assert not np.asarray(batch["pair_weight_BP"]).any() and batch["slot_weight_BK"].shape[1] <= slots
+    found = {}
+    for name, array in batch.items():
+        if name.endswith("_BK"):
+            array = np.pad(array, ((0, 0), (0, slots - array.shape[1])))
+        found[name] = array[:, :1] if name.endswith("_BP") else array
+    return found
+
+
+class Refused(Exception):
+    """spanjax says that these settings cannot run on this device."""
+
+
+class Holder:
+    """The state that all steps of one size share, so that it is made once. A step that fails loses it."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+
+    def take(self, session: Any) -> Any:
+        """The state, which is the caller's until it is put back; fresh where there is none."""
+        state, self.state = self.state, None
+        return session.fresh_state() if state is None else state
+
+
+class Ours:
+    """spanjax's step on one device."""
+
+    def __init__(self, encoder: Any, rows: Any, batch_size: int, holder: Holder, dtype: str = "bfloat16"):
+        import jax
+
+        from spanjax.parallel import make_mesh
+        from spanjax.run import Data, Run
+        from spanjax.session import assemble
+
+        encoder = dataclasses.replace(encoder, vocab_size=rows.vocabulary.size)
+        run = Run(encoder=encoder, data=Data(feed="numpy"), batch_size=batch_size, compute_dtype=dtype)  # pyright: ignore
+        try:
+            self.session = assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))
+        except ValueError as error:
+            raise Refused(f"refused: {error}") from None
+        self.holder, self.compiled, self.about = holder, None, {}
+        self.measured = self.session.builder.eval_step()
+
+    def compile(self, batch: Mapping[str, Any]) -> None:
+        """Compiles the step for batches of these shapes, once; `about` then says how long it took and how much it holds."""
+        if self.compiled is not None:
+            return
+        session, begin = self.session, time.perf_counter()
+        schedule = session.run.optimizer.schedule(session.run.steps)
+        step = session.builder.train_step(session.optimizer, schedule, session.shardings)
+        self.compiled = step.lower(session.abstract, batch).compile()
+        memory = self.compiled.memory_analysis()
+        self.about = {
+            "compile_s": time.perf_counter() - begin,
+            "temp_gib": getattr(memory, "temp_size_in_bytes", 0) / 2**30,
+        }
+
+    def steps(self, batches: Iterable[Any]) -> None:
+        """One update a batch, finished. FloatingPointError where a loss came out as no number."""
+        import jax
+
+        assert self.compiled is not None
+        state, shown = self.holder.take(self.session), None
+        for batch in batches:
+            state, shown = self.compiled(state, batch)
+        assert shown is not None
+        losses = {name: mean.value() for name, mean in jax.device_get(shown["means"]).items()}
+        if not np.isfinite(list(losses.values())).all():
+            raise FloatingPointError(f"losses are {losses}")
+        self.holder.state = jax.block_until_ready(state)
+
+    def repeated(self, batch: Any, count: int) -> None:
+        """`count` updates on the same batch."""
+        self.steps(itertools.repeat(batch, count))
+
+    def params(self) -> Any:
+        """The master weights of now, on the host."""
+        import jax
+
+        self.holder.state = self.holder.take(self.session)
+        return jax.device_get(self.holder.state.params)
+
+    def means(self, params: Any, batch: Mapping[str, Any]) -> dict[str, float]:
+        """Both losses without dropout."""
+        found = self.measured(params, dict(batch))
+        return {name: found[f"{name}/loss"].value() for name in ("mlm", "sbo")}
+
+
+def summary(seconds: Sequence[float], work: float) -> dict[str, float]:
+    """Units a second: median, lowest and highest."""
+    return timing.rates({"": work}, {"": seconds})[""]

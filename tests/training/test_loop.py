@@ -1,0 +1,136 @@
+"""The loop with everything around it replaced by what notes when it is called."""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spanjax.mean import Mean
+from spanjax.parallel import MeshConfig, make_mesh
+from spanjax.training import loop as loops
+from spanjax.training.loop import Cadence, Loop, Profile, fit
+from spanjax.training.state import TrainState
+
+
+class Noted:
+    """Every event of a run in its order, and the numbers that were logged."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.logged: dict[int, dict[str, float]] = {}
+
+    def feed(self, start: int) -> Iterator[dict[str, np.ndarray]]:
+        for step in range(start, 1000):
+            self.events.append(f"batch {step + 1}")
+            yield {"segments_BL": np.full((4, 2), 1), "number_B": np.full(4, step + 1)}
+
+    def train_step(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any]]:
+        number = int(batch["number_B"][0])
+        assert number == int(state.step) + 1
+        self.events.append(f"step {number}")
+        means = {"mlm/loss": Mean(jnp.float32(number), jnp.float32(1))}
+        shown = {"means": means, "gradient_norm": jnp.float32(1), "learning_rate": jnp.float32(number)}
+        return TrainState(state.step + 1, {}, {}), shown
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self.events.append(f"{'held out' if 'eval/loss' in values else 'log'} {step}")
+        self.logged.setdefault(step, {}).update(values)
+
+    def save(self, state: TrainState, step: int, meta: Any, loss: float | None) -> None:
+        assert int(state.step) == step
+        self.events.append(f"save {step}")
+
+    def finish(self) -> None:
+        self.events.append("finish")
+
+
+def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Outcome:
+    loop = Loop(
+        mesh=make_mesh(MeshConfig()),
+        steps=steps,
+        cadence=cadence,
+        train_step=noted.train_step,
+        evaluate=lambda params: {"loss": 1.0},
+        open_feed=noted.feed,
+        statistics=lambda batch: {},
+        flops=lambda batch: 1.0,
+        checkpoints=noted,  # pyright: ignore[reportArgumentType]
+        meta={},
+        writers=(noted,),  # pyright: ignore[reportArgumentType]
+        terminal=None,
+        profile=Profile(),
+    )
+    return fit(loop, TrainState(jnp.int32(start), {}, {}), start)
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_next_batch_and_log_come_while_a_step_runs() -> None:
+    noted = Noted()
+    outcome = run(5, Cadence(log_every=2, eval_every=0, checkpoint_every=100), noted)
+    assert noted.events == [
+        *("batch 1", "step 1", "batch 2", "step 2", "batch 3"),
+        *("step 3", "batch 4", "log 2", "step 4", "batch 5"),
+        *("step 5", "log 4", "log 5", "held out 5", "save 5", "finish"),
+    ]
+    assert outcome.step == 5 and not outcome.interrupted
+    assert [noted.logged[step]["train/mlm/loss"] for step in (2, 4, 5)] == [1.5, 3.5, 5.0]
+    assert [noted.logged[step]["train/learning_rate"] for step in (2, 4, 5)] == [2, 4, 5]
+
+
+def test_a_log_is_written_before_its_step_is_evaluated_or_saved() -> None:
+    noted = Noted()
+    run(4, Cadence(log_every=1, eval_every=2, checkpoint_every=3), noted)
+    for step, later in ((2, "held out 2"), (3, "save 3"), (4, "held out 4")):
+        assert noted.events.index(f"log {step}") < noted.events.index(later)
+    assert [event for event in noted.events if event.startswith("log")] == [f"log {step}" for step in range(1, 5)]
+
+
+def test_going_on_takes_the_batches_from_there() -> None:
+    noted = Noted()
+    run(4, Cadence(log_every=10), noted, start=2)
+    assert noted.events == ["batch 3", "step 3", "batch 4", "step 4", "log 4", "held out 4", "save 4", "finish"]
+
+
+def test_a_request_to_stop_saves_and_writes_no_half_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted()
+    step = noted.train_step
+
+    def stopped(state: TrainState, batch: Any) -> Any:
+        if int(state.step) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(state, batch)
+
+    monkeypatch.setattr(noted, "train_step", stopped)
+    outcome = run(9, Cadence(log_every=2), noted)
+    assert outcome.interrupted and outcome.step == 3
+    assert noted.events[-4:] == ["batch 4", "log 2", "save 3", "finish"]
+
+
+def test_speeds_leave_out_evaluation_and_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted, clock = Noted(), [0.0]
+    monkeypatch.setattr(loops.time, "perf_counter", lambda: clock[0])
+    step, write = noted.train_step, noted.save
+
+    def timed(state: TrainState, batch: Any) -> Any:
+        clock[0] += 2.0
+        return step(state, batch)
+
+    def slow(*arguments: Any) -> None:
+        clock[0] += 100.0
+        write(*arguments)
+
+    monkeypatch.setattr(noted, "train_step", timed)
+    monkeypatch.setattr(noted, "save", slow)
+    run(8, Cadence(log_every=4, eval_every=0, checkpoint_every=2), noted)
+    assert [noted.logged[step]["speed/step_ms"] for step in (4, 8)] == [2000.0, 2000.0]
