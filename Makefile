@@ -48,11 +48,11 @@ $(PODS_VENV)/.installed: $(VENV)/.installed-dev
 	$(PY) -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > $$($(PODS_VENV)/bin/python -c \
 		'import sysconfig; print(sysconfig.get_paths()["purelib"])')/spanjax-stack.pth
 	$(PODS_VENV)/bin/python -m pip install --quiet --no-deps $$($(PY) -c 'import importlib.metadata as m; v = m.version("jax"); \
-		print(next(r.split(";")[0] for r in m.requires("jax") if r.startswith("libtpu")), f"jax-cuda13-plugin=={v} jax-cuda13-pjrt=={v}")')
-	@touch $@
+		print(next(r.split(";")[0] for r in m.requires("jax") if r.startswith("libtpu")), f"jax-cuda13-plugin=={v} jax-cuda13-pjrt=={v}")') \
+		&& touch $@ || echo "the compilers for pods could not be installed: their tests are skipped"
 
 test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the pods; PODS_MARKS="slow or not slow" for all
-	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" $(PYTEST_ARGS)
+	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" -rs
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

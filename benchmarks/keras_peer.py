@@ -113,7 +113,10 @@ def with_boundary_head(masked: Any, params: Any) -> Any:
     }
 
     def gather(pair: Any) -> Any:
-        return keras.ops.take_along_axis(pair[0], pair[1][..., None], axis=1)
+        states, places = pair  # as one table: its gradient is much faster than that of take_along_axis
+        rows, length, size = keras.ops.shape(states)
+        first = keras.ops.arange(rows, dtype="int32")[:, None] * length
+        return keras.ops.take(keras.ops.reshape(states, (-1, size)), places + first, axis=0)
 
     left, right = (
         keras.layers.Lambda(gather, output_shape=(None, hidden.shape[-1]))([hidden, extra[side]])

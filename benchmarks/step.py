@@ -23,6 +23,7 @@ from benchmarks.data import made_rows
 from benchmarks.torch_peer import Theirs, same_losses, sharpened
 
 VOCABULARY = 28_996
+SLOTS = 77  # masked of a full row of 512
 TANH = 1e-3  # part by which the tanh approximation of GELU, which keras-hub takes inside its layers, may move a loss
 SHIPPED, MASKED = "Hugging Face as shipped + SBO", "Hugging Face, masked-only head + SBO"
 KERAS, KERAS_SBO = "keras-hub BertMaskedLM, no SBO", "keras-hub BertMaskedLM + SBO"
@@ -175,6 +176,37 @@ def real_text(sizes: Sizes, folder: pathlib.Path, repeats: int, batches: int = 2
     return timing.rates(work, timing.alternating(contenders, repeats))
 
 
+def step_flops(sizes: Sizes) -> float:
+    """Of a step of full rows, by the formula of the objective (masked positions alone, nothing computed twice)."""
+    from spanjax.objectives.masked import MaskedPrediction
+
+    encoder = dataclasses.replace(sizes.encoder, vocab_size=VOCABULARY)
+    return sizes.batch * MaskedPrediction().flops_per_row(encoder, sizes.length, slots=SLOTS)
+
+
+def product_rates(repeats: int) -> dict[str, float]:
+    """FLOP/s of the commonest product of a layer of base in both libraries, in turn: what no step can exceed."""
+    import jax
+    import torch
+
+    rows, inner, outer = 2048, 768, 3072
+    left, right = np.ones((rows, inner), np.float32), np.ones((inner, outer), np.float32)
+    ours, theirs = [jax.device_put(x) for x in (left, right)], [torch.from_numpy(x) for x in (left, right)]
+    product = jax.jit(lambda a, b: a @ b)
+    times = 20
+
+    def by_jax() -> None:
+        for _ in range(times):
+            product(*ours).block_until_ready()
+
+    def by_torch() -> None:
+        for _ in range(times):
+            torch.mm(*theirs)
+
+    seconds = timing.alternating({"jax": by_jax, "torch": by_torch}, repeats)
+    return {name: times * 2 * rows * inner * outer / float(np.median(each)) for name, each in seconds.items()}
+
+
 def targets_of(seconds: Mapping[str, list[float]], text: Mapping[str, Any]) -> list[timing.Target]:
     """What issue and house ask for (PERFORMANCE 6.1); a contender that was left out gives nan, which misses."""
     medians = {name: float(np.median(values)) for name, values in seconds.items()}
@@ -211,7 +243,15 @@ def main() -> int:
         text = real_text(sizes, pathlib.Path(folder), found.repeats)
     for name, rate in text.items():
         print(f"{name:40s}{rate['median']:8,.0f} tokens/s   ({rate['lowest']:,.0f} to {rate['highest']:,.0f})")
+    rates = product_rates(found.repeats)
+    flops = step_flops(sizes)
+    least = {name: flops / rate for name, rate in rates.items()}
+    print(
+        f"products alone: {rates['jax'] / 1e9:.0f} GFLOP/s in jax, {rates['torch'] / 1e9:.0f} in torch; those of a step of"
+    )
+    print(f"SpanBERT, {flops / 1e9:.0f} GFLOP, so need {least['jax']:.2f} s at least, {least['torch']:.2f} s in torch")
     figures = {"sizes": dataclasses.asdict(sizes), "seconds": seconds, "tokens_per_second": text}
+    figures |= {"product_flops_per_second": rates, "flops": flops}
     return timing.report(figures, targets_of(seconds, text), found)
 
 

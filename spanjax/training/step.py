@@ -20,7 +20,7 @@ from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import Encoder
 from spanjax.objectives.base import Objective
-from spanjax.parallel import ROW_AXES, data_dimension, manual_specs, replicated
+from spanjax.parallel import AXES, ROW_AXES, data_dimension, manual_specs, replicated
 from spanjax.training.state import TrainState
 from spanjax.trees import map_named, named_leaves
 
@@ -77,12 +77,14 @@ class StepBuilder:
 
     def _mapped(self, function: Callable, returns_gradients: bool) -> Callable:
         specs, rows, whole = manual_specs(self.abstract_params, self.mesh)
+        # an axis that is left to the partitioner, even of size 1, is refused by the kernels of Pallas
+        manual = set(ROW_AXES) if self.mesh.shape["tensor"] > 1 else set(AXES)
         return jax.shard_map(
             function,
             mesh=self.mesh,
             in_specs=(specs, rows, whole),
             out_specs=(specs, whole) if returns_gradients else whole,
-            axis_names=set(ROW_AXES),
+            axis_names=manual,
             check_vma=False,
         )
 
