@@ -74,16 +74,14 @@ def test_two_slices_exchange_parts_only(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("where", "rows", "budget", "efficiency"), [("v5e:4x4", 16, 12, 0.9), ("h200:8", 32, 22, 0.95)]
-)
-def test_base_model(where: str, rows: int, budget: float, efficiency: float, tmp_path: pathlib.Path) -> None:
-    """P1, P2, P4 (GiB a device, measured 10.4 and 19.8), P5 and P7 (all transfers hidden) of SpanBERT base at 256 rows."""
-    found, program = planned(tmp_path, where, f"--config={BASE}")
+@pytest.mark.parametrize(("where", "budget"), [("v5e:2x4", 14), ("h200:8", 8)])
+def test_base_model_of_32_rows_a_device(where: str, budget: float, tmp_path: pathlib.Path) -> None:
+    """P1, P2, P4 (GiB a device; 8.5 and 6.5 were measured), P5 and P7 of SpanBERT base with fused attention."""
+    found, program = planned(tmp_path, where, f"--config={BASE}", "--preset=fast")
     check_traffic(found)
-    check_arrays(program, found["devices"], rows, 512, 29_056)
+    check_arrays(program, 8, 32, 512, 29_056)
     assert found["memory"]["peak"] <= budget * 2**30
-    assert found["efficiency_all_hidden"] >= efficiency
+    assert found["efficiency"] >= 0.95
 
 
 @pytest.mark.parametrize(
@@ -144,11 +142,10 @@ def test_fsdp_scatters_every_layer_by_itself(where: str, tmp_path: pathlib.Path)
 @pytest.mark.parametrize(
     ("where", "config", "rows", "more", "budget"),
     [
-        ("v5e:2x4", BASE, 32, [], 14),
         ("h200:8", LARGE, 64, [], 61),
         ("v5e:2x4", LARGE, 16, ["--encoder.remat=dots"], 9),
     ],
-    ids=["base 32 v5e", "large 64 h200", "large 16 dots v5e"],
+    ids=["large 64 h200", "large 16 dots v5e"],
 )
 def test_memory(where: str, config: str, rows: int, more: list[str], budget: float, tmp_path: pathlib.Path) -> None:
     """P4, GiB a device, with the fused attention of the platform."""
