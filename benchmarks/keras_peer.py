@@ -37,7 +37,7 @@ def keras_hub() -> Any:
     """The package, on JAX. ImportError says how it is installed."""
     os.environ["KERAS_BACKEND"] = "jax"
     try:
-        import keras_hub
+        import keras_hub  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError("keras-hub is not installed: pip install --no-deps keras-hub") from error
     return keras_hub
@@ -114,8 +114,9 @@ def with_boundary_head(masked: Any, params: Any) -> Any:
 
     def gather(pair: Any) -> Any:
         states, places = pair  # as one table: its gradient is much faster than that of take_along_axis
-        rows, length, size = keras.ops.shape(states)
-        first = keras.ops.arange(rows, dtype="int32")[:, None] * length
+        rows, length, size = tuple(keras.ops.shape(states))  # pyright: ignore[reportArgumentType]
+        first: Any = keras.ops.arange(rows, dtype="int32")
+        first = keras.ops.expand_dims(first, 1) * length
         return keras.ops.take(keras.ops.reshape(states, (-1, size)), places + first, axis=0)
 
     left, right = (

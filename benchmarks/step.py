@@ -69,7 +69,7 @@ class Ours:
         schedule = run.optimizer.schedule(run.steps)
         self.step = self.session.builder.train_step(self.session.optimizer, schedule, self.session.shardings)
 
-    def run(self, local: Mapping[str, np.ndarray]) -> None:
+    def run(self, local: Any) -> None:
         """One update, finished, of rows in the memory of the host."""
         import jax
 

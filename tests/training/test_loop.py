@@ -23,7 +23,7 @@ class Noted:
         self.events: list[str] = []
         self.logged: dict[int, dict[str, float]] = {}
 
-    def feed(self, start: int) -> Iterator[dict[str, np.ndarray]]:
+    def feed(self, start: int) -> Iterator[Any]:
         for step in range(start, 1000):
             self.events.append(f"batch {step + 1}")
             yield {"segments_BL": np.full((4, 2), 1), "number_B": np.full(4, step + 1)}
