@@ -112,12 +112,13 @@ def with_boundary_head(masked: Any, params: Any) -> Any:
         name: keras.Input((None,), dtype="int32", name=f"{name}_positions") for name in ("left", "right", "offset")
     }
 
+    ops: Any = keras.ops
+
     def gather(pair: Any) -> Any:
-        states, places = pair  # as one table: its gradient is much faster than that of take_along_axis
-        rows, length, size = tuple(keras.ops.shape(states))  # pyright: ignore[reportArgumentType]
-        first: Any = keras.ops.arange(rows, dtype="int32")
-        first = keras.ops.expand_dims(first, 1) * length
-        return keras.ops.take(keras.ops.reshape(states, (-1, size)), places + first, axis=0)
+        states, places = pair  # as one table: its gradient is faster than that of take_along_axis
+        rows, length, size = ops.shape(states)
+        first = ops.arange(rows, dtype="int32")[:, None] * length
+        return ops.take(ops.reshape(states, (-1, size)), places + first, axis=0)
 
     left, right = (
         keras.layers.Lambda(gather, output_shape=(None, hidden.shape[-1]))([hidden, extra[side]])
