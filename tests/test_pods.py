@@ -58,7 +58,7 @@ def test_program_does_not_grow_with_the_devices(few: str, many: str, times: int,
     for where, devices in ((few, 8), (many, 8 * times)):
         found, program = planned(tmp_path, where, *SMALL, f"--batch-size={32 * devices}")
         opcodes.append(program.opcodes())
-        assert found["state"] * devices == pytest.approx(12 * found["parameters"], rel=0.02)
+        assert found["state"] * devices == pytest.approx(12 * found["parameters"], rel=0.03)  # some do not divide
     one, other = (sum(counts.values()) for counts in opcodes)
     assert other == pytest.approx(one, rel=0.1)
 
@@ -130,7 +130,7 @@ def test_other_tpus(where: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("where", ["v5e:2x4", "h200:8"])
 def test_fsdp_scatters_every_layer_by_itself(where: str, tmp_path: pathlib.Path) -> None:
     """Gathered twice (forward and backward), reduced once, in bf16, and never whole for all layers."""
-    found, program = planned(tmp_path, where, *SMALL, "--batch-size=256", "--mesh.fsdp=True")
+    found, program = planned(tmp_path, where, *SMALL, "--batch-size=256", "--mesh.fsdp")
     layers = 2 * (4 * 128**2 + 2 * 128 * 512)
     assert found["gradient_bytes"] == pytest.approx(2 * found["parameters"], rel=0.02)
     assert found["parameter_bytes"] == pytest.approx(2 * (found["parameters"] + layers), rel=0.03)

@@ -22,7 +22,16 @@ REMAT: dict[str, Any] = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-_MOVES = {"all_gather", "convert_element_type", "concatenate", "broadcast_in_dim", "reshape", "squeeze", "transpose"}
+_MOVES = {
+    "all_gather",
+    "convert_element_type",
+    "concatenate",
+    "stack",
+    "broadcast_in_dim",
+    "reshape",
+    "squeeze",
+    "transpose",
+}
 
 
 def _but_parameters(primitive: Any, *_: Any, **__: Any) -> bool:
