@@ -132,7 +132,7 @@ class Window:
     def __init__(self) -> None:
         self.shown: list[dict[str, Any]] = []
         self.statistics: list[dict[str, float]] = []
-        self.waited = self.handed = self.flops = 0.0
+        self.flops = 0.0
 
     def record(self, shown: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
         """The window's numbers summed up: `shown` as fetched from the devices, steps that are left, seconds that it took."""
@@ -148,8 +148,6 @@ class Window:
         values["speed/tokens_per_s"] = tokens / seconds
         values["speed/steps_per_s"] = len(shown) / seconds
         values["speed/step_ms"] = 1000 * seconds / len(shown)
-        values["speed/data_wait"] = self.waited / seconds
-        values["speed/host"] = self.handed / seconds
         values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
         values |= utilisation(values["speed/model_tflops"])
         values["speed/eta_s"] = left * seconds / len(shown)
@@ -185,6 +183,7 @@ class Log:
     def __init__(self, loop: Loop):
         self.loop, self.window, self.ended = loop, Window(), list[tuple[int, Window]]()
         self.since = time.perf_counter()
+        self.waited = self.handed = 0.0  # seconds of waiting for rows and of handing work over, since then
 
     def end(self, step: int) -> None:
         """The window ends with this step."""
@@ -197,8 +196,11 @@ class Log:
             step, window = self.ended.pop(0)
             shown = jax.device_get(window.shown)
             now = time.perf_counter()
-            _write(self.loop, step, window.record(shown, self.loop.steps - step, now - self.since))
-            self.since = now
+            values = window.record(shown, self.loop.steps - step, now - self.since)
+            shares = {"data_wait": self.waited, "host": self.handed}
+            values |= {f"speed/{name}": spent / (now - self.since) for name, spent in shares.items()}
+            _write(self.loop, step, values)
+            self.since, self.waited, self.handed = now, 0.0, 0.0
 
 
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
@@ -210,18 +212,18 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     stop, log, held_out = StopRequest(), Log(loop), {}
     recording = Recording(loop.profile, loop.profile_folder)
     feed = loop.open_feed(start) if start < loop.steps else iter(())
-    batch = _next_batch(loop, feed, log.window) if start < loop.steps else {}
+    batch = _next_batch(loop, feed, log) if start < loop.steps else {}
     for step in range(start, loop.steps):
         done, last = step + 1, step + 1 == loop.steps
         recording.before(step - start, state)
         began = time.perf_counter()
         state, shown = loop.train_step(state, batch)
         log.window.shown.append(shown)
-        log.window.handed += time.perf_counter() - began
+        log.handed += time.perf_counter() - began
         if done % loop.cadence.log_every == 0 or last:
             log.end(done)
         if not last:
-            batch = _next_batch(loop, feed, log.window)
+            batch = _next_batch(loop, feed, log)
         log.write(before=done)
 
         evaluating = last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0)
@@ -249,16 +251,16 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     return Outcome(state, loop.steps, False, held_out)
 
 
-def _next_batch(loop: Loop, feed: Iterator[Batch], window: Window) -> dict[str, jax.Array]:
+def _next_batch(loop: Loop, feed: Iterator[Batch], log: Log) -> dict[str, jax.Array]:
     """The next batch, on its way to the devices; what it holds is noted in the window of the step that will use it."""
     asked = time.perf_counter()
     rows = next(feed)
     got = time.perf_counter()
-    window.waited += got - asked
-    window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
-    window.flops += loop.flops(rows)
+    log.waited += got - asked
+    log.window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})
+    log.window.flops += loop.flops(rows)
     batch = to_global(rows, loop.mesh)
-    window.handed += time.perf_counter() - got
+    log.handed += time.perf_counter() - got
     return batch
 
 

@@ -134,3 +134,7 @@ def test_speeds_leave_out_evaluation_and_saving(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(noted, "save", slow)
     run(8, Cadence(log_every=4, eval_every=0, checkpoint_every=2), noted)
     assert [noted.logged[step]["speed/step_ms"] for step in (4, 8)] == [2000.0, 2000.0]
+    assert [noted.logged[step]["speed/host"] for step in (4, 8)] == [
+        1.0,
+        1.0,
+    ]  # handing over is all that takes time here
