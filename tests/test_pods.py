@@ -58,7 +58,8 @@ def test_program_does_not_grow_with_the_devices(few: str, many: str, times: int,
     for where, devices in ((few, 8), (many, 8 * times)):
         found, program = planned(tmp_path, where, *SMALL, f"--batch-size={32 * devices}")
         opcodes.append(program.opcodes())
-        assert found["state"] * devices == pytest.approx(12 * found["parameters"], rel=0.03)  # some do not divide
+        share = 12 * found["parameters"] / devices
+        assert share <= found["state"] < share + 12 * 3_000  # some small ones do not divide
     one, other = (sum(counts.values()) for counts in opcodes)
     assert other == pytest.approx(one, rel=0.1)
 
