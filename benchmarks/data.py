@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
+from benchmarks.made import made_blocks
 
 ROWS, LENGTH, BATCH, PER_ROW = 20_000, 512, 256, 512
 LARGE = 10_000_000
@@ -22,19 +23,12 @@ STEP = 1_000_000
 
 
 def made_rows(folder: pathlib.Path, count: int, size: int = 29_000) -> None:
-    """Rows of one full block each of tokens with Zipf's frequencies, 18% of which continue a word."""
-    from spanjax.data.block import Block
+    """Rows of one full block each of `made_blocks`."""
     from spanjax.data.shards import write_rows
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab import WordPieceVocabulary
 
-    random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2
-    pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
-    vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *pieces])
-    shape = (count, LENGTH - 2)
-    ids = len(SPECIAL_PIECES) + (random.zipf(1.2, shape) - 1) % half + half * (random.random(shape) < 0.18)
-    flags = np.zeros(LENGTH - 2, np.uint8)
-    blocks = ([Block(row, flags, number)] for number, row in enumerate(ids.astype(np.int32)))
-    write_rows(folder, blocks, vocabulary, LENGTH)
+    blocks, pieces = made_blocks(np.full(count, LENGTH - 2), size)
+    write_rows(folder, ([block] for block in blocks), WordPieceVocabulary(pieces), LENGTH)
 
 
 def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:

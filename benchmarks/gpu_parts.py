@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
+from benchmarks.made import made_blocks, one_device_session
 
 SHARES = {"ceilings": 3, "sweep": 34, "model": 22, "peer": 22, "mix": 13, "feed": 3, "extra": 2, "profile": 1}
 """Part of the time that a section may take, in any unit; what one leaves is for those after it."""
@@ -160,21 +161,15 @@ def block_lengths(count: int, mean: float, length: int) -> np.ndarray:
 
 def write_blocks(folder: pathlib.Path, sizes_M: np.ndarray, scale: Scale, pack: bool) -> Any:
     """Rows of blocks of so many tokens with Zipf's frequencies, as `prepare --max-blocks 5` packs or one block a row; opened."""
-    from spanjax.data.block import Block
     from spanjax.data.packing import pack_rows
     from spanjax.data.rows import open_rows
     from spanjax.data.shards import write_rows
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab import WordPieceVocabulary
 
-    random, half = np.random.default_rng(0), (scale.vocabulary - len(SPECIAL_PIECES)) // 2
-    pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
-    pieces += ["last"] * (scale.vocabulary - len(SPECIAL_PIECES) - 2 * half)
-    total = int(sizes_M.sum())
-    ids = len(SPECIAL_PIECES) + (random.zipf(1.2, total) - 1) % half + half * (random.random(total) < 0.18)
-    parts = np.split(ids.astype(np.int32), np.cumsum(sizes_M)[:-1])
-    blocks = [Block(part, np.zeros(len(part), np.uint8), number) for number, part in enumerate(parts)]
+    blocks, pieces = made_blocks(sizes_M, scale.vocabulary)
+    pieces += ["last"] * (scale.vocabulary - len(pieces))
     packed = pack_rows(blocks, scale.length, MOST_BLOCKS if pack else 1)
-    write_rows(folder, packed, WordPieceVocabulary([*SPECIAL_PIECES, *pieces]), scale.length)
+    write_rows(folder, packed, WordPieceVocabulary(pieces), scale.length)
     return open_rows(folder)
 
 
@@ -209,16 +204,11 @@ class Ours:
     """spanjax's step on one device."""
 
     def __init__(self, encoder: Any, rows: Any, batch_size: int, holder: Holder, dtype: str = "bfloat16"):
-        import jax
+        from spanjax.run import Data
 
-        from spanjax.parallel import make_mesh
-        from spanjax.run import Data, Run
-        from spanjax.session import assemble
-
-        encoder = dataclasses.replace(encoder, vocab_size=rows.vocabulary.size)
-        run = Run(encoder=encoder, data=Data(feed="numpy"), batch_size=batch_size, compute_dtype=dtype)  # pyright: ignore
+        settings = {"data": Data(feed="numpy"), "batch_size": batch_size, "compute_dtype": dtype}
         try:
-            self.session = assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))
+            self.session = one_device_session(encoder, rows, **settings)
         except ValueError as error:
             raise Refused(f"refused: {error}") from None
         self.holder, self.compiled, self.about = holder, None, {}

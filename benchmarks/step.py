@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks import timing
 from benchmarks.data import made_rows
+from benchmarks.made import one_device_session
 from benchmarks.torch_peer import Theirs, same_losses, sharpened
 
 VOCABULARY = 28_996
@@ -55,18 +56,11 @@ class Ours:
     def __init__(self, sizes: Sizes, rows: Any, dropout: float):
         import jax
 
-        from spanjax.parallel import make_mesh
-        from spanjax.run import Run
-        from spanjax.session import assemble
-
-        encoder = dataclasses.replace(
-            sizes.encoder, vocab_size=rows.vocabulary.size, dropout=dropout, attention_dropout=dropout
-        )
-        run = Run(encoder=encoder, batch_size=sizes.batch)
-        self.session = assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))
+        encoder = dataclasses.replace(sizes.encoder, dropout=dropout, attention_dropout=dropout)
+        self.session = one_device_session(encoder, rows, batch_size=sizes.batch)
         self.state = self.session.fresh_state()
         self.params = jax.device_get(self.state.params)
-        schedule = run.optimizer.schedule(run.steps)
+        schedule = self.session.run.optimizer.schedule(self.session.run.steps)
         self.step = self.session.builder.train_step(self.session.optimizer, schedule, self.session.shardings)
 
     def run(self, local: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from spanjax import topology as places
+from spanjax.chips import SOURCE
 from spanjax.command import exit_code
 from spanjax.program import Program, exhausted, memory_of
 
@@ -158,7 +159,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     said = {"topology": str(topology), "devices": topology.size, "settings": settings, "limit": limit, **sizes}
     said["mesh"] = dataclasses.asdict(run.mesh)
     said["versions"] = {"jax": jax.__version__, **places.compiler_version(topology.chip.platform)}
-    said["figures"] = {**dataclasses.asdict(topology.chip), "link": topology.link, "source": places.SOURCE}
+    said["figures"] = {**dataclasses.asdict(topology.chip), "link": topology.link, "source": SOURCE}
     try:
         result = step.compile(compiler_options=places.flags_for(topology.chip, command.flags) or None)
     except jax.errors.JaxRuntimeError as error:

@@ -13,10 +13,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spanjax.chips import CHIPS, SOURCE, Chip
+from spanjax.chips import CHIPS, Chip
 from spanjax.program import Collective
-
-__all__ = ["CHIPS", "SOURCE"]  # figures, for those who plan
 
 FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}

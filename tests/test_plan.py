@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from spanjax import plan, topology
+from spanjax.chips import CHIPS
 from spanjax.program import Program
 from spanjax.run import load
 from tests.pods import BASE, SMALL, VOCABULARY
@@ -101,7 +102,7 @@ def test_the_whole_command(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
 
 def test_what_does_not_fit_is_searched(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first setting that fits is told; nothing is compiled here."""
-    figures = dataclasses.asdict(topology.CHIPS["h200"]) | {"link": 1.0}
+    figures = dataclasses.asdict(CHIPS["h200"]) | {"link": 1.0}
 
     def report(command: Any, run: Any, where: topology.Topology, _: Any) -> dict[str, Any]:
         peak = 2**30 * 8 // run.microbatches

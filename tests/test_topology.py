@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from spanjax import topology
+from spanjax.chips import CHIPS
 from spanjax.program import Collective
 
 
@@ -93,7 +94,7 @@ def test_flag_files(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "flags.txt"
     path.write_text("# why\n\n--xla_a=true   # because\n--xla_b_c=12\n")
     assert topology.read_flags(path) == {"xla_a": "true", "xla_b_c": "12"}
-    assert topology.flags_for(topology.CHIPS["v4"], str(path)) == {"xla_a": "true", "xla_b_c": "12"}
+    assert topology.flags_for(CHIPS["v4"], str(path)) == {"xla_a": "true", "xla_b_c": "12"}
     path.write_text("--xla_a=true\nxla_b=1\n--other=1\n--xla_a=false\n")
     with pytest.raises(ValueError) as refusal:
         topology.read_flags(path)
@@ -103,7 +104,7 @@ def test_flag_files(tmp_path: pathlib.Path) -> None:
 
 
 def test_every_chip_has_its_flags() -> None:
-    for chip in topology.CHIPS.values():
+    for chip in CHIPS.values():
         flags = topology.flags_for(chip)
         assert flags and all(name.startswith("xla_") for name in flags)
         assert (flags.get("xla_gpu_autotune_level") == "0") == (chip.platform == "cuda")

@@ -32,7 +32,6 @@ def choose_backend(
     head_size: int,
     dtype: Any,
     dropout: float,
-    packed: bool = True,
     device_kind: str = "",
 ) -> tuple[str, str]:
     """The backend for `wanted` ("auto" or a name) and the reason in words.
@@ -43,7 +42,7 @@ def choose_backend(
     if wanted not in ("auto", *BACKENDS):
         raise ValueError(f"the attention backend is {wanted!r}: expected one of auto, {', '.join(BACKENDS)}")
     platform = PLATFORM_NAMES.get(platform, platform)
-    request = Request(platform, length, head_size, dtype, dropout, packed, device_kind)
+    request = Request(platform, length, head_size, dtype, dropout, device_kind)
     if wanted != "auto":
         problem = _problem(wanted, request)
         if problem:

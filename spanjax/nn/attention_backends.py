@@ -41,8 +41,6 @@ class Request:
     """Type of queries, keys and values."""
     dropout: float
     """Rate on the probabilities."""
-    packed: bool = True
-    """Whether a row holds several blocks. Every backend here masks by block."""
     device_kind: str = ""
     """The name of the device; empty where it is not known."""
 

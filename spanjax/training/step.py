@@ -92,7 +92,11 @@ class StepBuilder:
         """The dimension of a parameter that is split over `data`; None where nothing is: a collective over one device copies."""
         if self.mesh.shape["data"] == 1:
             return None
-        return data_dimension(name, named_leaves(self.abstract_params)[name].shape, self.mesh)
+        return data_dimension(name, self._leaves[name].shape, self.mesh)
+
+    @functools.cached_property
+    def _leaves(self) -> dict[str, Any]:
+        return named_leaves(self.abstract_params)
 
     def _late(self, name: str) -> bool:
         """Whether a parameter is gathered when its layer runs; never one that is split over the layers themselves."""

@@ -1,0 +1,38 @@
+"""What several benchmarks are made of: blocks of made text, and spanjax's session on one device.
+
+Shapes: M blocks.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
+    """Blocks of so many tokens with Zipf's frequencies, 18% of which continue a word; the pieces of their vocabulary.
+
+    There are at most `size` pieces, the special ones included, as many that begin a word as that continue one.
+    """
+    from spanjax.data.block import Block
+    from spanjax.data.vocab import SPECIAL_PIECES
+
+    random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2
+    pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
+    total = int(sizes_M.sum())
+    ids = len(SPECIAL_PIECES) + (random.zipf(1.2, total) - 1) % half + half * (random.random(total) < 0.18)
+    parts = np.split(ids.astype(np.int32), np.cumsum(sizes_M)[:-1])
+    blocks = [Block(part, np.zeros(len(part), np.uint8), number) for number, part in enumerate(parts)]
+    return blocks, [*SPECIAL_PIECES, *pieces]
+
+
+def one_device_session(encoder: Any, rows: Any, **settings: Any) -> Any:
+    """The session of a run with these settings on the first device. ValueError for what it cannot do."""
+    import jax
+
+    from spanjax.parallel import make_mesh
+    from spanjax.run import Run
+    from spanjax.session import assemble
+
+    run = Run(encoder=dataclasses.replace(encoder, vocab_size=rows.vocabulary.size), **settings)
+    return assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))
