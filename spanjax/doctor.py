@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import rich.console
@@ -25,6 +25,7 @@ import rich.text
 import tyro
 
 from spanjax import traps
+from spanjax.distributed import detect, tpu_chips
 
 SHOWN = (
     *(
@@ -45,7 +46,14 @@ SHOWN = (
 ENVIRONMENT = (
     *("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "JAX_DEBUG_NANS", "JAX_LOG_COMPILES", "JAX_ENABLE_X64"),
     *("JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE", "JAX_NUM_CPU_DEVICES", "JAX_COORDINATOR_ADDRESS"),
-    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "XLA_FLAGS", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "SPANJAX_EXPECTED_DEVICES"),
+    *(
+        "SPANJAX_STARTUP_TIMEOUT",
+        "SPANJAX_BARRIER_TIMEOUT",
+        "XLA_FLAGS",
+        "XLA_CLIENT_MEM_FRACTION",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    ),
     *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR", "LIBTPU_INIT_ARGS", "TPU_NAME"),
     *("CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "LD_LIBRARY_PATH", "TF_CPP_MIN_LOG_LEVEL", "OMP_NUM_THREADS"),
 )
@@ -130,24 +138,20 @@ def sentencepiece_gencode() -> str:
     return match.group(1) if match else ""
 
 
-def tpu_chips() -> int:
-    """TPU chips on the PCI bus (vendor Google, class "processing accelerator")."""
-    count = 0
-    for device in pathlib.Path("/sys/bus/pci/devices").glob("*"):
-        try:
-            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
-        except OSError:
-            continue
-        count += vendor == "0x1ae0" and kind.startswith("0x12")
-    return count
-
-
 def host_memory() -> tuple[int | None, int | None]:
     """Bytes of host memory, total and available; None where the system does not tell."""
     path = pathlib.Path("/proc/meminfo")
     found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", path.read_text(), re.M)) if path.exists() else {}
     total, available = (int(found[key]) * 1024 if key in found else None for key in ("MemTotal", "MemAvailable"))
     return total, available
+
+
+def start_up_line(environment: Mapping[str, str], chips: int) -> tuple[str, str]:
+    """Which start-up a run here would take and why, and what is wrong with it: one of the two is empty."""
+    try:
+        return detect(environment, chips).line(), ""
+    except ValueError as error:
+        return "", str(error)
 
 
 def collect(timeout: float) -> traps.Facts:
@@ -160,6 +164,8 @@ def collect(timeout: float) -> traps.Facts:
     seqio, seqio_error = asked_seqio.result() if asked_seqio else (None, "")
     seconds, gpus = seqio or (0.0, 0)
     total, available = host_memory()
+    chips = tpu_chips()
+    start_up, start_up_error = start_up_line(os.environ, chips)
     return traps.Facts(
         python=platform.python_version(),
         system=platform.platform(),
@@ -172,10 +178,12 @@ def collect(timeout: float) -> traps.Facts:
         sentencepiece_gencode=sentencepiece_gencode(),
         tensorflow_gpus=gpus,
         nvidia_gpu=any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg")),
-        tpu_chips=tpu_chips(),
+        tpu_chips=chips,
         memory_total=total,
         memory_available=available,
         disk_free=shutil.disk_usage(".").free,
+        start_up=start_up,
+        start_up_error=start_up_error,
     )
 
 
@@ -194,6 +202,7 @@ def fact_lines(facts: traps.Facts) -> list[tuple[str, str]]:
     for device, count in kinds.items():
         lines.append(("devices", f"{count} x {device.platform} {device.kind}, memory {describe_memory(device.memory)}"))
     available, total = describe_memory(facts.memory_available), describe_memory(facts.memory_total)
+    lines += [("start-up", facts.start_up)] if facts.start_up else []
     lines += [
         ("host memory", f"{available} available of {total}"),
         ("disk free here", describe_memory(facts.disk_free)),

@@ -1,7 +1,7 @@
 """python -m spanjax.train --config configs/pretrain/demo.py --workdir DIR: trains whatever Run the config file defines.
 
 The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 wrong input, 75 stopped by a signal after
-saving (run the same command again).
+saving (run the same command again), 3 some of the processes of the run did not come (they are named).
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
-EXIT_STOPPED = 75
+EXIT_WRONG_INPUT, EXIT_PROCESSES_MISSING, EXIT_STOPPED = 2, 3, 75
 
 
 def parse(arguments: list[str]) -> Any:
@@ -116,6 +116,18 @@ def _next_commands(command: Any) -> list[str]:
     ]
 
 
+def _claim(workdir: pathlib.Path, session: Any) -> None:
+    """The work directory, made by process 0 before the others look at it."""
+    import jax
+
+    from spanjax.distributed import together
+    from spanjax.run import claim_workdir
+
+    for first in (True, False):
+        mine = (jax.process_index() == 0) == first
+        together("work directory", lambda mine=mine: claim_workdir(workdir, _description(session)) if mine else None)
+
+
 def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
     """Runs the loop with every writer open; returns how it ended."""
     from spanjax.data.batch import batch_sizes, batch_statistics
@@ -155,17 +167,16 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
 
 def train(command: Any) -> int:
     """Runs one parsed command; returns the exit code."""
-    from spanjax.distributed import start as start_processes
+    from spanjax import distributed
 
-    start_processes()
+    distributed.start()
     import jax
 
-    from spanjax.run import claim_workdir
     from spanjax.session import open_session
     from spanjax.training.checkpoint import Checkpoints, has_checkpoints
     from spanjax.training.metrics import Terminal
 
-    session = open_session(command.run)
+    session = distributed.together("rows and mesh", lambda: open_session(command.run))
     workdir = pathlib.Path(command.workdir)
     begun = bool(command.workdir) and has_checkpoints(workdir)
     start = None if begun else session.start()
@@ -175,7 +186,7 @@ def train(command: Any) -> int:
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    claim_workdir(workdir, _description(session))
+    _claim(workdir, session)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
@@ -202,15 +213,18 @@ def train(command: Any) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    from spanjax.distributed import ProcessesMissing, leave
+
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))
-    except ValueError as error:
+    except Exception as error:
         from spanjax.training.checkpoint import CheckpointError
 
-        if type(error) not in (ValueError, CheckpointError):
+        if type(error) not in (ValueError, CheckpointError, ProcessesMissing):
+            leave(1, error)
             raise
         print(f"spanjax.train: {error}", file=sys.stderr)
-        return 2
+        return leave(EXIT_PROCESSES_MISSING if isinstance(error, ProcessesMissing) else EXIT_WRONG_INPUT)
 
 
 if __name__ == "__main__":

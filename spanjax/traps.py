@@ -56,6 +56,8 @@ class Facts:
     memory_total: int | None
     memory_available: int | None
     disk_free: int
+    start_up: str = ""  # what `spanjax.distributed` makes of the launcher's variables
+    start_up_error: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +149,11 @@ def _devices(facts: Facts) -> Finding:
     if not facts.devices:
         return Finding("devices", "fail", "jax sees no device: check JAX_PLATFORMS")
     return Finding("devices")
+
+
+def _start_up(facts: Facts) -> Finding:
+    """What the launcher has set makes sense: `train` would refuse it."""
+    return Finding("start-up", "fail" if facts.start_up_error else "ok", facts.start_up_error)
 
 
 def _memory_fraction(facts: Facts) -> Finding:
@@ -242,7 +249,7 @@ def _disk(facts: Facts) -> Finding:
 
 
 CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _memory_fraction),
+    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _start_up, _memory_fraction),
     *(_tensorflow_text, _protobuf, _seqio, _tensorflow_gpu, _transformers, _coval, _torch, _disk),
 )
 

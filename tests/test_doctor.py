@@ -66,6 +66,7 @@ CASES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("libtpu", "note", "jax[tpu]", {"tpu_chips": 4}),
     ("devices", "fail", "jax does not start: no answer", {"jax_probe": NO_ANSWER, "devices": ()}),
     ("devices", "fail", "sees no device", {"devices": ()}),
+    ("start-up", "fail", "is not set", {"start_up_error": "JAX_PROCESS_ID is not set"}),
     ("memory fraction", "note", f"set {NEW}", {"environment": {OLD: "0.9"}}),
     ("memory fraction", "fail", f"unset {OLD}", {"environment": {OLD: "0.9", NEW: "0.8"}}),
     ("tensorflow-text", "fail", "cannot be imported", {"versions": {"tensorflow-text": "2.21.0"}}),
@@ -157,6 +158,14 @@ def test_shown_text_holds_the_remedy(terminal: bool) -> None:
         assert words in text.getvalue()
 
 
+def test_start_up_is_one_line() -> None:
+    line, error = doctor.start_up_line({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, 0)
+    assert line == "slurm: one process (SLURM_JOB_ID=7, SLURM_NTASKS=1)" and not error
+    assert ("start-up", line) in doctor.fact_lines(dataclasses.replace(HEALTHY, start_up=line))
+    line, error = doctor.start_up_line({"JAX_PROCESS_ID": "1"}, 0)
+    assert not line and "JAX_NUM_PROCESSES" in error
+
+
 def test_real_run() -> None:
     command = [sys.executable, "-m", "spanjax.doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
@@ -168,6 +177,7 @@ def test_real_run() -> None:
     assert said["facts"]["memory_total"] > said["facts"]["memory_available"] > 0
     assert said["facts"]["seqio_probe"]["seconds"] > 0
     assert len(said["findings"]) == len(traps.CHECKS)
+    assert said["facts"]["start_up"]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""Mesh shapes, sharding by name, start-up by environment."""
+"""Mesh shapes, sharding by name."""
 
 import jax
 import numpy as np
 import pytest
 
-from spanjax import distributed, parallel
+from spanjax import parallel
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, data_dimension, make_mesh, parameter_spec, to_global
 from spanjax.trees import first_match, map_named, named_leaves
@@ -58,16 +58,6 @@ def test_rows_become_a_global_array() -> None:
     np.testing.assert_array_equal(rows, np.arange(16).reshape(8, 2))
 
 
-def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    with pytest.raises(ValueError, match="JAX_COORDINATOR_ADDRESS.*JAX_PROCESS_ID"):
-        distributed.start()
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setenv("JAX_PROCESS_ID", "2")
-    with pytest.raises(ValueError, match="JAX_PROCESS_ID is 2: expected 0 to 1"):
-        distributed.start()
-
-
 def test_means_merge_exactly() -> None:
     assert Mean(6.0, 2).merge(Mean(0.0, 4)).value() == 1.0
     assert np.isnan(Mean(0.0, 0).value())
@@ -80,7 +70,3 @@ def test_names_and_rules() -> None:
     assert first_match([("b$", "x"), ("", "y")], "a/b") == "x" and first_match([("b$", "x"), ("", "y")], "d") == "y"
     with pytest.raises(ValueError, match="no rule covers the parameter 'd'"):
         first_match([("b$", "x")], "d")
-
-
-def test_one_process_agrees_with_itself() -> None:
-    assert jax.process_count() == 1 and distributed.any_process(True) and not distributed.any_process(False)

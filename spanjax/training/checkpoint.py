@@ -19,6 +19,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
+from spanjax.distributed import barrier, gather
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)
@@ -121,12 +122,15 @@ class Checkpoints:
         """
         found = self.steps()
         for step in reversed(found):
-            reason = damage(self.folder / str(step))
+            state, reason = None, _agreed(f"checkpoint {step} is whole", damage(self.folder / str(step)))
             if reason is None:
                 try:
-                    return self._restore(step, abstract)
+                    state = self._restore(step, abstract)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {_first_line(error)}"
+                reason = _agreed(f"checkpoint {step} is restored", reason)
+            if reason is None:
+                return state
             self._set_aside(step, reason)
         if found:
             raise CheckpointError(
@@ -146,10 +150,7 @@ class Checkpoints:
             target.parent.mkdir(exist_ok=True)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(self.folder / str(step), target)
-        if jax.process_count() > 1:
-            from jax.experimental import multihost_utils
-
-            multihost_utils.sync_global_devices(f"set aside checkpoint {step}")
+        barrier(f"set aside checkpoint {step}")
         self.manager.reload()
 
     def _failed(self, step: int | None, error: Exception) -> CheckpointError:
@@ -159,6 +160,11 @@ class Checkpoints:
             f"the checkpoint of step {step} could not be written to {self.folder}: {_first_line(error)};"
             f" free some space (or mend the folder) and run the same command: it {again}"
         )
+
+
+def _agreed(name: str, reason: str | None) -> str | None:
+    """What is wrong with a checkpoint on any process: all of them take it, or none."""
+    return next(filter(None, gather(name, reason or "")), None)
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:

@@ -123,7 +123,7 @@ class StopRequest:
         """Whether all processes stop after this step."""
         if jax.process_count() > 1 and step % STOP_POLL_STEPS:
             return False
-        return any_process(self.signal is not None)
+        return any_process(self.signal is not None, "stop after this step")
 
 
 class Window:

@@ -1,0 +1,20 @@
+"""Start-up on one or many processes, and the places where they meet. Importing this does not import jax."""
+
+from spanjax.distributed.barriers import any_process, barrier, gather, leave, together
+from spanjax.distributed.launch import Launch, detect
+from spanjax.distributed.meeting import ProcessesMissing
+from spanjax.distributed.startup import device_problems, start, tpu_chips
+
+__all__ = [
+    "Launch",
+    "ProcessesMissing",
+    "any_process",
+    "barrier",
+    "detect",
+    "device_problems",
+    "gather",
+    "leave",
+    "start",
+    "together",
+    "tpu_chips",
+]

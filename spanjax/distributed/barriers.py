@@ -1,0 +1,125 @@
+"""Places where all processes of a run meet. Each has a name and a time limit, and tells who did not come."""
+
+import collections
+import logging
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from spanjax.distributed.launchers import number
+from spanjax.distributed.meeting import ProcessesMissing, name_processes
+
+Result = TypeVar("Result")
+BARRIER_SECONDS, BARRIER_VARIABLE = 600, "SPANJAX_BARRIER_TIMEOUT"
+PARTING_SECONDS = 3.0
+
+HOSTS: dict[int, str] = {}
+"""Process id -> host, as they met."""
+_ROUNDS: collections.Counter[str] = collections.Counter()
+
+
+def _client() -> Any:
+    """jax's connection to the coordinator."""
+    from jax._src.distributed import global_state
+
+    if global_state.client is None:
+        raise RuntimeError(
+            "several processes without jax.distributed.initialize: call spanjax.distributed.start() first"
+        )
+    return global_state.client
+
+
+def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[str]:
+    """Every process's text, by process id; all must call it, as often and in the same order for each name.
+
+    It goes through the coordinator and does not wait for devices. ProcessesMissing names the barrier and who did not come
+    within `timeout_s` (SPANJAX_BARRIER_TIMEOUT, 600 s).
+    """
+    import jax
+
+    if jax.process_count() == 1:
+        return [value]
+    client, count, me = _client(), jax.process_count(), jax.process_index()
+    limit = timeout_s or number(os.environ, BARRIER_VARIABLE) or BARRIER_SECONDS
+    _ROUNDS[name] += 1
+    folder = f"spanjax/{name}/{_ROUNDS[name]}"
+    try:
+        client.key_value_set(f"{folder}/{me}", value)
+        client.wait_at_barrier(folder, int(1000 * limit))
+        found = dict(client.key_value_dir_get(folder))
+    except jax.errors.JaxRuntimeError as error:
+        raise _missing(client, name, folder, limit, error) from error
+    if _ROUNDS[name] > 1:  # everybody has come here, so everybody has read the round before
+        client.key_value_delete(f"spanjax/{name}/{_ROUNDS[name] - 1}/{me}")
+    return [found[f"{folder}/{each}"] for each in range(count)]
+
+
+def _missing(client: Any, name: str, folder: str, limit: float, error: Exception) -> ProcessesMissing:
+    """The error of a barrier that failed, with the processes that have left no mark."""
+    import jax
+
+    if "DEADLINE_EXCEEDED" not in str(error):
+        return ProcessesMissing(f"barrier {name!r} failed: {str(error).splitlines()[0]}; see the output of the others")
+    marks = {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(folder)}
+    absent = [each for each in range(jax.process_count()) if each not in marks]
+    if not absent:
+        return ProcessesMissing(
+            f"process {jax.process_index()} came too late to barrier {name!r}: the others waited {limit:.0f} s and gave up;"
+            f" find out what held it, or wait longer with {BARRIER_VARIABLE}=SECONDS"
+        )
+    return ProcessesMissing(
+        f"barrier {name!r}: {name_processes(absent, HOSTS)} did not come within {limit:.0f} s; look at the output there, and run"
+        f" the same command again on all ({BARRIER_VARIABLE}=SECONDS waits longer)"
+    )
+
+
+def barrier(name: str, timeout_s: float | None = None) -> None:
+    """Returns when all processes are here; ProcessesMissing, which names it and them, after the time limit."""
+    gather(name, "", timeout_s)
+
+
+def any_process(flag: bool, name: str = "any process") -> bool:
+    """Whether the flag is set on any process; all processes must call it at the same step."""
+    return "1" in gather(name, "1" if flag else "0")
+
+
+def together(name: str, work: Callable[[], Result]) -> Result:
+    """The work, done on every process, with one outcome: a ValueError on any of them is a ValueError on all, naming where."""
+    result, problem = None, None
+    try:
+        result = work()
+    except ValueError as error:
+        problem = error
+    said = gather(name, str(problem) if problem else "")
+    if not any(said):
+        return result  # pyright: ignore[reportReturnType]
+    if problem and len(set(said)) == 1:
+        raise problem
+    failed: dict[str, list[int]] = {}
+    for each, text in enumerate(said):
+        if text:
+            failed.setdefault(text, []).append(each)
+    lines = [f"{name_processes(ids, HOSTS)}: {text}" for text, ids in failed.items()]
+    raise ValueError("\n".join(lines)) from problem
+
+
+def leave(code: int, error: Exception | None = None) -> int:
+    """Ends one of several processes at once, after an error: jax would hold it for minutes, waiting for the others to end.
+
+    The error's traceback is printed. A process that is alone goes on, to return the code.
+    """
+    if not HOSTS:
+        return code
+    if error is not None:
+        traceback.print_exception(error)
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    import jax
+
+    if jax.process_index() == 0:  # with it the coordinator ends, and whoever still has something to say
+        time.sleep(PARTING_SECONDS)
+    os._exit(code)

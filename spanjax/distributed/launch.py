@@ -1,0 +1,184 @@
+"""What started this process, read from its environment: a pure function from variables to a Launch.
+
+Looked for in this order: TPU pods, Open MPI, Kubernetes, SkyPilot, SLURM (`mpirun` inside of a SLURM job is Open MPI's). A plain
+variable (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID) wins over the launcher's, value by value; the three alone
+are a launcher of their own, and JAX_NUM_PROCESSES=1 is one process, whatever else is set.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from spanjax.distributed.launchers import (
+    Environment,
+    Found,
+    find_jobset,
+    find_openmpi,
+    find_skypilot,
+    find_slurm,
+    find_tpu,
+    number,
+)
+
+Kind = Literal["none", "variables", "tpu", "openmpi", "jobset", "skypilot", "slurm"]
+LAUNCHERS: tuple[tuple[Kind, str, Callable[[Environment], Found | None]], ...] = (
+    ("tpu", "TPU_WORKER_HOSTNAMES", find_tpu),
+    ("openmpi", "OMPI_COMM_WORLD_RANK", find_openmpi),
+    ("jobset", "JOBSET_NAME", find_jobset),
+    ("skypilot", "SKYPILOT_NODE_IPS", find_skypilot),
+    ("slurm", "SLURM_JOB_ID", find_slurm),
+)
+"""Name, a variable that shows it, and what reads it."""
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+EXPECTED = "SPANJAX_EXPECTED_DEVICES"
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """How this process belongs to a run of one or several."""
+
+    kind: Kind
+    why: str = ""
+    """The variables that say so."""
+    coordinator: str | None = None
+    """host:port of process 0; None for one process."""
+    processes: int | None = 1
+    """None where only the metadata of the TPU knows: jax has to be asked."""
+    process_id: int | None = 0
+    local_device_ids: tuple[int, ...] | None = None
+    """The GPUs of this host that this process takes; None for all that it sees."""
+    local_devices: int | None = None
+    """Devices that this process should see, by the launcher."""
+    devices: int | None = None
+    """Devices that all processes together should see: SPANJAX_EXPECTED_DEVICES."""
+    platform: str | None = None
+    """"gpu" or "tpu" where the launcher gave such devices."""
+    hosts: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """Process id -> host, as far as known before the processes have met."""
+    notes: tuple[str, ...] = ()
+    """What was set and is not used."""
+
+    def line(self) -> str:
+        """The start-up in one line."""
+        if self.processes == 1:
+            what = "one process"
+        elif self.processes is None:
+            what = "several processes if the metadata of the TPU says so"
+        else:
+            what = f"process {self.process_id} of {self.processes}, coordinator {self.coordinator}"
+        if self.local_device_ids is not None:
+            what += f", local devices {', '.join(map(str, self.local_device_ids))}"
+        elif self.local_devices is not None:
+            what += f", {self.local_devices} local {self.platform or 'device'}(s)"
+        why = self.why or "no launcher in the environment"
+        return "; ".join([f"{self.kind}: {what} ({why})", *self.notes])
+
+
+def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
+    """What the environment says; `tpu_chips` are those of this machine, for TPU VMs whose pod only the metadata knows.
+
+    ValueError where it is half set or contradicts itself.
+    """
+    expected = number(environment, EXPECTED)
+    if number(environment, COUNT) == 1:
+        return Launch("variables", f"{COUNT}=1", devices=expected)
+    plain = {key: environment[key] for key in (ADDRESS, COUNT, INDEX) if environment.get(key)}
+    kind, found, also = _launcher(environment, tpu_chips, told=len(plain) == 3)
+    notes = [f"{other} is set too and not used" for other in also]
+    if plain:
+        found, said = _override(found, plain, kind)
+        notes += said
+        kind = "variables" if len(plain) == 3 else kind
+    if found.processes is not None and found.processes > 1:
+        _check(found, kind)
+    ids, count = found.local_device_ids, found.local_devices
+    if given := environment.get("JAX_LOCAL_DEVICE_IDS"):
+        ids = _device_ids(given)
+        count = None if count is None else len(ids)
+    platform = found.platform
+    chosen = environment.get("JAX_PLATFORMS", "").replace("cuda", "gpu").replace("rocm", "gpu")
+    if platform and chosen and platform not in chosen.split(","):
+        ids = count = platform = None  # asked for another platform than the launcher's
+    alone = found.processes == 1
+    return Launch(
+        kind=kind,
+        why=", ".join(found.why),
+        coordinator=None if alone else found.coordinator,
+        processes=found.processes,
+        process_id=0 if alone else found.process_id,
+        local_device_ids=ids,
+        local_devices=count,
+        devices=expected,
+        platform=platform,
+        hosts=found.hosts,
+        notes=tuple(notes),
+    )
+
+
+def _launcher(environment: Environment, tpu_chips: int, told: bool) -> tuple[Kind, Found, list[Kind]]:
+    """The first launcher that is there, and the others.
+
+    Where the plain variables say everything (`told`), it is asked for the share of the host's GPUs alone and may be half set.
+    """
+    for place, (kind, _, find) in enumerate(LAUNCHERS):
+        try:
+            found = find(environment)
+        except ValueError:
+            if not told:
+                raise
+            continue
+        if found:
+            return kind, found, [other for other, marker, _ in LAUNCHERS[place + 1 :] if environment.get(marker)]
+    wanted = environment.get("JAX_PLATFORMS") or "tpu"
+    if tpu_chips and not told and "tpu" in wanted.split(",") and not environment.get("TPU_SKIP_MDS_QUERY"):
+        return "tpu", Found(why=(f"{tpu_chips} TPU chips on this host",), platform="tpu"), []
+    return "none", Found(processes=1, process_id=0), []
+
+
+def _override(found: Found, plain: Mapping[str, str], kind: Kind) -> tuple[Found, list[str]]:
+    """The launcher's values with the plain variables over them, and what they replaced."""
+    values = {"coordinator": plain.get(ADDRESS), "processes": number(plain, COUNT), "process_id": number(plain, INDEX)}
+    names = {"coordinator": ADDRESS, "processes": COUNT, "process_id": INDEX}
+    missing = sorted({ADDRESS, COUNT, INDEX} - plain.keys())
+    if kind == "none" and missing:
+        raise ValueError(
+            f"several processes were asked for by {dict(plain)}, but {missing} is not set: set all of"
+            f" {[ADDRESS, COUNT, INDEX]} on every process, or none of them for one process"
+        )
+    said = [
+        f"{names[field]}={value} wins over {getattr(found, field)} of {kind}"
+        for field, value in values.items()
+        if kind != "none" and value is not None and getattr(found, field) not in (None, value)
+    ]
+    given = {field: value for field, value in values.items() if value is not None}
+    return dataclasses.replace(found, **given, why=(*(f"{k}={v}" for k, v in plain.items()), *found.why)), said
+
+
+def _check(found: Found, kind: Kind) -> None:
+    """Whether several processes can start with this."""
+    if found.coordinator is None or found.process_id is None:
+        raise ValueError(
+            f"{found.processes} processes by {kind} ({', '.join(found.why)}), but not known: "
+            + " and ".join(
+                words
+                for words, value in (("the address of process 0", found.coordinator), ("its own id", found.process_id))
+                if value is None
+            )
+            + f": set {ADDRESS}=HOST:PORT (and {INDEX}) on every process"
+        )
+    host, _, port = found.coordinator.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{ADDRESS} is {found.coordinator!r}: expected HOST:PORT, as node001:12345")
+    assert found.processes is not None
+    if not 0 <= found.process_id < found.processes:
+        raise ValueError(
+            f"{INDEX} is {found.process_id}: expected 0 to {found.processes - 1} ({COUNT} is {found.processes};"
+            f" {kind}: {', '.join(found.why)})"
+        )
+
+
+def _device_ids(given: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in given.split(","))
+    except ValueError:
+        raise ValueError(f"JAX_LOCAL_DEVICE_IDS is {given!r}: expected whole numbers with commas, as 0,1") from None

@@ -1,0 +1,221 @@
+"""Real processes on CPU: those that do not come are named, at the start and at every barrier; and the meeting's manners."""
+
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from spanjax import distributed
+from spanjax.distributed import ProcessesMissing, meeting
+from spanjax.distributed.meeting import (
+    GREETING,
+    attend,
+    is_local,
+    join_address,
+    listen,
+    name_processes,
+    receive,
+    split_address,
+)
+from tests.running import ROOT, environment, shrunk, start
+
+PROGRAM = """
+import sys
+from spanjax import distributed
+try:
+    distributed.start()
+{body}
+except (ValueError, distributed.ProcessesMissing) as error:
+    print("said:", error, flush=True)
+    distributed.leave(3)
+    sys.exit(3)
+"""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def begin(count: int, ids: list[int], body: str = "", **more: str) -> list[subprocess.Popen]:
+    """These processes of a run of `count`; the body is run after the start."""
+    program = PROGRAM.format(body="\n".join("    " + line for line in body.splitlines()))
+    common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count), **more}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env=environment(1, **common, JAX_PROCESS_ID=str(each)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for each in ids
+    ]
+
+
+def end(processes: list[subprocess.Popen], codes: list[int]) -> list[str]:
+    """What each printed, their exit codes checked."""
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == codes, said
+    return said
+
+
+def test_two_of_three_name_the_third() -> None:
+    began = time.monotonic()
+    for text in end(begin(3, [0, 1], SPANJAX_STARTUP_TIMEOUT="4"), [3, 3]):
+        assert "2 of 3 processes started within 4 s; missing: process 2." in text
+    assert time.monotonic() - began < 60
+
+
+def test_without_process_0() -> None:
+    (text,) = end(begin(2, [1], SPANJAX_STARTUP_TIMEOUT="2"), [3])
+    assert "process 0 did not answer at 127.0.0.1:" in text and "within 2 s" in text
+
+
+BODY = """
+import jax, time
+assert jax.process_count() == 3
+me = jax.process_index()
+assert distributed.gather("names", f"{me}") == ["0", "1", "2"]
+for turn in range(3):
+    distributed.barrier("again")
+    assert distributed.any_process(me == turn) and not distributed.any_process(False)
+try:
+    distributed.together("rows", lambda: int("x" if me == 1 else "1"))
+    raise AssertionError
+except ValueError as error:
+    assert "process 1 (" in str(error) and "invalid literal" in str(error), error
+assert distributed.together("rows", lambda: me) == me
+print("agreed", flush=True)
+if me == 2:
+    time.sleep(8)
+distributed.barrier("the late one", timeout_s=3)
+"""
+
+
+def test_agreement_and_the_late_one_is_named() -> None:
+    host = socket.gethostname()
+    first, second, late = begin(3, [0, 1, 2], BODY)
+    for text in end([first, second], [3, 3]):
+        assert "agreed" in text
+        assert f"said: barrier 'the late one': process 2 ({host}) did not come within 3 s" in text
+    text, _ = late.communicate(timeout=120)
+    assert late.returncode != 0 and "agreed" in text
+
+
+def test_a_wrong_number_of_devices_ends_all() -> None:
+    for text in end(begin(2, [0, 1], SPANJAX_EXPECTED_DEVICES="4"), [3, 3]):
+        assert "jax sees 2 device(s) on 2 process(es), expected 4" in text
+
+
+def test_one_process_agrees_with_itself() -> None:
+    assert distributed.any_process(True) and not distributed.any_process(False)
+    assert distributed.gather("names", "me") == ["me"] and distributed.leave(2) == 2
+    distributed.barrier("alone")
+    with pytest.raises(ValueError, match="invalid literal"):
+        distributed.together("alone", lambda: int("x"))
+
+
+def greeting(each: int, count: int, **more: Any) -> dict[str, Any]:
+    """What a process says."""
+    return {"greeting": GREETING, "process": each, "processes": count, "host": f"h{each}", "jax": "1", **more}
+
+
+def meet(others: list[dict[str, Any]], count: int, timeout: float = 10.0) -> list[Any]:
+    """Process 0 and others as threads: what each got, or its error."""
+    port, results = free_port(), {}
+    server, address = listen(f"localhost:{port}", "", time.monotonic())
+    assert address == f"127.0.0.1:{port}" and server.getsockname()[0] == "127.0.0.1"
+
+    def run(place: int, work: Any) -> None:
+        try:
+            results[place] = work()
+        except (ValueError, ProcessesMissing) as error:
+            results[place] = error
+
+    works: list[Any] = [lambda: receive(server, greeting(0, count), {1: "named"}, timeout)]
+    works += [lambda said=said: attend(address, said, timeout) for said in others]
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(works)]
+    with server, socket.create_connection(("127.0.0.1", port)) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n")
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return [results[place] for place in range(len(works))]
+
+
+def test_all_come_and_strangers_do_no_harm() -> None:
+    assert meet([greeting(2, 3), greeting(1, 3)], 3) == [{0: "h0", 1: "h1", 2: "h2"}] * 3
+
+
+@pytest.mark.parametrize(
+    ("others", "kind", "words"),
+    [
+        ([greeting(2, 3)], ProcessesMissing, "missing: process 1 (named)."),
+        ([greeting(1, 4), greeting(2, 3)], ValueError, "process 1 (h1) says processes = 4, process 0 (h0) 3"),
+        ([greeting(1, 3, jax="2"), greeting(2, 3)], ValueError, "says jax = '2', process 0 (h0) '1'"),
+    ],
+)
+def test_all_that_came_hear_the_same(others: list[dict[str, Any]], kind: type, words: str) -> None:
+    for said in meet(others, 3, timeout=1.0):
+        assert type(said) is kind and words in str(said), said
+
+
+def test_an_id_twice_is_refused() -> None:
+    said = meet([greeting(1, 3, host="a"), greeting(1, 3, host="b")], 3)
+    assert all("two processes say that they are process 1: on " in str(each) for each in said)
+
+
+def test_a_taken_port_is_told() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(ValueError, match=f"port {port} of the coordinator is taken"):
+            listen(f"127.0.0.1:{port}", "", time.monotonic())
+
+
+def test_a_name_that_leads_nowhere_here_listens_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_resolved", lambda host, port: [])
+    port = free_port()
+    server, address = listen(f"service.cluster:{port}", "", time.monotonic())
+    with server, socket.create_connection(("127.0.0.1", port), timeout=5):
+        assert address in (f"[::]:{port}", f"0.0.0.0:{port}")
+    server, address = listen(f"service.cluster:{port}", f"127.0.0.1:{port}", time.monotonic())
+    with server:
+        assert address == f"127.0.0.1:{port}"
+    with pytest.raises(ValueError, match="this host cannot listen on 192.0.2.1"):
+        listen(f"service.cluster:{port}", f"192.0.2.1:{port}", time.monotonic())
+
+
+def test_names_and_addresses() -> None:
+    assert split_address("[::1]:80") == ("::1", 80) and join_address("::1", 80) == "[::1]:80"
+    assert is_local("127.0.1.1") and is_local("localhost") and not is_local("10.0.0.1")
+    assert name_processes([3, 7, 8], {3: "b"}) == "process 3 (b), process 7 and process 8"
+    assert name_processes(list(range(30)), {}, most=2) == "process 0, process 1 and 28 more"
+    assert json.loads(json.dumps(greeting(1, 2)))["greeting"] == GREETING
+
+
+@pytest.mark.slow
+def test_rows_that_one_host_does_not_have_end_all(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    address, folders = f"127.0.0.1:{free_port()}", [rows_folder, tmp_path / "nowhere"]
+    common = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2"}
+    pair = [
+        start(
+            shrunk("configs/pretrain/demo.py", folder, tmp_path / "run", 3, "--data.feed=numpy"),
+            env=environment(1, **common, JAX_PROCESS_ID=str(each)),
+        )
+        for each, folder in enumerate(folders)
+    ]
+    for text in end(pair, [2, 2]):
+        assert f"spanjax.train: process 1 ({socket.gethostname()}): data.rows {tmp_path / 'nowhere'}" in text
