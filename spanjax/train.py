@@ -1,15 +1,18 @@
 """python -m spanjax.train --config configs/pretrain/demo.py --workdir DIR: trains whatever Run the config file defines.
 
-The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 wrong input, 75 stopped by a signal after
-saving (run the same command again).
+The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 something that a person has to change (wrong
+input, a checkpoint that cannot be saved, numbers that are not finite), 75 stopped by a signal after saving (run the same
+command again).
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import tyro
@@ -119,15 +122,17 @@ def _next_commands(command: Any) -> list[str]:
 def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
     """Runs the loop with every writer open; returns how it ended."""
     from spanjax.data.batch import batch_sizes, batch_statistics
+    from spanjax.training.guard import Watch
     from spanjax.training.loop import Loop, fit
-    from spanjax.training.metrics import JsonLines, TensorBoard
+    from spanjax.training.metrics import JsonLines, Steady, TensorBoard
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     writers = ()
     if terminal:
-        writers = (JsonLines(workdir / "metrics.jsonl", begin),)
+        writers = (Steady("metrics.jsonl", lambda last: JsonLines(workdir / "metrics.jsonl", last), begin),)
         try:
-            writers = (*writers, TensorBoard(workdir / "tensorboard", begin))
+            board = Steady("tensorboard", lambda last: TensorBoard(workdir / "tensorboard", last), begin)
+            writers = (*writers, board)
         except ModuleNotFoundError:
             terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
     loop = Loop(
@@ -145,6 +150,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         terminal=terminal,
         profile=run.profile,
         profile_folder=str(workdir / "profile"),
+        watch=Watch(run.guard, workdir if terminal else None, session.batch_rows),
     )
     try:
         return fit(loop, state, begin)
@@ -153,29 +159,38 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
             writer.close()
 
 
-def train(command: Any) -> int:
-    """Runs one parsed command; returns the exit code."""
-    from spanjax.distributed import start as start_processes
-
-    start_processes()
+@contextlib.contextmanager
+def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[None]:
+    """The work directory, locked and checked by process 0 before the others look into it; refused to it is refused to all."""
     import jax
 
+    from spanjax.distributed import any_process
+    from spanjax.lock import LockedError, sole_run
     from spanjax.run import claim_workdir
-    from spanjax.session import open_session
-    from spanjax.training.checkpoint import Checkpoints, has_checkpoints
+
+    with contextlib.ExitStack() as stack:
+        refused = None
+        if jax.process_index() == 0:
+            try:
+                stack.enter_context(sole_run(workdir))
+                claim_workdir(workdir, description)
+            except (ValueError, OSError) as error:
+                refused = error
+        if any_process(refused is not None):
+            raise refused or LockedError(f"--workdir {workdir} is refused: process 0 says why")
+        if jax.process_index():
+            claim_workdir(workdir, description)
+        yield
+
+
+def _run(command: Any, session: Any, start: Any) -> int:
+    """Starts or continues the run in its work directory."""
+    import jax
+
+    from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.metrics import Terminal
 
-    session = open_session(command.run)
     workdir = pathlib.Path(command.workdir)
-    begun = bool(command.workdir) and has_checkpoints(workdir)
-    start = None if begun else session.start()
-    if command.dry_run:
-        _dry_run(session)
-        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
-        return 0
-    if not command.workdir:
-        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    claim_workdir(workdir, _description(session))
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
@@ -199,15 +214,39 @@ def train(command: Any) -> int:
     return EXIT_STOPPED if outcome.interrupted else 0
 
 
+def train(command: Any) -> int:
+    """Runs one parsed command; returns the exit code."""
+    from spanjax.distributed import start as start_processes
+
+    start_processes()
+    from spanjax.session import open_session
+    from spanjax.training.checkpoint import has_checkpoints
+
+    session = open_session(command.run)
+    workdir = pathlib.Path(command.workdir)
+    begun = bool(command.workdir) and has_checkpoints(workdir)
+    start = None if begun else session.start()
+    if command.dry_run:
+        _dry_run(session)
+        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
+        return 0
+    if not command.workdir:
+        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    with _claimed(workdir, _description(session)):
+        return _run(command, session, start)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))
     except ValueError as error:
+        from spanjax.lock import LockedError
         from spanjax.training.checkpoint import CheckpointError
+        from spanjax.training.guard import NonFiniteError
 
-        if type(error) not in (ValueError, CheckpointError):
+        if type(error) is not ValueError and not isinstance(error, CheckpointError | LockedError | NonFiniteError):
             raise
         print(f"spanjax.train: {error}", file=sys.stderr)
         return 2

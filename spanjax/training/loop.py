@@ -5,6 +5,7 @@ Order within a step is law: (1) the update, (2) the batch of the next step, (3) 
 batches.
 """
 
+import contextlib
 import dataclasses
 import signal
 import threading
@@ -18,11 +19,13 @@ from jax.sharding import Mesh
 
 from spanjax.data.batch import Batch
 from spanjax.distributed import any_process
-from spanjax.mean import Mean
 from spanjax.parallel import to_global
-from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.metrics import Terminal, Writer, memory_values, utilisation
+from spanjax.training.checkpoint import Checkpoints, SaveError
+from spanjax.training.guard import NonFiniteError, Watch
+from spanjax.training.metrics import Terminal, Writer
+from spanjax.training.saving import Saving
 from spanjax.training.state import TrainState
+from spanjax.training.window import Window
 
 STOP_POLL_STEPS = 10  # several processes agree on stopping only at multiples of this
 
@@ -39,12 +42,15 @@ class Cadence:
     """Steps between checkpoints; the end is always saved."""
     keep: int = 3
     """Newest checkpoints that are kept, besides the best one."""
+    retry_save_steps: int = 100
+    """Steps after which a checkpoint that could not be written (a full disk) is tried again."""
     eval_batches: int = 0
     """Held-out batches per evaluation; 0 takes all of them."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         lowest = {"log_every": 1, "eval_every": 0, "checkpoint_every": 1, "keep": 1, "eval_batches": 0}
+        lowest["retry_save_steps"] = 1
         return [
             f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
             for name, low in lowest.items()
@@ -93,6 +99,8 @@ class Loop:
     terminal: Terminal | None
     profile: Profile = Profile()
     profile_folder: str = ""
+    watch: Watch = Watch()
+    """Looks after updates that are left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,36 +132,6 @@ class StopRequest:
         if jax.process_count() > 1 and step % STOP_POLL_STEPS:
             return False
         return any_process(self.signal is not None)
-
-
-class Window:
-    """Losses, speed and batch statistics since the last log."""
-
-    def __init__(self) -> None:
-        self.shown: list[dict[str, Any]] = []
-        self.statistics: list[dict[str, float]] = []
-        self.waited = self.handed = self.flops = 0.0
-
-    def record(self, shown: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
-        """The window's numbers summed up: `shown` as fetched from the devices, steps that are left, seconds that it took."""
-        values: dict[str, float] = {}
-        for name in shown[0]["means"]:
-            means = [Mean(*entry["means"][name]) for entry in shown]
-            values[f"train/{name}"] = Mean(sum(m.total for m in means), sum(m.count for m in means)).value()
-        values["train/gradient_norm"] = float(np.mean([entry["gradient_norm"] for entry in shown]))
-        values["train/learning_rate"] = float(shown[-1]["learning_rate"])
-        for name in self.statistics[0]:
-            values[f"data/{name}"] = float(np.mean([entry[name] for entry in self.statistics]))
-        tokens = sum(entry["tokens"] for entry in self.statistics) * jax.process_count()
-        values["speed/tokens_per_s"] = tokens / seconds
-        values["speed/steps_per_s"] = len(shown) / seconds
-        values["speed/step_ms"] = 1000 * seconds / len(shown)
-        values["speed/data_wait"] = self.waited / seconds
-        values["speed/host"] = self.handed / seconds
-        values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
-        values |= utilisation(values["speed/model_tflops"])
-        values["speed/eta_s"] = left * seconds / len(shown)
-        return values | memory_values()
 
 
 class Recording:
@@ -197,8 +175,17 @@ class Log:
             step, window = self.ended.pop(0)
             shown = jax.device_get(window.shown)
             now = time.perf_counter()
+            self._look(step, shown)
             _write(self.loop, step, window.record(shown, self.loop.steps - step, now - self.since))
             self.since = now
+
+    def _look(self, step: int, shown: list[dict[str, Any]]) -> None:
+        try:
+            self.loop.watch.look(step, shown)
+        except NonFiniteError:
+            with contextlib.suppress(SaveError):
+                self.loop.checkpoints.finish()
+            raise
 
 
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
@@ -208,6 +195,7 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     writes the log of the step before.
     """
     stop, log, held_out = StopRequest(), Log(loop), {}
+    saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
     recording = Recording(loop.profile, loop.profile_folder)
     feed = loop.open_feed(start) if start < loop.steps else iter(())
     batch = _next_batch(loop, feed, log.window) if start < loop.steps else {}
@@ -226,8 +214,10 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
 
         evaluating = last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0)
         stopping = stop.agreed(done) and not last
-        saving = last or stopping or done % loop.cadence.checkpoint_every == 0
-        if not (evaluating or saving):
+        if jax.process_count() == 1 or done % STOP_POLL_STEPS == 0:
+            saving.settle(done)
+        due = last or stopping or saving.due(done)
+        if not (evaluating or due):
             continue
         log.write(before=done + 1)
         jax.block_until_ready(shown)
@@ -235,15 +225,13 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
         if evaluating:
             held_out = _evaluate(loop, done, state)
             loss = held_out.get("loss")
-        if saving:
-            loop.checkpoints.save(state, done, loop.meta, loss)
+        if due:
+            saving.save(state, done, loss, ends=last or stopping)
         log.since += time.perf_counter() - paused  # speeds are of training alone
         if stopping:
             recording.close(state)
-            loop.checkpoints.finish()
             return Outcome(state, done, True, held_out)
     recording.close(state)
-    loop.checkpoints.finish()
     if not held_out:  # the run was already finished when it started
         held_out = _evaluate(loop, loop.steps, state)
     return Outcome(state, loop.steps, False, held_out)
