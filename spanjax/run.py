@@ -16,8 +16,10 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
-from spanjax.training.loop import Cadence, Profile
+from spanjax.training.guard import Guard
+from spanjax.training.loop import Cadence
 from spanjax.training.optimizer import AdamW, Optimizer
+from spanjax.training.recording import Profile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Run:
     """Shape of the device mesh."""
     cadence: Cadence = Cadence()
     """How often to log, evaluate and save."""
+    guard: Guard = Guard()
+    """What happens when loss or gradient are not finite."""
     profile: Profile = Profile()
     """Which steps are recorded with jax.profiler."""
     steps: int = 100_000
@@ -68,7 +72,8 @@ class Run:
     def problems(self) -> list[str]:
         """What is wrong with these settings, in words; empty when nothing is."""
         found = self.encoder.problems() + self.objective.problems(self.encoder)
-        found += self.optimizer.problems() + self.cadence.problems() + self.profile.problems()
+        found += self.optimizer.problems() + self.cadence.problems()
+        found += self.guard.problems() + self.profile.problems()
         for name in ("steps", "batch_size", "microbatches"):
             if getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}: expected at least 1")
@@ -79,7 +84,7 @@ class Run:
 
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "profile/", "data/feed", "data/rows"),
+    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
 )
 

@@ -76,6 +76,10 @@ class Session:
             self.run.data.feed, self.rows, self.spec, start, host=jax.process_index(), hosts=jax.process_count()
         )
 
+    def batch_rows(self, number: int) -> list[int]:
+        """Indices of the rows of a global batch, of all processes; those of a mixture go through all folders."""
+        return HostShare(self.rows, self.spec).global_rows(number)[0].tolist()
+
     def held_out_feed(self) -> Iterator[Batch]:
         """Every held-out row once, with the masks of epoch 0."""
         assert self.validation is not None

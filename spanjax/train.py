@@ -1,15 +1,19 @@
 """python -m spanjax.train --config configs/pretrain/demo.py --workdir DIR: trains whatever Run the config file defines.
 
-The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 wrong input, 75 stopped by a signal after
-saving (run the same command again), 3 some of the processes of the run did not come (they are named).
+The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 something that a person has to change (wrong
+input, a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are
+named), 75 stopped by a signal after saving (3 and 75: run the same command again).
 """
 
+import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
 import pathlib
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import tyro
@@ -116,30 +120,20 @@ def _next_commands(command: Any) -> list[str]:
     ]
 
 
-def _claim(workdir: pathlib.Path, session: Any) -> None:
-    """The work directory, made by process 0 before the others look at it."""
-    import jax
-
-    from spanjax.distributed import together
-    from spanjax.run import claim_workdir
-
-    for first in (True, False):
-        mine = (jax.process_index() == 0) == first
-        together("work directory", lambda mine=mine: claim_workdir(workdir, _description(session)) if mine else None)
-
-
 def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
     """Runs the loop with every writer open; returns how it ended."""
     from spanjax.data.batch import batch_sizes, batch_statistics
+    from spanjax.training.guard import Watch
     from spanjax.training.loop import Loop, fit
-    from spanjax.training.metrics import JsonLines, TensorBoard
+    from spanjax.training.metrics import JsonLines, Steady, TensorBoard
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     writers = ()
     if terminal:
-        writers = (JsonLines(workdir / "metrics.jsonl", begin),)
+        writers = (Steady("metrics.jsonl", lambda last: JsonLines(workdir / "metrics.jsonl", last), begin),)
         try:
-            writers = (*writers, TensorBoard(workdir / "tensorboard", begin))
+            board = Steady("tensorboard", lambda last: TensorBoard(workdir / "tensorboard", last), begin)
+            writers = (*writers, board)
         except ModuleNotFoundError:
             terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
     loop = Loop(
@@ -157,6 +151,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         terminal=terminal,
         profile=run.profile,
         profile_folder=str(workdir / "profile"),
+        watch=Watch(run.guard, workdir if terminal else None, session.batch_rows),
     )
     try:
         return fit(loop, state, begin)
@@ -165,28 +160,42 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
             writer.close()
 
 
-def train(command: Any) -> int:
-    """Runs one parsed command; returns the exit code."""
-    from spanjax import distributed
-
-    distributed.start()
+@contextlib.contextmanager
+def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[None]:
+    """The work directory, locked and checked by process 0 before the others look into it; refused to one is refused to all."""
     import jax
 
-    from spanjax.session import open_session
-    from spanjax.training.checkpoint import Checkpoints, has_checkpoints
+    from spanjax.distributed import together
+    from spanjax.lock import sole_run
+    from spanjax.run import claim_workdir
+
+    with contextlib.ExitStack() as stack:
+
+        def claim(mine: bool) -> None:
+            if not mine:
+                return
+            try:
+                if jax.process_index() == 0:
+                    stack.enter_context(sole_run(workdir))
+                claim_workdir(workdir, description)
+            except OSError as error:
+                raise ValueError(
+                    f"--workdir {workdir} cannot be used ({error}): give a folder that can be written"
+                ) from error
+
+        for first in (True, False):
+            together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
+        yield
+
+
+def _run(command: Any, session: Any, start: Any) -> int:
+    """Starts or continues the run in its work directory."""
+    import jax
+
+    from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.metrics import Terminal
 
-    session = distributed.together("rows and mesh", lambda: open_session(command.run))
     workdir = pathlib.Path(command.workdir)
-    begun = bool(command.workdir) and has_checkpoints(workdir)
-    start = None if begun else session.start()
-    if command.dry_run:
-        _dry_run(session)
-        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
-        return 0
-    if not command.workdir:
-        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    _claim(workdir, session)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
@@ -210,6 +219,28 @@ def train(command: Any) -> int:
     return EXIT_STOPPED if outcome.interrupted else 0
 
 
+def train(command: Any) -> int:
+    """Runs one parsed command; returns the exit code."""
+    from spanjax import distributed
+
+    distributed.start()
+    from spanjax.session import open_session
+    from spanjax.training.checkpoint import has_checkpoints
+
+    session = distributed.together("rows and mesh", lambda: open_session(command.run))
+    workdir = pathlib.Path(command.workdir)
+    begun = bool(command.workdir) and has_checkpoints(workdir)
+    start = None if begun else session.start()
+    if command.dry_run:
+        _dry_run(session)
+        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
+        return 0
+    if not command.workdir:
+        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    with _claimed(workdir, _description(session)):
+        return _run(command, session, start)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
@@ -218,9 +249,12 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))
     except Exception as error:
+        from spanjax.lock import LockedError
         from spanjax.training.checkpoint import CheckpointError
+        from spanjax.training.guard import NonFiniteError
 
-        if type(error) not in (ValueError, CheckpointError, ProcessesMissing):
+        known = CheckpointError | LockedError | NonFiniteError | ProcessesMissing
+        if type(error) is not ValueError and not isinstance(error, known):
             leave(1, error)
             raise
         print(f"spanjax.train: {error}", file=sys.stderr)

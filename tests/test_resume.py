@@ -3,13 +3,16 @@
 import pathlib
 import random
 import signal
+import socket
+import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from spanjax import train
-from spanjax.training.loop import StopRequest
+from spanjax.training.stopping import StopRequest
 from tests.running import (
     ROOT,
     environment,
@@ -129,7 +132,7 @@ def test_damaged_newest_checkpoint_is_set_aside(
     else:
         victim.unlink()
     assert train.main(arguments) == 0
-    assert "checkpoint 4 is damaged" in caplog.text and (workdir / "damaged" / "4").is_dir()
+    assert "checkpoint 4 is damaged" in caplog.text and (workdir / "checkpoints" / "4.damaged").is_dir()
     after = final_leaves(workdir)
     for name in before:
         np.testing.assert_array_equal(before[name], after[name], err_msg=name)
@@ -143,19 +146,21 @@ def test_no_whole_checkpoint_left_is_an_error(
     assert train.main(arguments) == 0
     for file in (workdir / "checkpoints" / "2" / "state").rglob("d/*"):
         file.write_bytes(b"")
-    assert train.main(arguments) == 2
-    assert "none of the checkpoints [2]" in capsys.readouterr().err
+    for _ in range(2):
+        assert train.main(arguments) == 2
+        assert "none of the checkpoints [2]" in capsys.readouterr().err
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     more = ("--data.feed=numpy", *DROPOUT)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "two", 3, *more)
-    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
     pair = [start(arguments, env=environment(1, **together, JAX_PROCESS_ID=str(i))) for i in range(2)]
     for process in pair:
         finish(process)
@@ -164,3 +169,40 @@ def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Pa
         one, two = records(tmp_path / "one", key), records(tmp_path / "two", key)
         assert one.keys() == two.keys()
         assert list(two.values()) == pytest.approx(list(one.values()), rel=1e-5)
+
+
+FAILING = """
+import sys, threading
+import orbax.checkpoint as ocp
+from spanjax import train
+original, failing = ocp.CheckpointManager.wait_until_finished, iter([True])
+def full(self):
+    original(self)
+    if sys.argv[1] == "1" and threading.current_thread().name == "spanjax-checkpoint" and next(failing, False):
+        raise OSError(28, "No space left on device")
+ocp.CheckpointManager.wait_until_finished = full
+sys.exit(train.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_agree_on_a_save_that_failed_on_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The second process says that its disk is full; both go on, and the save of later is whole."""
+    more = ("--data.feed=numpy", "--cadence.checkpoint-every=9", "--cadence.eval-every=0")
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 23, *more)
+    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
+    pair = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAILING, str(index), *arguments],
+            cwd=ROOT,
+            env=environment(1, **together, JAX_PROCESS_ID=str(index)),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    said = [finish(process) for process in pair]
+    line = "the checkpoint of step 9 could not be written"
+    assert line in said[0] and "another process could not write its part" in said[0] and line not in said[1]
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["18", "23"]

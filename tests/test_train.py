@@ -1,17 +1,18 @@
 """The command line: dry run, refusals, metrics on disk, a full disk."""
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from spanjax import train
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, describe, differences, load
-from spanjax.training.checkpoint import Checkpoints
 from tests.made import made_documents
 from tests.running import ROOT, environment, records, shrunk
 
@@ -126,28 +127,36 @@ def test_speed_settings_may_change_between_runs() -> None:
     assert "class" in json.loads(json.dumps(describe(Run())))["objective"]
 
 
-def test_full_disk_while_saving_says_what_to_do(
-    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_training_goes_on_over_a_full_disk_but_does_not_end_on_one(
+    rows_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 4, "--data.feed=numpy", "--cadence.checkpoint-every=2")
-    waits = []
+    import orbax.checkpoint as ocp
 
-    def full(self: Checkpoints) -> None:
-        waits.append(self)
-        if len(waits) == 3:  # the save of step 2 is waited for before that of step 4
+    original, failing = ocp.CheckpointManager.wait_until_finished, iter([True])
+
+    def full(self: ocp.CheckpointManager) -> None:
+        original(self)
+        if threading.current_thread().name == "spanjax-checkpoint" and next(failing, False):
             raise OSError(28, "No space left on device")
 
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 6, "--data.feed=numpy", "--cadence.checkpoint-every=2")
     with monkeypatch.context() as patch:
-        import orbax.checkpoint as ocp
-
-        original = ocp.CheckpointManager.wait_until_finished
-        patch.setattr(ocp.CheckpointManager, "wait_until_finished", lambda self: (original(self), full(self))[0])
-        message = refused(arguments, capsys)
-    assert (
-        "could not be written" in message and "No space left on device" in message and "run the same command" in message
-    )
-    assert train.main(arguments) == 0
-    assert "finished: 4 steps" in capsys.readouterr().out
+        patch.setattr(ocp.CheckpointManager, "wait_until_finished", full)
+        assert train.main(arguments) == 0
+        assert "the checkpoint of step 2 could not be written" in caplog.text and "training goes on" in caplog.text
+        assert "step 4 could not" not in caplog.text
+        failing = itertools.repeat(True)
+        other = [word.replace(str(tmp_path / "run"), str(tmp_path / "other")) for word in arguments]
+        message = refused(other, capsys)
+    assert "could not be written" in message and "No space left on device" in message
+    assert "run the same command: it starts again from step 0" in message
+    assert list((tmp_path / "other" / "checkpoints").iterdir()) == []
+    assert train.main(other) == 0
+    assert "finished: 6 steps" in capsys.readouterr().out
 
 
 def test_training_needs_no_tensorflow(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

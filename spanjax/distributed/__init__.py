@@ -1,6 +1,18 @@
 """Start-up on one or many processes, and the places where they meet. Importing this does not import jax."""
 
-from spanjax.distributed.barriers import any_process, barrier, gather, leave, together
+from spanjax.distributed.barriers import (
+    any_process,
+    ask,
+    asked,
+    barrier,
+    gather,
+    leave,
+    marks,
+    name_of,
+    preempted,
+    put_mark,
+    together,
+)
 from spanjax.distributed.launch import Launch, detect
 from spanjax.distributed.meeting import ProcessesMissing
 from spanjax.distributed.startup import device_problems, start, tpu_chips
@@ -9,11 +21,17 @@ __all__ = [
     "Launch",
     "ProcessesMissing",
     "any_process",
+    "ask",
+    "asked",
     "barrier",
     "detect",
     "device_problems",
     "gather",
     "leave",
+    "marks",
+    "name_of",
+    "preempted",
+    "put_mark",
     "start",
     "together",
     "tpu_chips",

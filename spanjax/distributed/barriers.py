@@ -86,6 +86,48 @@ def any_process(flag: bool, name: str = "any process") -> bool:
     return "1" in gather(name, "1" if flag else "0")
 
 
+def ask(name: str, why: str) -> None:
+    """Leaves a mark for all processes; does not wait for them."""
+    _client().key_value_set(f"spanjax/{name}", why, allow_overwrite=True)
+
+
+def asked(name: str, timeout_s: float) -> bool:
+    """Whether a process has left this mark, waiting so long for it."""
+    import jax
+
+    try:
+        return bool(_client().blocking_key_value_get(f"spanjax/{name}", int(1000 * timeout_s)))
+    except jax.errors.JaxRuntimeError as error:
+        if "DEADLINE_EXCEEDED" in str(error):
+            return False
+        raise
+
+
+def put_mark(name: str, value: str) -> None:
+    """Sets this process's mark of a name, which the others read when they like."""
+    import jax
+
+    _client().key_value_set(f"spanjax/{name}/{jax.process_index()}", value, allow_overwrite=True)
+
+
+def marks(name: str) -> dict[int, str]:
+    """Process id -> its mark of a name."""
+    return {int(key.rpartition("/")[2]): value for key, value in _client().key_value_dir_get(f"spanjax/{name}")}
+
+
+def name_of(process: int) -> str:
+    """ "process 3 (node004)" """
+    return name_processes([process], HOSTS)
+
+
+def preempted(step: int) -> bool:
+    """Whether jax's preemption service has all processes stop after this step; to be called at every step, on all."""
+    from jax._src.distributed import global_state
+
+    manager = global_state.preemption_sync_manager
+    return manager is not None and manager.reached_sync_point(step)
+
+
 def together(name: str, work: Callable[[], Result]) -> Result:
     """The work, done on every process, with one outcome: a ValueError on any of them is a ValueError on all, naming where."""
     result, problem = None, None

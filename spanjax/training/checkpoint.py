@@ -1,7 +1,7 @@
 """Checkpoints: asynchronous, the last N and the best kept, verified, restored onto any mesh. The only file that imports orbax.
 
 A step's folder holds `state` (step, parameters, moments), `meta` (JSON: resolved run, encoder, vocabulary, rows) and, once
-the save is complete, `checksums.json`. A damaged checkpoint is moved to `damaged/` and the one before it is used.
+the save is complete, `checksums.json`. A damaged checkpoint becomes `STEP.damaged` and the one before it is used.
 """
 
 import contextlib
@@ -9,9 +9,10 @@ import json
 import logging
 import os
 import pathlib
+import re
 import shutil
-import zlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,43 +21,47 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from spanjax.distributed import barrier, gather
+from spanjax.training.checksums import damage, incomplete, write_checksums
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)
-CHECKSUMS = "checksums.json"
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
 
 
 class CheckpointError(ValueError):
     """A checkpoint that could not be written or read; the message says what to do."""
 
 
-def _crc(path: pathlib.Path) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            value = zlib.crc32(chunk, value)
-    return value
+class SaveError(CheckpointError):
+    """A save that failed. The message is for a run that ends with it; one that goes on says `what` and `newest`."""
+
+    def __init__(self, folder: pathlib.Path, step: int, reason: str, whole: list[int]):
+        self.what = f"the checkpoint of step {step} could not be written to {folder}: {reason}"
+        self.newest = f"the newest good one is that of step {whole[-1]}" if whole else "there is no good one yet"
+        again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
+        super().__init__(f"{self.what}; free some space (or mend the folder) and run the same command: it {again}")
 
 
-def _contents(folder: pathlib.Path) -> dict[str, list[int]]:
-    """Relative name -> [bytes, crc32] of every file of a step."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(CHECKSUMS))
-    return {str(p.relative_to(folder)): [p.stat().st_size, _crc(p)] for p in files}
+class _Settling(threading.Thread):
+    """Waits until a save is complete and, on process 0, writes its checksums and reads it back."""
+
+    def __init__(self, manager: ocp.CheckpointManager, folder: pathlib.Path):
+        super().__init__(name="spanjax-checkpoint")
+        self.manager, self.folder, self.error = manager, folder, None
+
+    def run(self) -> None:
+        """See `threading.Thread.run`."""
+        try:
+            self.manager.wait_until_finished()
+            if jax.process_index() == 0:
+                write_checksums(self.folder)
+        except Exception as error:
+            self.error = error
 
 
-def damage(folder: pathlib.Path) -> str | None:
-    """What is wrong with a step's files compared with its checksums; None when they agree or none were written."""
-    path = folder / CHECKSUMS
-    if not path.exists():
-        return None
-    try:
-        expected = json.loads(path.read_text())
-    except ValueError:
-        return f"{CHECKSUMS} is not JSON"
-    actual = _contents(folder)
-    missing = sorted(expected.keys() - actual.keys())
-    changed = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])
-    return f"missing files {missing[:3]}, changed files {changed[:3]}" if missing or changed else None
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    """Keeps back the tracebacks of Orbax, whose exceptions we take and say in a line."""
+    return not (record.exc_info and "orbax" in record.pathname)
 
 
 class Checkpoints:
@@ -65,7 +70,7 @@ class Checkpoints:
     def __init__(self, workdir: pathlib.Path, keep: int):
         self.workdir = workdir
         self.folder = workdir / "checkpoints"
-        self.unverified: list[int] = []
+        self.settling: _Settling | None = None
         best = checkpoint_managers.BestN(
             get_metric_fn=lambda metrics: metrics["loss"], reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
@@ -78,6 +83,8 @@ class Checkpoints:
             create=True,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
+        logging.getLogger("absl").addFilter(_not_of_orbax)
+        _remove_unfinished(self.folder)
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=None
         )
@@ -88,78 +95,124 @@ class Checkpoints:
 
     def save(self, state: TrainState, step: int, meta: dict[str, Any], loss: float | None) -> None:
         """Starts writing a checkpoint; `loss` is the held-out loss by which the best one is kept, where it is known."""
+        self.finish()
         if step in self.manager.all_steps():
             return
-        self.finish()
+        _remove_unfinished(self.folder)
         items = ocp.args.Composite(state=ocp.args.StandardSave(state._asdict()), meta=ocp.args.JsonSave(meta))
         metrics = None if loss is None else {"loss": float(loss)}
+        failed = None
         try:
             self.manager.save(step, args=items, metrics=metrics, force=True)
         except Exception as error:
-            raise self._failed(step, error) from error
-        self.unverified.append(step)
+            failed = error
+        self._agree(step, failed)
+        self.settling = _Settling(self.manager, self.folder / str(step))
+        self.settling.start()
+
+    def pending(self) -> bool:
+        """Whether a save was started that `finish` was not called for; the same on all processes."""
+        return self.settling is not None
+
+    def busy(self) -> bool:
+        """Whether this process is still writing."""
+        return self.settling is not None and self.settling.is_alive()
 
     def finish(self) -> None:
-        """Waits until the save under way is complete and writes its checksums."""
-        try:
-            self.manager.wait_until_finished()
-            if jax.process_index() == 0:
-                for step in self.unverified:
-                    _write_checksums(self.folder / str(step))
-        except Exception as error:
-            raise self._failed(self.unverified[-1] if self.unverified else None, error) from error
-        self.unverified.clear()
+        """Waits until the save under way is complete, has its checksums and was read back.
+
+        SaveError, on all processes, where one of them failed; nothing is left of that save then.
+        """
+        if self.settling is not None:
+            settling, self.settling = self.settling, None
+            settling.join()
+            self._agree(int(settling.folder.name), settling.error)
+
+    def _agree(self, step: int, error: Exception | None) -> None:
+        reason = _agreed("checkpoint is saved", None if error is None else _reason(error))
+        if reason is None:
+            return
+        with contextlib.suppress(Exception):
+            self.manager.wait_until_finished()  # says the error once more, to this thread
+        if jax.process_index() == 0:
+            shutil.rmtree(self.folder / str(step), ignore_errors=True)
+        _remove_unfinished(self.folder)
+        barrier("what a failed save has left is removed")
+        with contextlib.suppress(OSError):
+            self.manager.reload()
+        raise SaveError(self.folder, step, reason, [whole for whole in self.steps() if whole != step]) from error
 
     def close(self) -> None:
         """Finishes the save under way and lets go of the folder."""
         self.finish()
+        _remove_unfinished(self.folder)
         self.manager.close()
 
     def restore_newest(self, abstract: TrainState) -> TrainState | None:
         """The newest whole checkpoint, laid out as `abstract` says (shapes, types, shardings); None where there is none.
 
-        Damaged ones are moved to `damaged/` and said. Raises CheckpointError when there were some and none could be read.
+        Damaged ones become `STEP.damaged` and are said, once a whole one was found. Raises CheckpointError when there were some
+        and none could be read; they stay as they are then, so that no run starts again from step 0 unasked.
         """
-        found = self.steps()
+        found, passed = self.steps(), []
         for step in reversed(found):
-            state, reason = None, _agreed(f"checkpoint {step} is whole", damage(self.folder / str(step)))
+            state, reason = None, damage(self.folder / str(step)) if jax.process_index() == 0 else None
+            reason = _agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
                 try:
                     state = self._restore(step, abstract)
                 except Exception as error:
-                    reason = f"{type(error).__name__}: {_first_line(error)}"
+                    reason = f"{type(error).__name__}: {_reason(error)}"
                 reason = _agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
+                self._set_aside(passed)
                 return state
-            self._set_aside(step, reason)
+            passed.append((step, reason))
         if found:
+            said = "".join(f"\n  {step}: {reason}" for step, reason in passed)
             raise CheckpointError(
-                f"none of the checkpoints {found} in {self.folder} could be read; they are now in {self.workdir / 'damaged'}:"
-                " move a good one back, or use another --workdir to start again"
+                f"none of the checkpoints {found} in {self.folder} could be read:{said}\ncopy a good one there, or use another"
+                " --workdir to start again"
             )
         return None
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
-        items = ocp.args.Composite(state=ocp.args.StandardRestore(abstract._asdict()))
-        return TrainState(**self.manager.restore(step, args=items)["state"])
+        """Counters that an older checkpoint does not have begin at 0."""
+        wanted = abstract._asdict()
+        absent = {name: wanted[name] for name in TrainState._field_defaults if name not in self._saved(step)}
+        items = ocp.args.StandardRestore({name: leaf for name, leaf in wanted.items() if name not in absent})
+        found = self.manager.restore(step, args=ocp.args.Composite(state=items))["state"]
 
-    def _set_aside(self, step: int, reason: str) -> None:
-        log.warning("checkpoint %d is damaged (%s): set aside in %s", step, reason, self.workdir / "damaged")
+        def zero(leaf: Any) -> jax.Array:
+            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda _: np.zeros(leaf.shape, leaf.dtype))
+
+        return TrainState(**found, **jax.tree.map(zero, absent))
+
+    def _saved(self, step: int) -> Collection[str]:
+        """Names of the fields of the state in a checkpoint."""
+        with _quiet(), ocp.PyTreeCheckpointer() as reader:
+            return reader.metadata((self.folder / str(step) / "state").absolute()).item_metadata.tree.keys()
+
+    def _set_aside(self, passed: list[tuple[int, str]]) -> None:
+        if not passed:
+            return
         if jax.process_index() == 0:
-            target = self.workdir / "damaged" / str(step)
-            target.parent.mkdir(exist_ok=True)
-            shutil.rmtree(target, ignore_errors=True)
-            os.replace(self.folder / str(step), target)
-        barrier(f"set aside checkpoint {step}")
+            for step, reason in passed:
+                log.warning(
+                    "checkpoint %d is damaged (%s): renamed %d.damaged, the one before is used", step, reason, step
+                )
+                target = self.folder / f"{step}.damaged"
+                shutil.rmtree(target, ignore_errors=True)
+                os.replace(self.folder / str(step), target)
+        barrier("damaged checkpoints are set aside")
         self.manager.reload()
 
-    def _failed(self, step: int | None, error: Exception) -> CheckpointError:
-        whole = [s for s in self.steps() if s != step]
-        again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
-        return CheckpointError(
-            f"the checkpoint of step {step} could not be written to {self.folder}: {_first_line(error)};"
-            f" free some space (or mend the folder) and run the same command: it {again}"
-        )
+
+def _remove_unfinished(folder: pathlib.Path) -> None:
+    """What saves that were killed or failed have left; called again later, as other writes of a failed one may still end."""
+    if jax.process_index() == 0:
+        for path in folder.glob(f"*{UNFINISHED}*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _agreed(name: str, reason: str | None) -> str | None:
@@ -180,19 +233,14 @@ def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
     """
     folder, said = workdir / "checkpoints", []
     steps = sorted((int(p.name) for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
-    unfinished = [p.name for p in folder.iterdir() if "tmp" in p.name] if folder.is_dir() else []
+    unfinished = [p.name for p in folder.glob(f"*{UNFINISHED}*")] if folder.is_dir() else []
     said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
     for step in steps:
-        reason = damage(folder / str(step)) or _incomplete(folder / str(step))
+        reason = damage(folder / str(step)) or incomplete(folder / str(step))
         if reason is None:
             return step, said
         said.append(f"checkpoint {step} is damaged ({reason}): passed over")
     raise CheckpointError("\n".join([f"{workdir}: no whole checkpoint in {folder}", *said]))
-
-
-def _incomplete(folder: pathlib.Path) -> str | None:
-    missing = [name for name in ("state", "meta/metadata") if not (folder / name).exists()]
-    return f"without {' and '.join(missing)}" if missing else None
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -200,7 +248,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
 
     The moments are not read. CheckpointError where files are damaged or missing.
     """
-    if reason := damage(folder) or _incomplete(folder):
+    if reason := damage(folder) or incomplete(folder):
         raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")
     state = (folder / "state").absolute()
     try:
@@ -226,7 +274,7 @@ def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], s
     with _quiet(), ocp.PyTreeCheckpointer() as writer:
         writer.save((folder / "state").absolute(), {"step": np.int32(step), "params": params})
     (folder / "meta" / "metadata").write_text(json.dumps(meta))
-    _write_checksums(folder)
+    write_checksums(folder)
 
 
 @contextlib.contextmanager
@@ -245,9 +293,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
-def _write_checksums(folder: pathlib.Path) -> None:
-    if not folder.exists():
-        return
-    temporary = folder / f"{CHECKSUMS}.tmp"
-    temporary.write_text(json.dumps(_contents(folder)))
-    os.replace(temporary, folder / CHECKSUMS)
+def _reason(error: Exception) -> str:
+    """What the system said, where TensorStore quotes it behind a chain of paths; else the first line."""
+    quoted = re.search(r"([^:]+) \[os_error_code=", str(error))
+    return quoted[1].strip() if quoted else _first_line(error)

@@ -5,9 +5,8 @@ Order within a step is law: (1) the update, (2) the batch of the next step, (3) 
 batches.
 """
 
+import contextlib
 import dataclasses
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,14 +16,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from spanjax.data.batch import Batch
-from spanjax.distributed import any_process
-from spanjax.mean import Mean
+from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.parallel import to_global
-from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.metrics import Terminal, Writer, memory_values, utilisation
+from spanjax.training.checkpoint import Checkpoints, SaveError
+from spanjax.training.guard import NonFiniteError, Watch
+from spanjax.training.metrics import Terminal, Writer
+from spanjax.training.recording import Profile, Recording
+from spanjax.training.saving import Saving
+from spanjax.training.stalls import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 from spanjax.training.state import TrainState
+from spanjax.training.stopping import StopRequest
+from spanjax.training.window import Window
 
-STOP_POLL_STEPS = 10  # several processes agree on stopping only at multiples of this
+SETTLE_STEPS = 10  # several processes ask each other only so often whether a save has ended
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,34 +43,19 @@ class Cadence:
     """Steps between checkpoints; the end is always saved."""
     keep: int = 3
     """Newest checkpoints that are kept, besides the best one."""
+    retry_save_steps: int = 100
+    """Steps after which a checkpoint that could not be written (a full disk) is tried again."""
     eval_batches: int = 0
     """Held-out batches per evaluation; 0 takes all of them."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         lowest = {"log_every": 1, "eval_every": 0, "checkpoint_every": 1, "keep": 1, "eval_batches": 0}
+        lowest["retry_save_steps"] = 1
         return [
             f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
             for name, low in lowest.items()
             if getattr(self, name) < low
-        ]
-
-
-@dataclasses.dataclass(frozen=True)
-class Profile:
-    """A window of steps that is recorded with jax.profiler, into the folder `profile` of the work directory."""
-
-    start: int = 20
-    """The first step of the window, counted from where this process starts: compilation and warm-up are before it."""
-    steps: int = 0
-    """Length of the window; 0 records nothing."""
-
-    def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
-        return [
-            f"profile.{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("start", "steps")
-            if getattr(self, name) < 0
         ]
 
 
@@ -93,6 +82,8 @@ class Loop:
     terminal: Terminal | None
     profile: Profile = Profile()
     profile_folder: str = ""
+    watch: Watch = Watch()
+    """Looks after updates that are left out."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,83 +96,11 @@ class Outcome:
     held_out: dict[str, float]
 
 
-class StopRequest:
-    """Set by SIGTERM or SIGUSR1 (a scheduler that wants the machine back) or Ctrl-C; looked at after every step."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-                signal.signal(number, self._note)
-
-    def _note(self, number: int, _: Any) -> None:
-        if number == signal.SIGINT and self.signal == signal.SIGINT:
-            raise KeyboardInterrupt  # a second Ctrl-C does not wait for a checkpoint
-        self.signal = number
-
-    def agreed(self, step: int) -> bool:
-        """Whether all processes stop after this step."""
-        if jax.process_count() > 1 and step % STOP_POLL_STEPS:
-            return False
-        return any_process(self.signal is not None, "stop after this step")
-
-
-class Window:
-    """Losses, speed and batch statistics since the last log."""
-
-    def __init__(self) -> None:
-        self.shown: list[dict[str, Any]] = []
-        self.statistics: list[dict[str, float]] = []
-        self.flops = 0.0
-
-    def record(self, shown: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
-        """The window's numbers summed up: `shown` as fetched from the devices, steps that are left, seconds that it took."""
-        values: dict[str, float] = {}
-        for name in shown[0]["means"]:
-            means = [Mean(*entry["means"][name]) for entry in shown]
-            values[f"train/{name}"] = Mean(sum(m.total for m in means), sum(m.count for m in means)).value()
-        values["train/gradient_norm"] = float(np.mean([entry["gradient_norm"] for entry in shown]))
-        values["train/learning_rate"] = float(shown[-1]["learning_rate"])
-        for name in self.statistics[0]:
-            values[f"data/{name}"] = float(np.mean([entry[name] for entry in self.statistics]))
-        tokens = sum(entry["tokens"] for entry in self.statistics) * jax.process_count()
-        values["speed/tokens_per_s"] = tokens / seconds
-        values["speed/steps_per_s"] = len(shown) / seconds
-        values["speed/step_ms"] = 1000 * seconds / len(shown)
-        values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
-        values |= utilisation(values["speed/model_tflops"])
-        values["speed/eta_s"] = left * seconds / len(shown)
-        return values | memory_values()
-
-
-class Recording:
-    """Records the window of a Profile. Steps before its ends are waited for, so that it holds whole steps."""
-
-    def __init__(self, profile: Profile, folder: str):
-        self.profile, self.folder, self.running = profile, folder, False
-
-    def before(self, done: int, state: TrainState) -> None:
-        """Called before each step with the number of steps that this process has done."""
-        if self.profile.steps and done == self.profile.start:
-            jax.block_until_ready(state)
-            jax.profiler.start_trace(self.folder)
-            self.running = True
-        elif self.running and done == self.profile.start + self.profile.steps:
-            self.close(state)
-
-    def close(self, state: TrainState) -> None:
-        """Ends a recording that is running."""
-        if self.running:
-            jax.block_until_ready(state)
-            jax.profiler.stop_trace()
-            self.running = False
-
-
 class Log:
     """Windows that have ended and are not written yet: a step later the devices are at work while their numbers are fetched."""
 
-    def __init__(self, loop: Loop):
-        self.loop, self.window, self.ended = loop, Window(), list[tuple[int, Window]]()
+    def __init__(self, loop: Loop, pulse: Pulse):
+        self.loop, self.pulse, self.window, self.ended = loop, pulse, Window(), list[tuple[int, Window]]()
         self.since = time.perf_counter()
         self.waited = self.handed = 0.0  # seconds of waiting for rows and of handing work over, since then
 
@@ -194,67 +113,101 @@ class Log:
         """Writes the windows that ended before this step, waiting for the devices to finish them."""
         while self.ended and self.ended[0][0] < before:
             step, window = self.ended.pop(0)
+            self.pulse.at(DEVICES, step)
             shown = jax.device_get(window.shown)
             now = time.perf_counter()
+            self._look(step, shown)
             values = window.record(shown, self.loop.steps - step, now - self.since)
             shares = {"data_wait": self.waited, "host": self.handed}
             values |= {f"speed/{name}": spent / (now - self.since) for name, spent in shares.items()}
             _write(self.loop, step, values)
             self.since, self.waited, self.handed = now, 0.0, 0.0
 
+    def _look(self, step: int, shown: list[dict[str, Any]]) -> None:
+        try:
+            self.loop.watch.look(step, shown)
+        except NonFiniteError:
+            with contextlib.suppress(SaveError):
+                self.loop.checkpoints.finish()
+            raise
+
 
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     """Trains from step `start` to the end, or until asked to stop; the state is saved either way.
 
-    The host is a step ahead of the devices: it hands a step over, fetches the next batch and sends it on its way, and then
-    writes the log of the step before.
+    ProcessesMissing where a step failed because another process is gone.
     """
-    stop, log, held_out = StopRequest(), Log(loop), {}
+    with StopRequest(start) as stop, Pulse(loop.watch.guard) as pulse:
+        try:
+            return _fit(loop, state, start, stop, pulse)
+        except jax.errors.JaxRuntimeError as error:
+            gone = pulse.gone() if jax.process_count() > 1 else []
+            if not gone:
+                raise
+            raise ProcessesMissing(
+                f"after step {pulse.now[0]}: {' and '.join(map(name_of, gone))} is gone ({str(error).splitlines()[0][:200]});"
+                " look at the output there, and run the same command again on all"
+            ) from error
+
+
+def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pulse) -> Outcome:
+    """The steps. The host is a step ahead of the devices: it hands a step over, fetches the next batch and sends it on its way,
+    and then writes the log of the step before.
+    """
+    log, held_out = Log(loop, pulse), {}
+    saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
     recording = Recording(loop.profile, loop.profile_folder)
     feed = loop.open_feed(start) if start < loop.steps else iter(())
-    batch = _next_batch(loop, feed, log) if start < loop.steps else {}
+    batch = _next_batch(loop, feed, start, log) if start < loop.steps else {}
     for step in range(start, loop.steps):
         done, last = step + 1, step + 1 == loop.steps
         recording.before(step - start, state)
         began = time.perf_counter()
+        pulse.at(STEP, done)
         state, shown = loop.train_step(state, batch)
         log.window.shown.append(shown)
         log.handed += time.perf_counter() - began
         if done % loop.cadence.log_every == 0 or last:
             log.end(done)
         if not last:
-            batch = _next_batch(loop, feed, log)
+            batch = _next_batch(loop, feed, done, log)
         log.write(before=done)
 
         evaluating = last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0)
         stopping = stop.agreed(done) and not last
-        saving = last or stopping or done % loop.cadence.checkpoint_every == 0
-        if not (evaluating or saving):
+        if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
+            saving.settle(done)
+        due = last or stopping or saving.due(done)
+        if not (evaluating or due):
             continue
         log.write(before=done + 1)
+        pulse.at(DEVICES, done)
         jax.block_until_ready(shown)
         paused, loss = time.perf_counter(), None
         if evaluating:
+            pulse.at(EVALUATION, done)
             held_out = _evaluate(loop, done, state)
             loss = held_out.get("loss")
-        if saving:
-            loop.checkpoints.save(state, done, loop.meta, loss)
+        if due:
+            pulse.at(SAVING, done)
+            saving.save(state, done, loss, ends=last or stopping)
         log.since += time.perf_counter() - paused  # speeds are of training alone
         if stopping:
             recording.close(state)
-            loop.checkpoints.finish()
             return Outcome(state, done, True, held_out)
     recording.close(state)
-    loop.checkpoints.finish()
     if not held_out:  # the run was already finished when it started
+        pulse.at(EVALUATION, loop.steps)
         held_out = _evaluate(loop, loop.steps, state)
     return Outcome(state, loop.steps, False, held_out)
 
 
-def _next_batch(loop: Loop, feed: Iterator[Batch], log: Log) -> dict[str, jax.Array]:
+def _next_batch(loop: Loop, feed: Iterator[Batch], step: int, log: Log) -> dict[str, jax.Array]:
     """The next batch, on its way to the devices; what it holds is noted in the window of the step that will use it."""
     asked = time.perf_counter()
+    log.pulse.at(ROWS, step)
     rows = next(feed)
+    log.pulse.at(STEP, step)
     got = time.perf_counter()
     log.waited += got - asked
     log.window.statistics.append({**loop.statistics(rows), "tokens": float(np.sum(rows["segments_BL"] > 0))})

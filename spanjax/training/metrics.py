@@ -1,11 +1,16 @@
 """Where numbers go: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
 
+import contextlib
 import json
+import logging
+import os
 import pathlib
 import resource
+import socket
 import sys
-from collections.abc import Mapping
-from typing import Protocol
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import rich.console
@@ -13,6 +18,9 @@ import rich.live
 import rich.text
 
 from spanjax.chips import peak_flops
+
+log = logging.getLogger(__name__)
+FLUSH_SECONDS = 30.0  # between the moments when TensorBoard's file is brought to the disk
 
 
 class Writer(Protocol):
@@ -55,21 +63,87 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden."""
+    """Scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden.
+
+    Written here and not on tensorboardX's thread: that ends at the first error, and training would wait for it for ever.
+    """
 
     def __init__(self, folder: pathlib.Path, resumed_from: int):
-        from tensorboardX import SummaryWriter
+        from tensorboardX import summary
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.record_writer import RecordWriter
 
-        self.writer = SummaryWriter(str(folder), purge_step=resumed_from + 1 if resumed_from else None)
+        self.scalar, self.event = summary.scalar, Event
+        folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(folder.iterdir()))
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{number}"
+        self.file, self.flushed = RecordWriter(str(folder / name)), time.monotonic()
+        self._add(0, file_version="brain.Event:2")
+        if resumed_from:
+            self._add(resumed_from + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int, **content: Any) -> None:
+        self.file.write(self.event(wall_time=time.time(), step=step, **content).SerializeToString())
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Adds every value as a scalar."""
         for name, value in values.items():
-            self.writer.add_scalar(name, value, step)
+            self._add(step, summary=self.scalar(name, value))
+        if time.monotonic() - self.flushed > FLUSH_SECONDS:
+            self.flushed = time.monotonic()
+            self.file.flush()
 
     def close(self) -> None:
         """Flushes and closes."""
-        self.writer.close()
+        try:
+            self.file.flush()
+        finally:
+            self.file.close()
+
+
+class Steady:
+    """A writer that never stops a run: an error is said once, and the writer opened again for the next record.
+
+    `opened` takes the step after which nothing counts. ModuleNotFoundError where it needs a package that is not there.
+    """
+
+    def __init__(self, name: str, opened: Callable[[int], Writer], resumed_from: int):
+        self.name, self.opened, self.last = name, opened, resumed_from
+        self.writer: Writer | None = None
+        self.said = False
+        self._carefully(self._open)
+
+    def _open(self) -> Writer:
+        self.writer = self.writer or self.opened(self.last)
+        return self.writer
+
+    def _carefully(self, action: Callable[[], Any]) -> bool:
+        try:
+            action()
+            return True
+        except ModuleNotFoundError:
+            raise
+        except Exception as error:
+            if not self.said:
+                log.warning(
+                    "%s cannot be written (%s): training goes on without; tried again at every log", self.name, error
+                )
+            self.said = True
+            broken, self.writer = self.writer, None
+            with contextlib.suppress(Exception):
+                if broken is not None:
+                    broken.close()
+            return False
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Passes a record on."""
+        if self._carefully(lambda: self._open().write(step, values)):
+            self.last = step
+
+    def close(self) -> None:
+        """Nothing follows."""
+        if self.writer is not None:
+            self._carefully(self.writer.close)
 
 
 def format_duration(seconds: float) -> str:
@@ -94,6 +168,8 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
         for name, value in values.items()
         if name.startswith("train/") and name.endswith("/accuracy")
     ]
+    if values.get("train/skipped"):
+        parts.append(f"{values['train/skipped']:.0f} skipped (not finite)")
     if "speed/tokens_per_s" in values:
         parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {values['speed/data_wait']:.0%}"]
     if "speed/eta_s" in values:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -24,11 +25,15 @@ class TrainState(NamedTuple):
     """What a checkpoint holds."""
 
     step: jax.Array
-    """int32: updates done; also the number of the next batch."""
+    """int32: batches done; also the number of the next one."""
     params: Any
     """Nested dict of fp32 master weights."""
     opt_state: Any
     """The optimizer's state, shaped by optax."""
+    skipped: Any = np.int32(0)
+    """int32: batches whose update was left out, because loss or gradient was not finite."""
+    skipped_in_a_row: Any = np.int32(0)
+    """int32: how many of them are the newest ones."""
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
@@ -46,7 +51,8 @@ def state_factory(
     def make() -> TrainState:
         module = objective.build(encoder, nnx.Rngs(jax.random.key(seed)))
         params = nnx.to_pure_dict(nnx.split(module)[1])
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        zero = jnp.zeros((), jnp.int32)
+        return TrainState(zero, params, optimizer.init(params), zero, zero)
 
     return make
 
@@ -67,7 +73,8 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
         transform_non_params=lambda _: whole,
         is_leaf=masked,
     )
-    return jax.tree.unflatten(jax.tree.structure(abstract), [whole, *jax.tree.leaves((shardings, moments))])
+    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole]
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 
 def count_parameters(params: Any, encoder: EncoderConfig) -> int:

@@ -52,18 +52,34 @@ class StepBuilder:
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
     ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
-        """(state, global batch) -> (state after one update, {"means": ..., "gradient_norm": ..., "learning_rate": ...})."""
+        """(state, global batch) -> (state after one update, {"means", "gradient_norm", "learning_rate", "skipped"}).
+
+        A loss or gradient that is not finite leaves parameters and moments as they were, on all devices alike; only the number
+        of the batch goes on. "skipped" is how many updates in a row were left out, this one the last; 0 where it was done.
+        """
         gradients = self._mapped(self._local_gradients, returns_gradients=True)
 
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
             grads, means = gradients(state.params, batch, step_key(self.seed, state.step))
+            norm = optax.tree.norm(grads)
+            finite = self._finite(norm, means)
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-            params = optax.apply_updates(state.params, updates)
-            shown = {"means": means, "gradient_norm": optax.tree.norm(grads), "learning_rate": schedule(state.step)}
-            return TrainState(state.step + 1, params, opt_state), shown
+            updated = (optax.apply_updates(state.params, updates), opt_state)
+            before = (state.params, state.opt_state)
+            params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+            row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
+            skipped = state.skipped + jnp.where(finite, 0, 1)
+            rate = schedule(state.step - state.skipped)
+            shown = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
+            return TrainState(state.step + 1, params, opt_state, skipped, row), shown
 
         whole = replicated(self.mesh)
         return jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
+
+    def _finite(self, norm: jax.Array, means: Means) -> jax.Array:
+        """Whether the global norm of the gradient and every loss are finite; both are sums over all devices."""
+        losses = [means[name].total for name in self.objective.loss_weights()]
+        return jnp.isfinite(norm) & jnp.isfinite(jnp.stack(losses)).all()
 
     def eval_step(self) -> Callable[[Any, Batch], Means]:
         """(parameters, global batch) -> every mean of the objective over the batch, without dropout."""

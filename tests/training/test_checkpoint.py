@@ -1,6 +1,10 @@
-"""The last N and the best are kept; what is restored is what was saved, on any mesh; unfinished saves do not count."""
+"""The last N and the best are kept; what is restored is what was saved, on any mesh; failed and damaged saves do not count."""
 
+import logging
+import os
 import pathlib
+import time
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,21 +12,28 @@ import numpy as np
 import pytest
 
 from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replicated
-from spanjax.training.checkpoint import CHECKSUMS, Checkpoints, damage, read_weights, whole_step
+from spanjax.training import checksums
+from spanjax.training.checkpoint import CheckpointError, Checkpoints, SaveError, read_weights, whole_step
+from spanjax.training.checksums import CHECKSUMS, damage
 from spanjax.training.state import TrainState
+from tests.disk import files_of_at_most
 
 
 def state(step: int, devices: int) -> TrainState:
     mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
     params = {"table": {"embedding": jnp.arange(32.0).reshape(8, 4) + step}, "norm": {"scale": jnp.ones(3) * step}}
     params = jax.device_put(params, parameter_shardings(params, mesh))
-    return TrainState(
-        jax.device_put(jnp.int32(step), replicated(mesh)), params, {"count": jax.device_put(step, replicated(mesh))}
-    )
+    count = jax.device_put(jnp.int32(step), replicated(mesh))
+    zero = jax.device_put(jnp.int32(0), replicated(mesh))
+    return TrainState(count, params, {"count": count}, zero, zero)
 
 
 def abstract(like: TrainState) -> TrainState:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), like)
+
+
+def names(folder: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
 def test_last_and_best_are_kept(tmp_path: pathlib.Path) -> None:
@@ -58,6 +69,7 @@ def test_half_written_checkpoint_is_ignored(tmp_path: pathlib.Path) -> None:
     again = Checkpoints(tmp_path, keep=2)
     restored = again.restore_newest(abstract(state(0, 1)))
     assert again.steps() == [1] and restored is not None and int(restored.step) == 1
+    assert names(tmp_path) == ["1"]
 
 
 def test_nothing_there_is_none(tmp_path: pathlib.Path) -> None:
@@ -71,3 +83,99 @@ def test_damage_names_the_files(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "checkpoints" / "1"
     (folder / "meta" / "metadata").write_text('{"other": 1}')
     assert "meta/metadata" in (damage(folder) or "")
+
+
+def large(step: int) -> TrainState:
+    params = {"kernel": jax.random.normal(jax.random.key(step), (256, 256))}
+    return TrainState(jnp.int32(step), params, {}, jnp.int32(3), jnp.int32(2))
+
+
+# TensorStore calls back into an event loop of Orbax that the error has closed
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_full_disk_fails_the_save_and_leaves_nothing(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    checkpoints.save(large(1), 1, {}, None)
+    checkpoints.finish()
+    with pytest.raises(SaveError) as failed, files_of_at_most(20_000):
+        checkpoints.save(large(2), 2, {}, None)
+        assert checkpoints.pending()
+        checkpoints.finish()
+    assert failed.value.what.endswith("checkpoints: File too large")
+    assert failed.value.newest == "the newest good one is that of step 1"
+    assert "it continues from step 1" in str(failed.value)
+    assert checkpoints.steps() == [1] and not checkpoints.pending()
+    time.sleep(0.5)  # TensorStore's other writes of that save come to their end, and may have made its folder anew
+    checkpoints.save(large(3), 3, {}, None)
+    checkpoints.close()
+    assert names(tmp_path) == ["1", "3"]
+    restored = Checkpoints(tmp_path, keep=2).restore_newest(abstract(large(0)))
+    assert restored is not None and (int(restored.step), int(restored.skipped)) == (3, 3)
+    assert not [record for record in caplog.records if record.levelno > logging.WARNING], "one line, said by the loop"
+
+
+def test_what_is_not_read_back_as_it_was_written_is_a_failed_save(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, fsync = Checkpoints(tmp_path, keep=2), checksums.os.fsync
+    checkpoints.save(state(1, 1), 1, {}, None)
+    checkpoints.finish()
+
+    def lossy(descriptor: int) -> None:
+        fsync(descriptor)
+        if (file := os.readlink(f"/proc/self/fd/{descriptor}")).endswith("2/meta/metadata"):
+            pathlib.Path(file).write_text("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checksums.os, "fsync", lossy)
+        checkpoints.save(state(2, 1), 2, {"some": "thing"}, None)
+        with pytest.raises(SaveError, match="what was read back is not what was written .*meta/metadata"):
+            checkpoints.finish()
+    assert names(tmp_path) == ["1"]
+    checkpoints.close()
+
+
+def test_damaged_ones_are_set_aside_when_there_is_a_whole_one(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        checkpoints.save(state(step, 1), step, {}, None)
+    checkpoints.close()
+    for step in (2, 3):
+        (tmp_path / "checkpoints" / str(step) / "meta" / "metadata").write_text('{"other": 1}')
+    again = Checkpoints(tmp_path, keep=3)
+    restored = again.restore_newest(abstract(state(0, 1)))
+    assert restored is not None and int(restored.step) == 1 and again.steps() == [1]
+    assert names(tmp_path) == ["1", "2.damaged", "3.damaged"]
+    said = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+    assert len(said) == 2 and said[0].startswith(
+        "checkpoint 3 is damaged (missing files [], changed files ['meta/metadata'])"
+    )
+    again.save(state(2, 1), 2, {}, None)
+    again.close()
+    (tmp_path / "checkpoints" / "1" / "meta" / "metadata").write_text('{"other": 1}')
+    for file in (tmp_path / "checkpoints" / "2" / "state").rglob("d/*"):
+        file.write_bytes(b"")
+    for _ in range(2):  # no run starts again from step 0 because another one has looked
+        with pytest.raises(CheckpointError, match=r"none of the checkpoints \[1, 2\]"):
+            Checkpoints(tmp_path, keep=3).restore_newest(abstract(state(0, 1)))
+
+
+def test_a_checkpoint_from_before_the_counters_is_restored(tmp_path: pathlib.Path) -> None:
+    class Older(NamedTuple):
+        step: Any
+        params: Any
+        opt_state: Any
+
+    saved = state(5, 2)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(Older(*saved[:3]), 5, {}, None)  # pyright: ignore[reportArgumentType]
+    checkpoints.close()
+    like = state(0, 4)
+    restored = Checkpoints(tmp_path, keep=1).restore_newest(abstract(like))
+    assert restored is not None and int(restored.step) == 5
+    assert (int(restored.skipped), int(restored.skipped_in_a_row)) == (0, 0)
+    assert restored.skipped.sharding == like.skipped.sharding
+    np.testing.assert_array_equal(restored.params["table"]["embedding"], saved.params["table"]["embedding"])

@@ -1,6 +1,7 @@
 """The loop with everything around it replaced by what notes when it is called."""
 
 import os
+import pathlib
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, make_mesh
 from spanjax.training import loop as loops
-from spanjax.training.loop import Cadence, Loop, Profile, fit
+from spanjax.training.checkpoint import SaveError
+from spanjax.training.loop import Cadence, Loop, fit
+from spanjax.training.recording import Profile
 from spanjax.training.state import TrainState
 
 
@@ -34,6 +37,7 @@ class Noted:
         self.events.append(f"step {number}")
         means = {"mlm/loss": Mean(jnp.float32(number), jnp.float32(1))}
         shown = {"means": means, "gradient_norm": jnp.float32(1), "learning_rate": jnp.float32(number)}
+        shown["skipped"] = jnp.int32(0)
         return TrainState(state.step + 1, {}, {}), shown
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -43,6 +47,12 @@ class Noted:
     def save(self, state: TrainState, step: int, meta: Any, loss: float | None) -> None:
         assert int(state.step) == step
         self.events.append(f"save {step}")
+
+    def pending(self) -> bool:
+        return False
+
+    def busy(self) -> bool:
+        return False
 
     def finish(self) -> None:
         self.events.append("finish")
@@ -55,7 +65,7 @@ def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Out
         cadence=cadence,
         train_step=noted.train_step,
         evaluate=lambda params: {"loss": 1.0},
-        open_feed=noted.feed,
+        open_feed=noted.feed,  # pyright: ignore[reportArgumentType]
         statistics=lambda batch: {},
         flops=lambda batch: 1.0,
         checkpoints=noted,  # pyright: ignore[reportArgumentType]
@@ -138,3 +148,61 @@ def test_speeds_leave_out_evaluation_and_saving(monkeypatch: pytest.MonkeyPatch)
         1.0,
         1.0,
     ]  # handing over is all that takes time here
+
+
+class Full(Noted):
+    """A disk on which the saves of some steps fail: when they begin, or later, when it is asked what has become of them."""
+
+    def __init__(self, at_once: set[int], later: set[int]):
+        super().__init__()
+        self.at_once, self.later, self.under_way = at_once, later, 0
+
+    def save(self, state: TrainState, step: int, meta: Any, loss: float | None) -> None:
+        super().save(state, step, meta, loss)
+        if step in self.at_once:
+            raise SaveError(pathlib.Path("run/checkpoints"), step, "No space left on device", [1])
+        self.under_way = step
+
+    def pending(self) -> bool:
+        return bool(self.under_way)
+
+    def finish(self) -> None:
+        step, self.under_way = self.under_way, 0
+        if step in self.later:
+            raise SaveError(pathlib.Path("run/checkpoints"), step, "No space left on device", [])
+
+
+def saves(noted: Noted) -> list[str]:
+    return [event for event in noted.events if event.startswith("save")]
+
+
+def test_a_save_that_fails_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    noted = Full(at_once={4}, later={6})
+    cadence = Cadence(log_every=50, eval_every=0, checkpoint_every=4, retry_save_steps=2)
+    outcome = run(13, cadence, noted)
+    # 6 fails after it has begun, which is seen at 7: the next regular one, 8, comes before another try would
+    assert outcome.step == 13 and saves(noted) == ["save 4", "save 6", "save 8", "save 12", "save 13"]
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "the checkpoint of step 4 could not be written to run/checkpoints: No space left on device; the newest good one is"
+        " that of step 1; training goes on, the next try is after step 6",
+        "the checkpoint of step 6 could not be written to run/checkpoints: No space left on device; there is no good one"
+        " yet; training goes on, the next try is after step 8",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["at_once", "later"])
+def test_the_last_save_is_not_to_fail(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = {"at_once": set[int](), "later": set[int](), kind: {5}}
+    with pytest.raises(SaveError, match="it (continues from step 1|starts again from step 0)"):
+        run(5, Cadence(log_every=50), Full(**fails))
+    noted = Full(**{"at_once": set[int](), "later": set[int](), kind: {3}})
+    monkeypatch.setattr(loops.StopRequest, "agreed", lambda self, step: step == 3)
+    with pytest.raises(SaveError, match="run the same command"):
+        run(5, Cadence(log_every=50), noted)
+
+
+def test_a_failure_of_before_does_not_end_a_run_whose_last_save_works() -> None:
+    noted = Full(at_once=set(), later={4})
+    assert run(5, Cadence(log_every=50, eval_every=0, checkpoint_every=4), noted).step == 5
+    assert saves(noted) == ["save 4", "save 5"]

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import struct
 import types
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from spanjax.training import metrics
-from spanjax.training.metrics import JsonLines, format_duration, progress_line
+from spanjax.training.metrics import JsonLines, Steady, TensorBoard, format_duration, progress_line
+from tests.disk import files_of_at_most
 
 
 def test_lines_after_the_restored_step_and_half_lines_are_cut(tmp_path: pathlib.Path) -> None:
@@ -22,10 +24,72 @@ def test_lines_after_the_restored_step_and_half_lines_are_cut(tmp_path: pathlib.
     assert [json.loads(line)["a"] for line in path.read_text().splitlines()] == [1, 2, 30.0]
 
 
+def events(folder: pathlib.Path) -> list[tuple[int, str, float]]:
+    """(step, name, value) of every scalar in a folder, in the order of the files."""
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+    found = []
+    for file in sorted(folder.iterdir()):
+        content, place = file.read_bytes(), 0
+        while place + 12 <= len(content):
+            (size,) = struct.unpack("<Q", content[place : place + 8])
+            event = Event.FromString(content[place + 12 : place + 12 + size])
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            place += 16 + size
+    return found
+
+
+def test_tensorboard_holds_the_scalars(tmp_path: pathlib.Path) -> None:
+    writer = TensorBoard(tmp_path, resumed_from=2)
+    writer.write(3, {"train/mlm/loss": 0.5, "train/skipped": 0.0})
+    writer.close()
+    assert events(tmp_path) == [(3, "train/mlm/loss", 0.5), (3, "train/skipped", 0.0)]
+
+
+def test_a_full_disk_is_said_once_and_records_go_on_when_there_is_space(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.0)
+    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    board = Steady("tensorboard", lambda last: TensorBoard(tmp_path / "tensorboard", last), 0)
+    for step in range(1, 21):
+        with files_of_at_most(400 if 8 <= step < 15 else 10**9):
+            for writer in (lines, board):
+                writer.write(step, {"train/mlm/loss": step / 2})
+    for writer in (lines, board):
+        writer.close()
+    said = sorted(record.getMessage() for record in caplog.records)
+    assert len(said) == 2 and said[0].startswith(
+        "metrics.jsonl cannot be written ([Errno 27] File too large): training"
+    )
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps)) and {*range(1, 8), *range(15, 21)} <= set(steps)
+    assert {*range(1, 6), *range(15, 21)} <= {step for step, _, _ in events(tmp_path / "tensorboard")}
+
+
+def test_a_writer_that_cannot_be_opened_does_not_stop_a_run(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "taken"
+    folder.write_text("a file")
+    writer = Steady("metrics.jsonl", lambda last: JsonLines(folder / "metrics.jsonl", last), 0)
+    writer.write(1, {"a": 1.0})
+    folder.unlink()
+    folder.mkdir()
+    writer.write(2, {"a": 2.0})
+    writer.close()
+    assert json.loads((folder / "metrics.jsonl").read_text()) == {"step": 2, "a": 2.0}
+
+    def missing(last: int) -> Any:
+        raise ModuleNotFoundError("tensorboardX")
+
+    with pytest.raises(ModuleNotFoundError):
+        Steady("tensorboard", missing, 0)
+
+
 def test_progress_line() -> None:
     values = {"train/mlm/loss": 2.5, "train/mlm/accuracy": 0.5, "speed/tokens_per_s": 1234.6, "speed/data_wait": 0.02}
     line = progress_line(10, 1000, {**values, "speed/eta_s": 3725.0})
     assert line == "step 10/1,000  mlm 2.500  mlm acc 50.0%  1,235 tokens/s  data wait 2%  ETA 1h02m"
+    assert progress_line(10, 1000, {"train/skipped": 2.0}) == "step 10/1,000  2 skipped (not finite)"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(7.4, "7s"), (95, "1m35s"), (3725, "1h02m"), (-1, "0s")])

@@ -1,0 +1,130 @@
+"""One run at a time in a work directory.
+
+`run.lock` is held with flock, which the system lets go of when the process ends, however it ends. Where the file system has no
+flock, its holder touches it every minute, and one that was not touched for ten is taken over.
+"""
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import pathlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+FILE = "run.lock"
+BEAT_SECONDS, STALE_SECONDS, SETTLE_SECONDS = 60.0, 600.0, 1.0
+_NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
+
+
+class LockedError(ValueError):
+    """Another run is at work in the directory; the message names it."""
+
+
+@contextlib.contextmanager
+def sole_run(workdir: pathlib.Path) -> Iterator[None]:
+    """Holds the lock of a work directory, which is made where it is missing. LockedError names the run that has it."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    file = workdir / FILE
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            raise _locked(workdir, _holder(file)) from None
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+            held = False
+        if held:
+            _write(descriptor, _self())
+            yield
+            return
+    finally:
+        os.close(descriptor)
+    with _beating(workdir):
+        yield
+
+
+def _self() -> dict[str, Any]:
+    started = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
+
+
+def _write(descriptor: int, content: dict[str, Any]) -> None:
+    """What the lock says is for people: a full disk does not keep it from being held."""
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(content) + "\n").encode(), 0)
+
+
+def _holder(file: pathlib.Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def _locked(workdir: pathlib.Path, holder: dict[str, Any], more: str = "") -> LockedError:
+    host, pid, started = (holder.get(name, "unknown") for name in ("host", "pid", "started"))
+    return LockedError(
+        f"--workdir {workdir} is in use by another run: host {host}, process {pid}, started {started};{more}"
+        " wait for it, stop it, or use another --workdir"
+    )
+
+
+@contextlib.contextmanager
+def _beating(workdir: pathlib.Path) -> Iterator[None]:
+    """The lock without flock: the file belongs to whom it names, as long as it is touched."""
+    file, own = workdir / FILE, _self()
+    holder = _holder(file)
+    if holder and _alive(workdir, holder):
+        raise _locked(workdir, holder, f" (if it is dead: in {STALE_SECONDS / 60:.0f} minutes its lock is stale);")
+    new = workdir / f"{FILE}.{own['host']}.{own['pid']}"
+    new.write_text(json.dumps(own) + "\n")
+    os.replace(new, file)
+    time.sleep(SETTLE_SECONDS)
+    if _holder(file) != own:  # two came at once: the later one has it
+        raise _locked(workdir, _holder(file))
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(BEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                os.utime(file)
+
+    thread = threading.Thread(target=beat, name="spanjax-lock", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(OSError):
+            if _holder(file) == own:
+                file.unlink()
+
+
+def _alive(workdir: pathlib.Path, holder: dict[str, Any]) -> bool:
+    """Whether the holder's process is there (on this host) or has touched the lock of late, by the file system's clock."""
+    if holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int):
+        try:
+            os.kill(holder["pid"], 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+    probe = workdir / f"{FILE}.clock.{os.getpid()}"
+    try:
+        probe.write_text("")
+        now = probe.stat().st_mtime
+        return now - (workdir / FILE).stat().st_mtime < STALE_SECONDS
+    finally:
+        probe.unlink(missing_ok=True)

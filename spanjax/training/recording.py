@@ -1,0 +1,48 @@
+"""A window of steps recorded with jax.profiler."""
+
+import dataclasses
+
+import jax
+
+from spanjax.training.state import TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """A window of steps that is recorded with jax.profiler, into the folder `profile` of the work directory."""
+
+    start: int = 20
+    """The first step of the window, counted from where this process starts: compilation and warm-up are before it."""
+    steps: int = 0
+    """Length of the window; 0 records nothing."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        return [
+            f"profile.{name} is {getattr(self, name)}: expected 0 or more"
+            for name in ("start", "steps")
+            if getattr(self, name) < 0
+        ]
+
+
+class Recording:
+    """Records the window of a Profile. Steps before its ends are waited for, so that it holds whole steps."""
+
+    def __init__(self, profile: Profile, folder: str):
+        self.profile, self.folder, self.running = profile, folder, False
+
+    def before(self, done: int, state: TrainState) -> None:
+        """Called before each step with the number of steps that this process has done."""
+        if self.profile.steps and done == self.profile.start:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(self.folder)
+            self.running = True
+        elif self.running and done == self.profile.start + self.profile.steps:
+            self.close(state)
+
+    def close(self, state: TrainState) -> None:
+        """Ends a recording that is running."""
+        if self.running:
+            jax.block_until_ready(state)
+            jax.profiler.stop_trace()
+            self.running = False
