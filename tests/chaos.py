@@ -1,0 +1,399 @@
+"""python -m tests.chaos --faults 50 --processes 3: a run of several processes through one fault after another.
+
+At the end its state is that of a run that nobody disturbed, bit for bit, and so is every number that was logged. Writes
+chaos.json: for each kind of fault how often it was tried and survived, the steps of work lost, and how it ended.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.running import ROOT, environment, final_leaves, records, shrunk
+
+EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
+FULL_SECONDS, END_SECONDS = 120.0, 240.0
+METRICS = ("train/mlm/loss", "train/sbo/loss", "train/gradient_norm", "eval/loss")
+
+
+@dataclasses.dataclass
+class Fault:
+    """One disturbance and what came of it."""
+
+    kind: str
+    step: int = 0
+    lost: int = 0
+    """Steps that had been logged and were done again."""
+    codes: tuple[int, ...] = ()
+    """How the processes ended; empty where the run went on."""
+    said: str = ""
+    failed: str = ""
+    """What was not as it should be."""
+
+
+class Supervisor:
+    """What a scheduler does: starts the processes of a run, and starts them again when they have ended."""
+
+    def __init__(self, folder: pathlib.Path, rows: pathlib.Path, processes: int, steps: int, seed: int):
+        self.folder, self.rows, self.processes, self.steps = folder, rows, processes, steps
+        self.random, self.running = random.Random(seed), list[subprocess.Popen]()
+        self.workdir, self.slow, self.launches = folder / "disk" / "run", folder / "slow", 0
+        self.cache = folder / "compiled"
+
+    def launch(self, workdir: pathlib.Path | None = None) -> None:
+        """Starts all processes; what they print goes to a file each."""
+        more = ["--data.feed=numpy", f"--cadence.checkpoint-every={EVERY}", "--cadence.eval-every=0"]
+        more += ["--cadence.retry-save-steps=3", "--guard.stall-seconds=1", "--encoder.dropout=0.1", "--batch-size=12"]
+        arguments = shrunk("configs/pretrain/demo.py", self.rows, workdir or self.workdir, self.steps, *more)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        common = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(self.processes)}
+        common |= {
+            "SPANJAX_CHAOS_SLOW": str(self.slow),
+            "SPANJAX_STARTUP_TIMEOUT": "60",
+            "JAX_COMPILATION_CACHE_DIR": str(self.cache),
+        }
+        common |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        self.running, self.launches = [], self.launches + 1
+        for each in range(self.processes):
+            with self.output(each).open("w") as output:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.chaos_train", *arguments],
+                    cwd=ROOT,
+                    env=environment(1, **common, JAX_PROCESS_ID=str(each)),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            self.running.append(process)
+
+    def output(self, process: int, launch: int | None = None) -> pathlib.Path:
+        """The file with what a process printed."""
+        return self.folder / f"output-{launch or self.launches}-{process}.txt"
+
+    def printed(self) -> str:
+        """What all have printed since they were launched last."""
+        return "\n".join(self.output(each).read_text(errors="replace") for each in range(self.processes))
+
+    def wait(self, condition: Callable[[], Any], seconds: float = END_SECONDS) -> bool:
+        """Waits for it, or for the end of a process; whether it came."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if condition():
+                return True
+            if any(process.poll() is not None for process in self.running):
+                return bool(condition())
+            time.sleep(0.02)
+        raise TimeoutError(f"nothing happened for {seconds:.0f} s:\n{self.printed()}")
+
+    def ended(self) -> tuple[int, ...]:
+        """Waits until all have ended; those that hang on are killed, as a scheduler does, and counted as failures."""
+        until = time.monotonic() + END_SECONDS
+        for process in self.running:
+            try:
+                process.wait(max(1.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.signal_all(signal.SIGKILL)
+                raise TimeoutError(f"a process did not end:\n{self.printed()}") from None
+        return tuple(process.returncode for process in self.running)
+
+    def signal_all(self, number: int) -> None:
+        """The signal, to every process that is there."""
+        for process in self.running:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def logged(self) -> int:
+        """The newest step in the metrics."""
+        steps = records(self.workdir, "step") if (self.workdir / "metrics.jsonl").exists() else {}
+        return max(steps, default=0)
+
+    def saved(self) -> list[int]:
+        """Steps with a finished checkpoint."""
+        folder = self.workdir / "checkpoints"
+        return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+    def victim(self) -> subprocess.Popen:
+        """Any process."""
+        return self.random.choice(self.running)
+
+
+def kill_one(run: Supervisor) -> None:
+    run.victim().kill()
+
+
+def kill_all(run: Supervisor) -> None:
+    run.signal_all(signal.SIGKILL)
+
+
+def kill_while_saving(run: Supervisor) -> None:
+    folder = run.workdir / "checkpoints"
+    run.wait(lambda: any("tmp" in p.name for p in folder.iterdir()))
+    run.signal_all(signal.SIGKILL)
+
+
+def kill_while_starting(run: Supervisor) -> None:
+    run.signal_all(signal.SIGKILL)
+    run.ended()
+    run.launch()
+    time.sleep(run.random.uniform(0.5, 8))
+    run.victim().kill()
+
+
+def terminate_one(run: Supervisor) -> None:
+    run.victim().terminate()
+
+
+def usr1_all(run: Supervisor) -> None:
+    run.signal_all(signal.SIGUSR1)
+
+
+def pause(run: Supervisor) -> None:
+    victim = run.victim()
+    victim.send_signal(signal.SIGSTOP)
+    time.sleep(run.random.uniform(1, 5))
+    victim.send_signal(signal.SIGCONT)
+
+
+def slow_feed(run: Supervisor) -> None:
+    run.slow.touch()
+    run.wait(lambda: "waits for rows" in run.printed(), 30)
+    run.slow.unlink()
+
+
+def full_disk(run: Supervisor) -> None:
+    filler = run.workdir.parent / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 12))
+    try:
+        run.wait(lambda: "could not be written" in run.printed(), FULL_SECONDS)
+    finally:
+        filler.unlink()
+
+
+def newest_file(run: Supervisor) -> pathlib.Path:
+    """The largest file of the newest checkpoint's state, the processes having been killed."""
+    run.signal_all(signal.SIGKILL)
+    run.ended()
+    folder = run.workdir / "checkpoints" / str(run.saved()[-1]) / "state"
+    return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def truncate_checkpoint(run: Supervisor) -> None:
+    file = newest_file(run)
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def flip_byte(run: Supervisor) -> None:
+    file = newest_file(run)
+    content = bytearray(file.read_bytes())
+    content[run.random.randrange(len(content))] ^= 1 << run.random.randrange(8)
+    file.write_bytes(content)
+
+
+def remove_file(run: Supervisor) -> None:
+    newest_file(run).unlink()
+
+
+def half_a_line(run: Supervisor) -> None:
+    run.signal_all(signal.SIGKILL)
+    run.ended()
+    file = run.workdir / "metrics.jsonl"
+    os.truncate(file, file.stat().st_size - run.random.randrange(2, 40))
+
+
+KINDS: dict[str, tuple[Callable[[Supervisor], None], str]] = {
+    "kill -9 of one process": (kill_one, "ends"),
+    "kill -9 of all processes": (kill_all, "ends"),
+    "kill -9 while a checkpoint is being written": (kill_while_saving, "ends"),
+    "kill -9 of one process while all start": (kill_while_starting, "ends"),
+    "SIGTERM to one process": (terminate_one, "saves"),
+    "SIGUSR1 to all processes": (usr1_all, "saves"),
+    "SIGSTOP of one process for 1 to 5 s": (pause, "goes on"),
+    "rows that do not come for a while": (slow_feed, "goes on"),
+    "a full disk, until a save has failed": (full_disk, "goes on"),
+    "kill -9, newest checkpoint cut to half": (truncate_checkpoint, "damaged"),
+    "kill -9, one bit of the newest checkpoint turned": (flip_byte, "damaged"),
+    "kill -9, a file of the newest checkpoint missing": (remove_file, "damaged"),
+    "kill -9, last line of the metrics cut": (half_a_line, "ends"),
+}
+"""What is done, and how the run takes it: it ends, ends after saving, goes on, or finds a damaged checkpoint."""
+
+
+def disturb(run: Supervisor, kind: str) -> Fault:
+    """One fault, from the state "all run" to the state "all run"; AssertionError where the run did not take it as it should."""
+    act, way = KINDS[kind]
+    fault = Fault(kind, step=run.logged())
+    if way == "damaged":
+        run.wait(lambda: len(run.saved()) > 1)
+    act(run)
+    if way == "goes on":
+        fault.said = "; ".join(line[8:] for line in run.printed().splitlines() if line.startswith("WARNING"))[-400:]
+        now = run.logged()
+        assert run.wait(lambda: run.logged() > now + 2), run.printed()
+        return fault
+    fault.codes = run.ended()
+    before, saved = run.logged(), run.saved()
+    if way == "saves":
+        assert set(fault.codes) == {75}, (fault.codes, run.printed())
+        assert saved[-1] == before, (saved, before)
+    else:
+        assert 0 not in fault.codes and 2 not in fault.codes, (fault.codes, run.printed())
+    if 3 in fault.codes:
+        fault.said = next(line for line in run.printed().splitlines() if line.startswith("spanjax.train: "))
+    run.launch()
+    assert run.wait(lambda: "\nstep " in run.printed()), run.printed()
+    first = next(line for line in run.printed().splitlines() if line.startswith("step "))
+    fault.lost = max(0, before - (int(first.split()[1].partition("/")[0].replace(",", "")) - 1))
+    if way == "damaged":
+        assert f"checkpoint {saved[-1]} is damaged" in run.printed(), run.printed()
+        assert (run.workdir / "checkpoints" / f"{saved[-1]}.damaged").is_dir()
+        shutil.rmtree(run.workdir / "checkpoints" / f"{saved[-1]}.damaged")
+    return fault
+
+
+def attempt(run: Supervisor, kind: str) -> Fault:
+    """One fault; where the run does not take it as it should, that is noted and the run started again."""
+    step = run.logged()
+    try:
+        return disturb(run, kind)
+    except (AssertionError, TimeoutError) as error:
+        print(f"NOT SURVIVED: {kind} after step {step}: {error}", flush=True)
+        run.signal_all(signal.SIGKILL)
+        run.ended()
+        run.launch()
+        return Fault(kind, step, failed=str(error)[-2000:])
+
+
+@contextlib.contextmanager
+def small_disk(folder: pathlib.Path) -> Iterator[bool]:
+    """A file system of 64 MiB, where this machine lets us mount one; else a plain folder."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "spanjax-chaos", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def plan(kinds: list[str], count: int, seed: int) -> list[str]:
+    """So many faults, each kind as often as any other, shuffled."""
+    chosen = (kinds * (count // len(kinds) + 1))[:count]
+    random.Random(seed).shuffle(chosen)
+    return chosen
+
+
+def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes: int, seed: int) -> dict[str, Any]:
+    """The run through these faults beside one without; what came of each. AssertionError where they differ."""
+    began = time.monotonic()
+    run = Supervisor(folder, rows, processes, steps=len(kinds) * (ADVANCE + 8) + 40, seed=seed)
+    faults: list[Fault] = []
+    run.launch(folder / "undisturbed")
+    assert set(run.ended()) == {0}, run.printed()
+    with small_disk(run.workdir.parent) as small:
+        if not small:
+            kinds = [kind for kind in kinds if KINDS[kind][0] is not full_disk]
+        try:
+            run.launch()
+            for kind in kinds:
+                goal = run.logged() + run.random.randrange(2, ADVANCE)
+                assert run.wait(lambda goal=goal: run.logged() >= goal), run.printed()
+                faults.append(attempt(run, kind))
+                fault = faults[-1]
+                print(
+                    f"{len(faults)}/{len(kinds)} after step {fault.step}: {kind}; lost {fault.lost}, {fault.codes}",
+                    flush=True,
+                )
+            assert set(run.ended()) == {0}, run.printed()
+        finally:
+            run.signal_all(signal.SIGKILL)
+        compare(folder / "undisturbed", run.workdir)
+    table: dict[str, dict[str, Any]] = collections.defaultdict(
+        lambda: {"tried": 0, "survived": 0, "lost": [], "ends": []}
+    )
+    for fault in faults:
+        row = table[fault.kind]
+        row["tried"] += 1
+        row["survived"] += not fault.failed
+        row["lost"].append(fault.lost)
+        row["ends"] += [code for code in fault.codes if code not in row["ends"]]
+    return {
+        "faults": len(faults),
+        "processes": processes,
+        "steps": run.steps,
+        "checkpoint_every": EVERY,
+        "seed": seed,
+        "full_disk": small,
+        "seconds": round(time.monotonic() - began),
+        "kinds": dict(table),
+        "each": [dataclasses.asdict(fault) for fault in faults],
+    }
+
+
+def compare(expected: pathlib.Path, got: pathlib.Path) -> None:
+    """The final state bit for bit, and every number that both logged."""
+    one, other = final_leaves(expected), final_leaves(got)
+    assert one.keys() == other.keys() and len(one) > 50
+    different = [name for name in one if one[name].tobytes() != other[name].tobytes()]
+    assert not different, different
+    for key in METRICS:
+        first, second = records(expected, key), records(got, key)
+        both = first.keys() & second.keys()
+        assert len(both) > 0.5 * len(first), (key, len(both), len(first))
+        assert all(first[step] == second[step] for step in both), key
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--faults", type=int, default=52, help="how many faults, of all kinds in turn")
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", default="runs/chaos", help="a folder, made anew")
+    found = parser.parse_args()
+    folder = pathlib.Path(found.output).absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    result = chaos(folder, made_rows(folder), plan([*KINDS], found.faults, found.seed), found.processes, found.seed)
+    (folder / "chaos.json").write_text(json.dumps(result, indent=1) + "\n")
+    print("| fault | tried | survived | steps lost, mean (most) | exit codes |\n|---|---|---|---|---|")
+    for kind, row in result["kinds"].items():
+        lost = f"{sum(row['lost']) / len(row['lost']):.1f} ({max(row['lost'])})"
+        print(
+            f"| {kind} | {row['tried']} | {row['survived']} | {lost} | {', '.join(map(str, sorted(row['ends']))) or 'goes on'} |"
+        )
+    print(f"{result['faults']} faults in {result['seconds']} s: the state is that of the undisturbed run, bit for bit")
+    return int(any(each["failed"] for each in result["each"]))
+
+
+def made_rows(folder: pathlib.Path) -> pathlib.Path:
+    """Rows of made text."""
+    from spanjax import prepare
+    from tests.made import made_documents
+
+    (folder / "corpus.txt").write_text("\n\n".join(made_documents(400)) + "\n")
+    arguments = ["--input", str(folder / "corpus.txt"), "--train-vocab", "120", "--length", "64", "--holdout", "0.1"]
+    assert prepare.main([*arguments, "--workers", "1", "--output", str(folder / "rows")]) == 0
+    return folder / "rows"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
