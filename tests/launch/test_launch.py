@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -217,3 +218,22 @@ def test_neither_jax_nor_tensorflow_is_imported() -> None:
 def test_tpu_slices(shape: str, chips: int, name: str) -> None:
     found = read_slice(shape)
     assert (found.chips, found.accelerator_type, found.topology) == (chips, name, shape.split(":")[1])
+
+
+def commands(page: pathlib.Path) -> list[list[str]]:
+    """Every `python -m spanjax.launch KIND ...` of the code blocks of a page, as words."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", page.read_text(), re.M | re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True) for line in lines if re.match(r"\S*python -m spanjax\.launch ", line)]
+
+
+@pytest.mark.parametrize("page", ["launch/README.md", "README.md"])
+def test_commands_of_the_pages_are_accepted(page: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = [words[3:] for words in commands(ROOT / page)]
+    assert found
+    for words in found:
+        if "--help" in words:
+            continue
+        starts = words[0] == "local" and not {"--print", "--output"} & set(words)
+        assert main([words[0], "--print", *words[1:]] if starts else words) == 0, words

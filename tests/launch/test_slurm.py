@@ -98,9 +98,8 @@ def test_srun_leaves_processes_time_to_save(tmp_path: pathlib.Path) -> None:
 
 def test_headers_are_the_settings() -> None:
     text = printed("slurm", "--nodes", "4", "--tasks-per-node", "8", "--time", "2-00:00:00", "--save-seconds", "120")
-    headers = dict(
-        line.removeprefix("#SBATCH --").partition("=")[::2] for line in text.splitlines() if line.startswith("#SBATCH")
-    )
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    headers = {name: value for name, _, value in (line.partition("=") for line in lines)}
     assert headers == {
         "job-name": "spanjax",
         "nodes": "4",
