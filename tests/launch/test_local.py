@@ -53,6 +53,12 @@ def test_the_others_are_ended_after_the_grace(
     assert "process 1 ended with 4" in capsys.readouterr().err
 
 
+def test_they_are_asked_before_they_are_killed(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = "signal.signal(signal.SIGTERM, lambda *_: (print('asked'), sys.exit(0)))\n"
+    assert run(Local(processes=2, grace=1.0), asked + "sys.exit(4) if me == 1 else time.sleep(600)") == 4
+    assert "[0] asked" in capsys.readouterr().out
+
+
 def test_others_that_end_within_the_grace_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     script = "sys.exit(3) if me == 0 else (time.sleep(0.5), print('ended by itself'))"
     assert run(Local(processes=2, grace=60.0), script) == 3

@@ -183,7 +183,7 @@ def test_a_wrong_job_is_seen() -> None:
     ],
 )
 def test_what_an_end_of_a_pod_leads_to(ended: dict[str, Any], action: str) -> None:
-    """The rules as Kubernetes and JobSet document them: the first that matches counts, and the Job's message names its number."""
+    """The first rule that matches counts, and the message of the Job ends with its number, in the words of its controller."""
     manifest = jobset()
     reason, message = "BackoffLimitExceeded", "Job has reached the specified backoff limit"
     for number, rule in enumerate(job_spec(manifest)["podFailurePolicy"]["rules"]):
