@@ -31,7 +31,8 @@ PYTHON = """#!/usr/bin/env bash
 [ -z "${CODE:-}" ] || exit "$CODE"
 trap 'echo told >>"$ARGV_FILE.told"; sleep 0.5; exit 75' USR1
 touch "$ARGV_FILE.ready"
-while true; do sleep 0.05; done
+for _ in {1..600}; do sleep 0.05; done
+exit 1
 """
 SCONTROL = '#!/usr/bin/env bash\necho "$*" >>"$ARGV_FILE.scontrol"\n'
 
