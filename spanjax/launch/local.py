@@ -1,0 +1,62 @@
+"""Several processes on this machine: the script that starts them, and its settings."""
+
+import dataclasses
+
+from spanjax.launch.quoting import continued, exports, fill, options, word
+from spanjax.launch.settings import Settings, at_least
+
+TEMPLATE = """\
+#!/usr/bin/env bash
+# Trains in @@processes process(es) on this machine. From the folder of the repository: bash @@file
+# Printed by `python -m spanjax.launch local --print`, which has these settings as options.
+
+set -eu
+@@exports
+
+exec @@command
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Local(Settings):
+    """Runs spanjax.train in several processes on this machine, and gives back its exit code; --print prints a script for it."""
+
+    FILE = "local.sh"
+    TRAIN = (
+        *("--config", "configs/pretrain/demo.py", "--data.rows", "runs/demo/rows"),
+        *("--workdir", "runs/demo/two_processes"),
+    )
+
+    processes: int = 2
+    """Processes."""
+    cpu_devices: int = 1
+    """Devices that each process makes of the CPU, where there are no --gpus."""
+    gpus: int = 0
+    """GPUs of this machine, split evenly over the processes; 0 trains on the CPU."""
+    grace: float = 30.0
+    """Seconds that the others have to end by themselves when a process has ended with an error."""
+    python: str = "python"
+    """The interpreter that a printed script calls; a run takes the one that runs this."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = super().problems()
+        found += at_least(self, processes=1, cpu_devices=1, gpus=0, grace=0)
+        if self.gpus > 0 and self.processes > 0 and self.gpus % self.processes:
+            found.append(f"--gpus {self.gpus} cannot be shared by --processes {self.processes}: expected a multiple")
+        if not self.python:
+            found.append("--python is empty: expected an interpreter")
+        return found
+
+    def text(self, train: tuple[str, ...]) -> str:
+        """The script."""
+        devices = f"--gpus {self.gpus}" if self.gpus else f"--cpu-devices {self.cpu_devices}"
+        first = f"{word(self.python)} -m spanjax.launch local --processes {self.processes} {devices}"
+        first += f" --grace {self.grace:g}" if self.grace != Local.grace else ""
+        values = {
+            "processes": self.processes,
+            "file": word(self.output or f"launch/{self.FILE}"),
+            "exports": exports(self.variables()),
+            "command": continued([f"{first} --", *options(train)], 2),
+        }
+        return fill(TEMPLATE, values)

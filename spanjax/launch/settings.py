@@ -1,0 +1,106 @@
+"""What the launch files have in common: who trains what, and checks of values that go into names and paths."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import ClassVar
+
+LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@%+-]*")
+EXPECTED, STARTUP = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOUT"
+DONE, WRONG_INPUT, PROCESSES_MISSING, STOPPED = 0, 2, 3, 75
+"""Exit codes of spanjax.train."""
+ON_SHARE = (
+    *("--config", "configs/pretrain/spanbert_base.py", "--data.rows", "/data/rows"),
+    *("--workdir", "/data/runs/spanbert_base"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of a launch file. What follows `--` are the arguments of spanjax.train."""
+
+    FILE: ClassVar[str] = ""
+    """The file in launch/ that has the defaults."""
+    TRAIN: ClassVar[tuple[str, ...]] = ON_SHARE
+    """Arguments of spanjax.train where none are given."""
+
+    print: bool = False
+    """Print the file."""
+    output: str = ""
+    """Write the file there."""
+    name: str = "spanjax"
+    """Name of the job: lower-case letters, digits and hyphens."""
+    env: tuple[str, ...] = ()
+    """More variables of the processes, NAME=VALUE each."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = []
+        if not LABEL.fullmatch(self.name) or len(self.name) > 40:
+            found.append(
+                f"--name is {self.name!r}: expected at most 40 lower-case letters, digits and hyphens, a letter first"
+            )
+        for pair in self.env:
+            name, sign, _ = pair.partition("=")
+            if not sign or not VARIABLE.fullmatch(name):
+                found.append(f"--env has {pair!r}: expected NAME=VALUE")
+        for field in dataclasses.fields(self):
+            found += one_line(f"--{field.name.replace('_', '-')}", getattr(self, field.name))
+        return found
+
+    def variables(self) -> dict[str, str]:
+        """The variables of --env."""
+        return dict(pair.split("=", 1) for pair in self.env)
+
+    def text(self, train: tuple[str, ...]) -> str:
+        """The file; `train` are the arguments of spanjax.train."""
+        raise NotImplementedError
+
+
+def one_line(option: str, value: object) -> list[str]:
+    """A problem where a value has a line break or another control character: no launch file can hold it."""
+    values = value if isinstance(value, tuple) else (value,)
+    return [
+        f"{option} is {each!r}: expected text of one line"
+        for each in values
+        if isinstance(each, str) and not each.isprintable()
+    ]
+
+
+def at_least(settings: object, **lowest: int) -> list[str]:
+    """A problem for each field that is below its lowest value."""
+    return [
+        f"--{name.replace('_', '-')} is {getattr(settings, name)}: expected at least {low}"
+        for name, low in lowest.items()
+        if getattr(settings, name) < low
+    ]
+
+
+def plain(settings: object, *names: str, needed: bool = True) -> list[str]:
+    """A problem for each field that is not one plain word, such as a zone or an image; empty is one where it is not `needed`."""
+    values = {name: getattr(settings, name) for name in names}
+    return [
+        f"--{name.replace('_', '-')} is {value!r}: expected one word of letters, digits and ._:/@%+-"
+        for name, value in values.items()
+        if not PLAIN.fullmatch(value) and (needed or value)
+    ]
+
+
+def train_problems(train: tuple[str, ...]) -> list[str]:
+    """What is wrong with the arguments of spanjax.train, as far as it can be seen without reading the config."""
+    given = {word.split("=", 1)[0] for word in train}
+    found = [problem for word in train for problem in one_line("an argument of spanjax.train", word)]
+    if "--config" not in given:
+        found.append(f"the arguments of spanjax.train are {' '.join(train)!r}: expected --config FILE among them")
+    if not given & {"--workdir", "--dry-run"}:
+        found.append(
+            f"the arguments of spanjax.train are {' '.join(train)!r}: expected --workdir FOLDER, which all hosts share"
+        )
+    return found
+
+
+def merged(first: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Variables of the file with those of --env over them."""
+    return {**first, **settings.variables()}

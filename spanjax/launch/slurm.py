@@ -1,0 +1,129 @@
+"""A batch script of SLURM: saves before the time is over, goes back into the queue, and continues."""
+
+import dataclasses
+import re
+
+from spanjax.launch.quoting import continued, exports, fill, options, word
+from spanjax.launch.settings import EXPECTED, STARTUP, STOPPED, Settings, at_least, merged, plain
+
+TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
+TEMPLATE = """\
+#!/usr/bin/env bash
+#SBATCH --job-name=@@name
+#SBATCH --nodes=@@nodes
+#SBATCH --ntasks-per-node=@@tasks
+#SBATCH --cpus-per-task=@@cpus
+@@gpus
+#SBATCH --time=@@time
+@@partition
+@@account
+#SBATCH --signal=B:@@signal
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.out
+#
+# Trains on @@what. From the folder of the repository: sbatch @@file
+# The work directory and the rows have to be in a folder that all nodes share.
+# Printed by `python -m spanjax.launch slurm --print`, which has these settings as options.
+
+set -u
+@@exports
+
+srun --label --kill-on-bad-exit=0 --wait=@@wait --cpus-per-task=@@cpus \\
+  @@command &
+step=$!
+
+# SLURM sends USR1 to this script alone, @@save_seconds s before the time is over; srun hands it on to every task, and they
+# save and end with @@stopped. TERM comes with a preemption or `scancel`, and the tasks get it from SLURM itself: srun, which
+# would kill them on it, is not told. SLURM queues a preempted job again and a cancelled one not, so neither is queued here.
+caught=
+ended_by_slurm=
+trap 'caught=1; kill -USR1 "$step"' USR1
+trap 'caught=1; ended_by_slurm=1' TERM
+
+while true; do # a signal ends `wait` before srun has ended: wait again
+  caught=
+  wait "$step"
+  code=$?
+  if [ -z "$caught" ]; then
+    break
+  fi
+done
+
+if [ "$code" -eq @@stopped ] && [ -z "$ended_by_slurm" ]; then
+  echo "stopped after saving: job $SLURM_JOB_ID goes back into the queue"
+  scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slurm(Settings):
+    """A SLURM batch script. It runs one task a node, which takes all of its GPUs, and is queued again until the run is done."""
+
+    FILE = "slurm.sbatch"
+
+    nodes: int = 2
+    """Nodes of the job."""
+    gpus_per_node: int = 8
+    """GPUs of each node; 0 for CPUs alone."""
+    tasks_per_node: int = 1
+    """Processes a node: 1 takes all GPUs, as many as there are GPUs take one each."""
+    cpus_per_task: int = 16
+    """Cores of each process."""
+    time: str = "24:00:00"
+    """Time limit of one go, HH:MM:SS or D-HH:MM:SS; a longer run continues in the next."""
+    save_seconds: int = 300
+    """So long before the end of that time the run is told to save: an evaluation, a step and a save have to fit in."""
+    partition: str = ""
+    """Partition; empty takes the cluster's default."""
+    account: str = ""
+    """Account; empty takes yours."""
+    python: str = "python"
+    """The interpreter on the nodes, as .venv/bin/python."""
+    startup_seconds: int = 600
+    """So long processes wait for each other at the start."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = super().problems()
+        found += at_least(self, nodes=1, gpus_per_node=0, tasks_per_node=1, cpus_per_task=1, save_seconds=1)
+        found += at_least(self, startup_seconds=1) + plain(self, "partition", "account", needed=False)
+        if not TIME.fullmatch(self.time):
+            found.append(f"--time is {self.time!r}: expected HH:MM:SS or D-HH:MM:SS")
+        if not self.python:
+            found.append("--python is empty: expected the interpreter on the nodes")
+        if self.gpus_per_node and self.tasks_per_node > 0 and self.gpus_per_node % self.tasks_per_node:
+            found.append(
+                f"--gpus-per-node {self.gpus_per_node} cannot be shared by --tasks-per-node {self.tasks_per_node}:"
+                f" expected 1 or {self.gpus_per_node} tasks"
+            )
+        return found
+
+    def text(self, train: tuple[str, ...]) -> str:
+        """The batch script."""
+        variables = {STARTUP: str(self.startup_seconds)}
+        if self.gpus_per_node:
+            variables[EXPECTED] = str(self.nodes * self.gpus_per_node)
+        each = f" with {self.gpus_per_node} GPUs each" if self.gpus_per_node else ""
+        what = f"{self.nodes} node(s){each}, {self.tasks_per_node} task(s) a node"
+        values = {
+            "name": self.name,
+            "nodes": self.nodes,
+            "tasks": self.tasks_per_node,
+            "cpus": self.cpus_per_task,
+            "gpus": f"#SBATCH --gpus-per-node={self.gpus_per_node}" if self.gpus_per_node else "",
+            "time": self.time,
+            "partition": f"#SBATCH --partition={self.partition}" if self.partition else "",
+            "account": f"#SBATCH --account={self.account}" if self.account else "",
+            "signal": f"USR1@{self.save_seconds}",
+            "save_seconds": self.save_seconds,
+            "what": what,
+            "file": word(self.output or f"launch/{self.FILE}"),
+            "exports": exports(merged(variables, self)),
+            "wait": self.save_seconds,
+            "command": continued([f"{word(self.python)} -m spanjax.train", *options(train)], 4),
+            "stopped": STOPPED,
+        }
+        return fill(TEMPLATE, values)

@@ -1,0 +1,107 @@
+"""A workload of xpk, Google's command for TPU slices on GKE with a queue."""
+
+import dataclasses
+import re
+
+from spanjax.launch.quoting import continued, fill, options, word
+from spanjax.launch.settings import (
+    EXPECTED,
+    PROCESSES_MISSING,
+    STARTUP,
+    STOPPED,
+    Settings,
+    at_least,
+    merged,
+    plain,
+)
+from spanjax.launch.tpu import read_slice, slice_problems
+
+TEMPLATE = """\
+#!/usr/bin/env bash
+# Trains on @@what of an xpk cluster: bash @@file
+# The image is built from launch/Dockerfile; a storage of the cluster (`xpk storage`) holds the rows and the work directory.
+# xpk starts all hosts again after the exit codes @@codes of spanjax.train and after signals, at most @@max_restarts times in all;
+# any other code ends the workload. Printed by `python -m spanjax.launch xpk --print`, which has these settings as options.
+
+set -eu
+
+# what the pods run; inside a pod one $ is written $$
+pod_command=$(
+  cat <<'END'
+exec @@command
+END
+)
+
+exec xpk workload create @@options
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Xpk(Settings):
+    """A call of `xpk workload create` for TPU slices. For GPUs take `jobset`."""
+
+    FILE = "xpk.sh"
+
+    cluster: str = "CLUSTER"
+    """The cluster, made by `xpk cluster create`."""
+    project: str = "PROJECT"
+    """Google Cloud project."""
+    zone: str = "us-west4-a"
+    """Zone of the cluster."""
+    image: str = "REGION-docker.pkg.dev/PROJECT/spanjax/spanjax:tpu"
+    """The image, built from launch/Dockerfile."""
+    topology: str = "v5e:4x8"
+    """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
+    slices: int = 1
+    """Slices of that shape."""
+    storage: str = "data"
+    """Name of the storage that xpk mounts as /data; empty for none."""
+    priority: str = "medium"
+    """very-low, low, medium, high or very-high."""
+    max_restarts: int = 100
+    """Restarts in all; xpk counts those after a preemption too."""
+    grace_seconds: int = 600
+    """Seconds between the signal and the end of a pod."""
+    startup_seconds: int = 1800
+    """So long pods wait for each other at the start."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = super().problems() + plain(self, "cluster", "project", "zone", "image")
+        found += plain(self, "storage", needed=False) + slice_problems(self.topology)
+        found += at_least(self, slices=1, max_restarts=0, grace_seconds=1, startup_seconds=1)
+        if not re.fullmatch("(very-)?(low|high)|medium", self.priority):
+            found.append(f"--priority is {self.priority!r}: expected very-low, low, medium, high or very-high")
+        return found
+
+    def text(self, train: tuple[str, ...]) -> str:
+        """The script."""
+        shape = read_slice(self.topology)
+        codes = f"{PROCESSES_MISSING},{STOPPED}"
+        variables = {EXPECTED: str(shape.chips * self.slices), STARTUP: str(self.startup_seconds)}
+        given = {
+            "cluster": self.cluster,
+            "workload": self.name,
+            "project": self.project,
+            "zone": self.zone,
+            "tpu-type": shape.accelerator_type,
+            "num-slices": self.slices,
+            "docker-image": self.image,
+            "priority": self.priority,
+            "max-restarts": self.max_restarts,
+            "restart-on-exit-codes": codes,
+            "termination-grace-period-seconds": self.grace_seconds,
+        }
+        lines = [f"--{name}={word(value)}" for name, value in given.items()]
+        lines += [f"--storage={word(self.storage)}"] if self.storage else []
+        lines += [f"--env {word(f'{name}={value}')}" for name, value in merged(variables, self).items()]
+        command = " ".join(["python -m spanjax.train", *options(train)])
+        values = {
+            "what": f"{self.slices} TPU slice(s) {self.topology}",
+            "file": word(self.output or f"launch/{self.FILE}"),
+            "codes": codes.replace(",", " and "),
+            "max_restarts": self.max_restarts,
+            "command": command.replace("$", "$$"),
+            "options": continued([*lines, '--command="$pod_command"'], 2),
+        }
+        return fill(TEMPLATE, values)
