@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.running import ROOT, environment, final_leaves, records, shrunk
+from tests.running import ROOT, environment, final_leaves, last_step, records, shrunk
 
 EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
 FULL_SECONDS, END_SECONDS = 120.0, 240.0
@@ -117,8 +117,7 @@ class Supervisor:
 
     def logged(self) -> int:
         """The newest step in the metrics."""
-        steps = records(self.workdir, "step") if (self.workdir / "metrics.jsonl").exists() else {}
-        return max(steps, default=0)
+        return last_step(self.workdir)
 
     def saved(self) -> list[int]:
         """Steps with a finished checkpoint."""
