@@ -213,11 +213,15 @@ def train(command: Any) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    from spanjax.command import start_problem
     from spanjax.distributed import ProcessesMissing, leave
 
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))
     except Exception as error:
+        if problem := start_problem(error):
+            print(f"spanjax.train: {problem}", file=sys.stderr)
+            return leave(EXIT_WRONG_INPUT)
         from spanjax.training.checkpoint import CheckpointError
 
         if type(error) not in (ValueError, CheckpointError, ProcessesMissing):

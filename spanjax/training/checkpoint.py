@@ -53,6 +53,8 @@ def damage(folder: pathlib.Path) -> str | None:
         expected = json.loads(path.read_text())
     except ValueError:
         return f"{CHECKSUMS} is not JSON"
+    if not isinstance(expected, dict):
+        return f"{CHECKSUMS} is not a list of files with their checksums"
     actual = _contents(folder)
     missing = sorted(expected.keys() - actual.keys())
     changed = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])
@@ -187,7 +189,9 @@ def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
         if reason is None:
             return step, said
         said.append(f"checkpoint {step} is damaged ({reason}): passed over")
-    raise CheckpointError("\n".join([f"{workdir}: no whole checkpoint in {folder}", *said]))
+    raise CheckpointError(
+        "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *said])
+    )
 
 
 def _incomplete(folder: pathlib.Path) -> str | None:
