@@ -137,7 +137,7 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:
     """The encoder that a checkpoint's meta describes. ValueError where this version does not know all that it says."""
     written, own = f"it was written by spanjax {meta.get('spanjax', 'of another version')}", __version__
-    found = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
+    found: Any = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
     if not isinstance(found, dict):
         raise ValueError(
             f"{folder}: its meta names no encoder: {written}, this is {own}; take the version that wrote it"
@@ -148,10 +148,15 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
         raise ValueError(
             f"{folder}: {settings} is not known here: {written}, this is {own}; take a newer version of spanjax"
         )
-    settings = {name: value for name, value in found.items() if name in fields}
-    encoder = EncoderConfig(**settings | {"attention": "auto", "remat": "none"})  # those were for the run's devices
-    if problems := encoder.problems():
-        raise ValueError(f"{folder}: its meta is damaged: {'; '.join(problems)}; take another step")
+    settings: dict[str, Any] = {name: value for name, value in found.items() if name in fields}
+    settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
+    try:
+        encoder = EncoderConfig(**settings)
+        problems = encoder.problems()
+    except TypeError as error:
+        raise ValueError(f"{folder}: its meta is damaged ({error}): take another step") from error
+    if problems:
+        raise ValueError(f"{folder}: its meta is damaged ({'; '.join(problems)}): take another step")
     return encoder
 
 

@@ -205,6 +205,8 @@ MODEL_CASES = (
         lambda found: [found["run"]["encoder"].update(rotary=True), found.update(spanjax="9.9")])),
     to_torch("a checkpoint that names no encoder", ("names no encoder", "take the version that wrote it"),
              meta(lambda found: found.pop("run"))),
+    to_torch("a checkpoint with a size that is no number", ("checkpoints/2: its meta is damaged", "take another step"),
+             meta(lambda found: found["run"]["encoder"].update(heads="many")), library=r"(?<=damaged \().*?(?=\): take)"),
     to_torch("a checkpoint whose vocabulary is damaged", ("vocabulary", "checkpoints/2"),
              meta(lambda found: found.update(vocabulary={"vocabulary.json": "%%%"})), library=r"(?<=damaged \().*?(?=\): take)"),
     to_torch("a checkpoint with a file name for a vocabulary", ("../vocab.txt", "checkpoints/2"),

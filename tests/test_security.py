@@ -400,18 +400,43 @@ def test_processes_of_one_host_listen_on_loopback_alone(outside: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_listens_on_loopback_alone(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """From the start to the end of a real run, with a recorded profile and the feed of TensorFlow."""
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_listens_on_loopback_at_most(count: int, rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """From the start to the end of a real run, with a recorded profile and the feed of TensorFlow. Alone it listens nowhere."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{probe.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
+        common = {
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{probe.getsockname()[1]}",
+            "JAX_NUM_PROCESSES": str(count),
+        }
     words = shrunk(
         "configs/pretrain/demo.py", rows_folder, tmp_path / "run", 6, "--profile.start=2", "--profile.steps=2"
     )
-    pair = [start(words, env=environment(1, **common, JAX_PROCESS_ID=str(each))) for each in range(2)]
+    started = [start(words, env=environment(1, **common, JAX_PROCESS_ID=str(each))) for each in range(count)]
     found: set[str] = set()
-    while all(process.poll() is None for process in pair):
-        found |= set.union(*(listening(process.pid) for process in pair))
+    while all(process.poll() is None for process in started):
+        found |= set.union(*(listening(process.pid) for process in started))
         time.sleep(0.05)
-    for process in pair:
+    for process in started:
         finish(process)
-    assert found and all(ipaddress.ip_address(each).is_loopback for each in found), found
+    assert bool(found) == (count > 1) and all(ipaddress.ip_address(each).is_loopback for each in found), found
+
+
+def test_beam_stays_in_this_process_where_no_runner_is_named() -> None:
+    pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install 'spanjax[beam]'")
+    from spanjax.data.beam_runner import IN_PROCESS, with_runner
+
+    assert with_runner(["--job_name=mine"]) == ["--runner", IN_PROCESS, "--job_name=mine"]
+    assert with_runner(["--runner=FlinkRunner"]) == ["--runner=FlinkRunner"]
+
+
+@pytest.mark.slow
+def test_prepare_with_beam_listens_nowhere(corpus_file: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install 'spanjax[beam]'")
+    words = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "64", "--output", str(tmp_path / "rows")]
+    command = [sys.executable, "-m", "spanjax.prepare", "rows", "--runner", "beam", *words]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(1), stdout=subprocess.DEVNULL) as process:
+        found: set[str] = set()
+        while process.poll() is None:
+            found |= listening(process.pid)
+            time.sleep(0.05)
+    assert process.returncode == 0 and not found, found
