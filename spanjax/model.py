@@ -144,9 +144,9 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
         )
     fields = {field.name: field for field in dataclasses.fields(EncoderConfig)}
     if unknown := sorted(found.keys() - fields.keys() - {"class"}):
-        settings = ", ".join(f"encoder.{name}" for name in unknown)
+        names = ", ".join(f"encoder.{name}" for name in unknown)
         raise ValueError(
-            f"{folder}: {settings} is not known here: {written}, this is {own}; take a newer version of spanjax"
+            f"{folder}: {names} is not known here: {written}, this is {own}; take a newer version of spanjax"
         )
     settings: dict[str, Any] = {name: value for name, value in found.items() if name in fields}
     settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices

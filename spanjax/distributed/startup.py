@@ -95,14 +95,13 @@ def _stay_local() -> None:
     """Processes of one host: gloo, through which they talk on CPU, listens on loopback and not on the host's own name."""
     import jax
     from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
     if jax.config.jax_cpu_collectives_implementation != "gloo":  # pyright: ignore[reportAttributeAccessIssue]
         return
 
     def client() -> Any:
-        collectives = xla_bridge._jax.make_gloo_tcp_collectives(
-            distributed_client=distributed.global_state.client, hostname=LOCAL
-        )
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=LOCAL)
         return xla_bridge.make_cpu_client(collectives)
 
     xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
