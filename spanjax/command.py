@@ -1,7 +1,9 @@
 """What every command line shares: commands by their first word, and errors as one message and an exit code, not a traceback."""
 
 import importlib
+import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 
 WRONG_INPUT, INTERRUPTED = 2, 130
@@ -20,7 +22,32 @@ def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: 
         program = package.rpartition(".")[2]
         print(f"{program}: no command {command!r}: expected one of {', '.join(commands)}", file=sys.stderr)
         return WRONG_INPUT
-    return importlib.import_module(f"{package}.{command.replace('-', '_')}").main(words)
+    try:
+        module = importlib.import_module(f"{package}.{command.replace('-', '_')}")
+    except Exception as error:
+        problem = start_problem(error)
+        if problem is None:
+            raise
+        print(f"{command}: {problem}", file=sys.stderr)
+        return WRONG_INPUT
+    return module.main(words)
+
+
+def start_problem(error: BaseException | None) -> str | None:
+    """Why jax does not start with this environment, where that is behind an error; None where it is not."""
+    while error is not None:
+        places = traceback.walk_tb(error.__traceback__)
+        names = [frame.f_globals.get("__name__", "") for frame, _ in places if frame.f_code.co_name == "<module>"]
+        importing = any(name.partition(".")[0] in ("jax", "jaxlib") for name in names)
+        if importing or (isinstance(error, RuntimeError) and "nable to initialize backend" in str(error)):
+            found = {name: value for name, value in sorted(os.environ.items()) if name.startswith(("JAX_", "XLA_"))}
+            told = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variable of jax"
+            return (
+                f"jax does not start ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): correct or unset what is"
+                f" wrong of {told}; `python -m spanjax.doctor` looks for more"
+            )
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:
@@ -33,10 +60,15 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
         found = work()
         return found if isinstance(found, int) else 0
     except ValueError as error:
-        told, code, cause = f"{cannot}:\n{error}", WRONG_INPUT, error
+        told, code, cause = start_problem(error) or f"{cannot}:\n{error}", WRONG_INPUT, error
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         told, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error
+    except RuntimeError as error:
+        problem = start_problem(error)
+        if problem is None:
+            raise
+        told, code, cause = problem, WRONG_INPUT, error
     except KeyboardInterrupt as error:
         told, code, cause = stopped, INTERRUPTED, error
     notes = [f"  {note}" for note in getattr(cause, "__notes__", ())]

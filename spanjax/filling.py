@@ -92,6 +92,7 @@ class Filler:
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
         """The `top` most probable pieces at every [MASK] by the masked token head. ValueError without a mask or that head."""
         self._need("mlm")
+        self._check(top)
         read = self._read(text, None)
         log_TKV = self._log_probabilities(read)
         best = self._best(log_TKV[self.heads.index("mlm")], top)
@@ -102,6 +103,7 @@ class Filler:
 
         ValueError where there is no mask, or a phrase is not in the text.
         """
+        self._check(top)
         read = self._read(text, hide)
         log_TKV = self._log_probabilities(read)
         scores = dict(zip(self.heads, log_TKV, strict=True))
@@ -122,6 +124,12 @@ class Filler:
             found.append(Span(first, pieces, self.vocabulary.decode(known) if len(known) == pieces else None, fills))
             place += pieces
         return found
+
+    def _check(self, top: int) -> None:
+        if not 1 <= top <= self.vocabulary.size:
+            raise ValueError(
+                f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
+            )
 
     def _need(self, head: str) -> None:
         if head not in self.heads:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spanjax import __version__
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
@@ -21,7 +22,8 @@ from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.tables import BERT, VOCABULARY_ROWS, Loaded, our_params
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
-from spanjax.training.checkpoint import read_weights, whole_step
+from spanjax.training.checkpoint import read_weights
+from spanjax.training.saved import whole_step
 from spanjax.trees import map_named, named_leaves
 
 PAIR_NAMES = ("nsp", "sop")
@@ -114,25 +116,49 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
 
 def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
     step, params, meta = read_weights(folder)
-    described = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
-    if not described:
-        raise ValueError(f"{folder}: its meta names no encoder: it was written by another version of spanjax")
-    fields = {field.name for field in dataclasses.fields(EncoderConfig)}
-    settings: dict[str, Any] = {name: value for name, value in described.items() if name in fields}
-    settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
-    encoder = EncoderConfig(**settings)
+    encoder = _stored_encoder(folder, meta)
     pair = next((name for name in PAIR_NAMES if name in params), meta.get("model", {}).get("pair", "nsp"))
-    files = {name: base64.b64decode(content) for name, content in meta.get("vocabulary", {}).items()}
+    try:
+        files = {name: base64.b64decode(content) for name, content in meta.get("vocabulary", {}).items()}
+        vocabulary = vocabulary_from_files(files) if files else None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder}: the vocabulary in its meta is damaged ({error}): take another step") from error
     return Model(
         encoder=encoder,
         params=canonical(params),
-        vocabulary=vocabulary_from_files(files) if files else None,
+        vocabulary=vocabulary,
         source=folder,
         step=step,
         pair=pair,
         meta=meta,
         said=tuple(said),
     )
+
+
+def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:
+    """The encoder that a checkpoint's meta describes. ValueError where this version does not know all that it says."""
+    written, own = f"it was written by spanjax {meta.get('spanjax', 'of another version')}", __version__
+    found: Any = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
+    if not isinstance(found, dict):
+        raise ValueError(
+            f"{folder}: its meta names no encoder: {written}, this is {own}; take the version that wrote it"
+        )
+    fields = {field.name: field for field in dataclasses.fields(EncoderConfig)}
+    if unknown := sorted(found.keys() - fields.keys() - {"class"}):
+        names = ", ".join(f"encoder.{name}" for name in unknown)
+        raise ValueError(
+            f"{folder}: {names} is not known here: {written}, this is {own}; take a newer version of spanjax"
+        )
+    settings: dict[str, Any] = {name: value for name, value in found.items() if name in fields}
+    settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
+    try:
+        encoder = EncoderConfig(**settings)
+        problems = encoder.problems()
+    except TypeError as error:
+        raise ValueError(f"{folder}: its meta is damaged ({error}): take another step") from error
+    if problems:
+        raise ValueError(f"{folder}: its meta is damaged ({'; '.join(problems)}): take another step")
+    return encoder
 
 
 def from_weights(path: pathlib.Path, found: Found) -> Model:

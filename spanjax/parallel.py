@@ -45,7 +45,10 @@ class MeshConfig:
         sizes = [self.replica, self.data, self.tensor]
         free, fixed = sizes.count(-1), int(np.prod([size for size in sizes if size != -1]))
         if any(size < 1 and size != -1 for size in sizes) or free > 1 or fixed < 1:
-            raise ValueError(f"mesh {self}: expected positive sizes and at most one -1")
+            raise ValueError(
+                f"mesh replica={self.replica} data={self.data} tensor={self.tensor}: expected sizes of at least 1, and at most"
+                " one -1"
+            )
         if devices % fixed or (not free and fixed != devices):
             raise ValueError(
                 f"mesh replica={self.replica} data={self.data} tensor={self.tensor} does not fit {devices} device(s):"

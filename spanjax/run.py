@@ -7,11 +7,13 @@ import importlib.util
 import json
 import pathlib
 import sys
+import traceback
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.data.paths import output_problem
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
@@ -94,7 +96,7 @@ def load(path: str) -> Run:
     file = pathlib.Path(path)
     if not file.is_file():
         near = [str(p) for p in sorted(pathlib.Path("configs").rglob("*.py"))]
-        close = difflib.get_close_matches(path, near, n=1) or near
+        close = difflib.get_close_matches(path, near, n=1) or [each for each in near if "pretrain" in each][:3]
         raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     assert spec is not None and spec.loader is not None
@@ -105,10 +107,17 @@ def load(path: str) -> Run:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise ValueError(f"--config {path} does not load: {type(error).__name__}: {error}") from error
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
+        where = f" (line {lines[-1]})" if lines else ""
+        raise ValueError(
+            f"--config {path} does not load: {type(error).__name__}: {error}{where}; correct it"
+        ) from error
     run = getattr(module, "RUN", None)
     if not isinstance(run, Run):
-        raise ValueError(f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__})")
+        raise ValueError(
+            f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__}):"
+            " write `RUN = Run(...)`"
+        )
     return run
 
 
@@ -162,6 +171,8 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
     """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff."""
     file = workdir / "run.json"
+    if problem := output_problem(workdir):
+        raise ValueError(f"--workdir {workdir}: {problem}")
     if file.exists():
         try:
             before = json.loads(file.read_text())
@@ -175,7 +186,12 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
                 + "\nuse the same settings to continue it, or another --workdir"
             )
         return
-    workdir.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
-    temporary.write_text(json.dumps(description, indent=2) + "\n")
-    temporary.replace(file)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(description, indent=2) + "\n")
+        temporary.replace(file)
+    except OSError as error:
+        raise ValueError(
+            f"--workdir {workdir} cannot be written ({error.strerror or error}): give a folder that can, with space left"
+        ) from error

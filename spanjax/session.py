@@ -211,6 +211,8 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
 def batch_problems(run: Run, shards: int) -> list[str]:
     """What keeps the rows of a batch from being split over so many devices and this many processes."""
     processes, parts = jax.process_count(), shards * run.microbatches
+    if min(run.batch_size, parts) < 1:
+        return []  # the run says so itself
     if run.batch_size % parts:
         return [
             f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"

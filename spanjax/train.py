@@ -225,7 +225,7 @@ def train(command: Any) -> int:
 
     distributed.start()
     from spanjax.session import open_session
-    from spanjax.training.checkpoint import has_checkpoints
+    from spanjax.training.saved import has_checkpoints
 
     session = distributed.together("rows and mesh", lambda: open_session(command.run))
     workdir = pathlib.Path(command.workdir)
@@ -244,14 +244,18 @@ def train(command: Any) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    from spanjax.command import start_problem
     from spanjax.distributed import ProcessesMissing, leave
 
     try:
         return train(parse(sys.argv[1:] if arguments is None else arguments))
     except Exception as error:
+        if problem := start_problem(error):
+            print(f"spanjax.train: {problem}", file=sys.stderr)
+            return leave(EXIT_WRONG_INPUT)
         from spanjax.lock import LockedError
-        from spanjax.training.checkpoint import CheckpointError
         from spanjax.training.guard import NonFiniteError
+        from spanjax.training.saved import CheckpointError
 
         known = CheckpointError | LockedError | NonFiniteError | ProcessesMissing
         if type(error) is not ValueError and not isinstance(error, known):

@@ -128,7 +128,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
 
     known = transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
     with _silenced():
-        theirs = known.from_pretrained(folder, dtype=torch.float32).eval()
+        theirs = known.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     with torch.no_grad():
         found = theirs(
             input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
@@ -143,7 +143,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         mlm = found.logits.numpy() if "mlm" in model.params else None
     try:
         with _silenced():
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
     except (OSError, ValueError):
         ids = None

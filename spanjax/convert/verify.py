@@ -33,7 +33,14 @@ def verify(options: Verify) -> int:
     """Compares; the exit code."""
     sentences = SENTENCES
     if options.text:
-        lines = pathlib.Path(options.text).read_text("utf-8").splitlines()
+        try:
+            lines = pathlib.Path(options.text).read_text("utf-8").splitlines()
+        except FileNotFoundError:
+            raise ValueError(f"--text {options.text}: no such file; give a file of sentences, one a line") from None
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"--text {options.text}: byte {error.start + 1} is not UTF-8; convert the file (iconv -t UTF-8)"
+            ) from None
         sentences = tuple(line.strip() for line in lines if line.strip())
         if not sentences:
             raise ValueError(f"--text {options.text}: no sentences; expected one a line")

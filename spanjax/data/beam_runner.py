@@ -21,6 +21,7 @@ try:
 except ModuleNotFoundError:
     raise ValueError("--runner beam needs Apache Beam: pip install 'spanjax[beam]'") from None
 
+IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _Key = tuple[int, int]  # of a portion: group, number
 
 
@@ -73,11 +74,19 @@ class _Write(beam.DoFn):
             yield self._rows.write(portion)
 
 
+def with_runner(words: list[str]) -> list[str]:
+    """Beam's options; without any runner among them, the one that stays in this process and its memory.
+
+    Beam's own choice would look for a program on the network first, and listen on every interface for it.
+    """
+    return words if any(word.startswith("--runner") for word in words) else ["--runner", IN_PROCESS, *words]
+
+
 def write_with_beam(one: Pass, work: Unfinished, vocabulary: Vocabulary, options: str) -> None:
     """Runs the pipeline of a pass to its end; `options` are those of Beam's command line."""
     groups = list(enumerate(one.source.groups()))
     folders(work, one.settings.splits)
-    with beam.Pipeline(options=PipelineOptions(shlex.split(options))) as pipeline:
+    with beam.Pipeline(options=PipelineOptions(with_runner(shlex.split(options)))) as pipeline:
         cut = pipeline | "groups" >> beam.Create(groups) | beam.Reshuffle() | "cut" >> beam.ParDo(_Cut(one, work))
         if one.deduplicate:
             repeated = (

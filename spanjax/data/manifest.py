@@ -4,6 +4,7 @@ import dataclasses
 import fractions
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spanjax import __version__
@@ -63,10 +64,38 @@ class Manifest:
         expected = {field.name for field in dataclasses.fields(cls)}
         if set(fields) != expected:
             raise ValueError(f"{name}: wrong fields {sorted(set(fields) ^ expected)}; prepare the rows again")
+        if problems := _problems(fields):
+            raise ValueError(f"{name}: {'; '.join(problems)}; prepare the rows again")
         fields["shards"] = tuple(Shard(*shard) for shard in fields["shards"])
         fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
         fields["tags"] = tuple(fields["tags"])
         return cls(**fields)
+
+
+def is_file_name(name: Any) -> bool:
+    """Whether a name that a file gives is that of a file in its own folder: no path, neither up nor elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
+def _problems(fields: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the types of a manifest's fields, and with the names in it, in words."""
+    kinds = {"int": int, "float": (int, float), "str": str, "dict": dict, "tuple": list}
+    found = []
+    for field in dataclasses.fields(Manifest):
+        kind = str(getattr(field.type, "__name__", field.type)).partition("[")[0]
+        value = fields[field.name]
+        if not isinstance(value, kinds[kind]) or isinstance(value, bool):
+            found.append(f"{field.name} is {value!r:.60}, expected {kind}")
+        elif kind == "int" and value < 0:
+            found.append(f"{field.name} is {value}, expected 0 or more")
+    for shard in fields["shards"] if isinstance(fields["shards"], list) else ():
+        if not isinstance(shard, list) or [type(each) for each in shard] != [str, int, str]:
+            found.append(f"a shard is {shard!r:.60}, expected [NAME, ROWS, SHA256]")
+        elif not is_file_name(shard[0]):
+            found.append(f"a shard is called {shard[0]!r:.60}, expected a file name without a path")
+        elif shard[1] < 1:
+            found.append(f"{shard[0]} has {shard[1]} rows, expected 1 or more")
+    return found
 
 
 def slots_needed(manifest: Manifest, rate: float, parts: int = 1) -> int:

@@ -29,6 +29,17 @@ class File(NamedTuple):
         return self.path.rstrip("/").rpartition("/")[2]
 
 
+def link_problem(path: pathlib.Path) -> str:
+    """Why a folder that is written as a whole cannot replace what is at this path, where that is a link; else empty."""
+    return f"{path} is a link: give the folder that it leads to, or another" if path.is_symlink() else ""
+
+
+def output_problem(path: pathlib.Path) -> str:
+    """Why no folder can be made at this path, where a file is in the way; empty where none is."""
+    taken = next((each for each in (path, *path.parents) if each.exists()), None)
+    return "" if taken is None or taken.is_dir() else f"{taken} is a file, expected a folder: choose another"
+
+
 def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
     """Files that paths or globs name, each once, sorted within a pattern; and what is wrong with the patterns."""
     found: dict[str, File] = {}

@@ -11,7 +11,7 @@ import numpy as np
 from spanjax.data.hashing import fold
 from spanjax.data.manifest import Manifest
 from spanjax.data.order import permuted
-from spanjax.data.rows import Rows
+from spanjax.data.rows import Rows, load_array
 from spanjax.data.segments import find_blocks
 from spanjax.data.shards import BLOCKS, DOCUMENTS
 
@@ -120,14 +120,14 @@ def parts(index_B: np.ndarray) -> Iterator[np.ndarray]:
 
 def document_lengths(rows: Rows, most: int, seed: int) -> np.ndarray:
     """Text tokens of `most` documents (0: of all), those of all their blocks; documents without text do not occur."""
-    documents = np.load(rows.folder / DOCUMENTS, mmap_mode="r")
+    documents = load_array(rows.folder / DOCUMENTS, mapped=True)
     slices = [slice(start, start + _SLICE) for start in range(0, len(documents), _SLICE)]
     total = 1 + max(int(documents[each].max()) for each in slices)
     chosen_D = some_of(total, most, seed)
     wanted = np.zeros(total, bool)
     wanted[chosen_D] = True
     block_M = np.concatenate([each.start + np.flatnonzero(wanted[documents[each]]) for each in slices])
-    end_N = np.cumsum(np.load(rows.folder / BLOCKS), dtype=np.int64)
+    end_N = np.cumsum(load_array(rows.folder / BLOCKS), dtype=np.int64)
     row_N = np.unique(np.searchsorted(end_N, block_M, side="right"))
     tokens_D = np.zeros(total, np.int64)
     for row_B in parts(row_N):

@@ -39,14 +39,30 @@ class RowBatch(NamedTuple):
     flags_BL: np.ndarray  # uint8, where sentences begin, and tags: see `block`
 
 
+def load_array(path: pathlib.Path, size: int | None = None, mapped: bool = False) -> np.ndarray:
+    """An array of numbers of a folder of rows, of `size` elements; Python objects, which NumPy would unpickle, are refused.
+
+    ValueError where the file is damaged or holds something else.
+    """
+    try:
+        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
+            raise ValueError("not a line of whole numbers")
+        if size is not None and len(found) != size:
+            raise ValueError(f"{len(found):,} numbers, expected {size:,}")
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} is damaged ({error}): prepare or copy the rows again") from None
+    return found
+
+
 class Rows:
     """Rows of one folder, read by index; made by `open_rows`."""
 
     def __init__(self, folder: pathlib.Path, manifest: Manifest, vocabulary: Vocabulary):
         self.folder, self.manifest, self.vocabulary = folder, manifest, vocabulary
         self.length = manifest.length
-        self.unigram_V: np.ndarray = np.load(folder / UNIGRAM)
-        self.lengths_N: np.ndarray = np.load(folder / LENGTHS)
+        self.unigram_V: np.ndarray = load_array(folder / UNIGRAM, manifest.vocabulary_size)
+        self.lengths_N: np.ndarray = load_array(folder / LENGTHS, manifest.rows)
         dtype = record(manifest.length, manifest.vocabulary_size)
         self._shards = [np.memmap(folder / shard.name, dtype=dtype, mode="r") for shard in manifest.shards]
         self._first = np.cumsum([0, *(shard.rows for shard in manifest.shards)])
@@ -84,8 +100,9 @@ class Rows:
 
     @functools.cached_property
     def _documents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        blocks_N = np.load(self.folder / BLOCKS)
-        return blocks_N, np.cumsum(blocks_N, dtype=np.int64) - blocks_N, np.load(self.folder / DOCUMENTS, mmap_mode="r")
+        blocks_N = load_array(self.folder / BLOCKS, len(self))
+        first_N = np.cumsum(blocks_N, dtype=np.int64) - blocks_N
+        return blocks_N, first_N, load_array(self.folder / DOCUMENTS, self.manifest.blocks, mapped=True)
 
     def block_documents(self, row_M: np.ndarray, block_M: np.ndarray) -> np.ndarray:
         """Number of the document that block `block_M` (1, 2, ...) of row `row_M` is from: int64 [M]."""
@@ -126,7 +143,12 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
         raise ValueError(
             f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems)
         )
-    stored = load_vocabulary(folder / VOCABULARY)
+    try:
+        stored = load_vocabulary(folder / VOCABULARY)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{folder}: its vocabulary cannot be read ({error}); prepare or copy the rows again"
+        ) from error
     for other, what in (
         (stored, f"the vocabulary stored in {folder / VOCABULARY}"),
         (vocabulary, "the vocabulary in use"),

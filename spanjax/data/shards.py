@@ -174,7 +174,7 @@ class _Totals:
 
     def add(self, path: pathlib.Path) -> None:
         """Joins the figures of one shard."""
-        with np.load(path) as figures:
+        with np.load(path, allow_pickle=False) as figures:
             about = json.loads(figures["about"].tobytes())
             self.unigram_V += figures["unigram"]
             self.by_blocks = np.maximum(self.by_blocks, figures["by_blocks"])

@@ -80,7 +80,8 @@ def train_sentencepiece(
     except RuntimeError as error:
         reason = str(error).rpartition("] ")[2] or str(error)
         raise ValueError(
-            f"cannot train a vocabulary of {size} pieces from {len(sample):,} sentences: {reason}"
+            f"cannot train a vocabulary of {size} pieces from {len(sample):,} sentences: {reason} Ask for fewer pieces, or give"
+            " more text"
         ) from None
     return model.getvalue()
 

@@ -80,6 +80,8 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
     ValueError where it is half set or contradicts itself.
     """
     expected = number(environment, EXPECTED)
+    if number(environment, COUNT) == 0:
+        raise ValueError(f"{COUNT} is 0: expected the number of processes, 1 or more; unset it for one process")
     if number(environment, COUNT) == 1:
         return Launch("variables", f"{COUNT}=1", devices=expected)
     plain = {key: environment[key] for key in (ADDRESS, COUNT, INDEX) if environment.get(key)}

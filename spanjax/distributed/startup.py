@@ -8,11 +8,12 @@ import pathlib
 import socket
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from spanjax.distributed.barriers import HOSTS
 from spanjax.distributed.launch import EXPECTED, Launch, detect
-from spanjax.distributed.launchers import number
-from spanjax.distributed.meeting import GREETING, attend, listen, receive
+from spanjax.distributed.launchers import LOCAL, number
+from spanjax.distributed.meeting import GREETING, attend, is_local, listen, receive, split_address
 
 log = logging.getLogger(__name__)
 STARTUP_SECONDS, STARTUP_VARIABLE = 300, "SPANJAX_STARTUP_TIMEOUT"
@@ -85,7 +86,25 @@ def _join(launch: Launch, timeout: float) -> None:
         initialization_timeout=int(timeout),
         coordinator_bind_address=address,
     )
+    if is_local(split_address(launch.coordinator)[0]):
+        _stay_local()
     HOSTS.update(roster)
+
+
+def _stay_local() -> None:
+    """Processes of one host: gloo, through which they talk on CPU, listens on loopback and not on the host's own name."""
+    import jax
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
+
+    if jax.config.jax_cpu_collectives_implementation != "gloo":  # pyright: ignore[reportAttributeAccessIssue]
+        return
+
+    def client() -> Any:
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=LOCAL)
+        return xla_bridge.make_cpu_client(collectives)
+
+    xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
 
 
 def _ask_jax(launch: Launch, timeout: float) -> Launch:

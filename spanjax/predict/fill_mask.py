@@ -30,8 +30,6 @@ class FillMask:
 
 def fill_mask(options: FillMask) -> None:
     """Prints a table a text, or JSON."""
-    if options.top < 1:
-        raise ValueError(f"--top {options.top}: expected at least 1")
     filler, console = Filler(load_model(options.model)), rich.console.Console(soft_wrap=True, highlight=False)
     for text in options.text:
         found = filler.fill_mask(text, options.top)

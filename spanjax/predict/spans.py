@@ -38,8 +38,6 @@ def as_json(span: Span) -> dict[str, Any]:
 
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
-    if options.top < 1:
-        raise ValueError(f"--top {options.top}: expected at least 1")
     found = Filler(load_model(options.model)).spans(options.text, options.top, options.hide)
     if options.json:
         print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))

@@ -27,6 +27,7 @@ from spanjax.data.documents import Source, SourceSettings
 from spanjax.data.local_runner import write_portions
 from spanjax.data.manifest import Manifest
 from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
+from spanjax.data.paths import link_problem, output_problem
 from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
 from spanjax.data.portions import portion_characters
 from spanjax.data.progress import Progress, totals_table
@@ -104,6 +105,8 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
         except ValueError as error:
             problems.append(str(error))
     output = pathlib.Path(options.output)
+    if problem := output_problem(output.parent) or link_problem(output):
+        problems.append(f"--output {output}: {problem}")
     if output.exists() and not options.overwrite and not (output.is_dir() and not any(output.iterdir())):
         problems.append(f"--output {output} exists already: choose another folder, or replace it with --overwrite")
     if not problems:

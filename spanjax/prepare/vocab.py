@@ -26,6 +26,7 @@ from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
 from spanjax.data.fertility import measure
+from spanjax.data.paths import output_problem
 from spanjax.data.sentences import sentences
 from spanjax.data.train_vocab import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.data.vocab import (
@@ -104,7 +105,9 @@ def _problems(options: TrainVocabulary) -> list[str]:
         f"--output {output} is a folder, expected a file": output.suffix == suffix and output.is_dir(),
         f"--output {output} is a file, expected a folder": output.suffix != suffix and output.is_file(),
     }
-    return [message for message, broken in rules.items() if broken]
+    found = [message for message, broken in rules.items() if broken]
+    problem = output_problem(output.parent)
+    return [*found, f"--output {output}: {problem}"] if problem else found
 
 
 def _taken(output: pathlib.Path) -> bool:

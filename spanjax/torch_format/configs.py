@@ -109,6 +109,11 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     problems = [
         f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
     ]
+    problems += [
+        f"{theirs} is {config[theirs]!r}: expected a number"
+        for theirs in (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id")
+        if config.get(theirs) is not None and not isinstance(config[theirs], int | float)
+    ]
     activation = config.get("hidden_act", "gelu")
     if activation not in _THEIR_ACTIVATIONS:
         problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
@@ -118,7 +123,7 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     if problems:
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
     sizes = {ours: config[theirs] for theirs, ours in _SIZES.items()}
-    others = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
+    others: dict[str, Any] = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
     more: dict[str, Any] = {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
         pad = config.get("pad_token_id")
@@ -126,7 +131,10 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         sizes["positions"] -= more["position_offset"]
     if kind == "albert":
         more |= {"embedding_size": config.get("embedding_size", 128), "groups": config.get("num_hidden_groups", 1)}
-    return EncoderConfig(**sizes, **others, **more), FAMILIES[kind]
+    encoder = EncoderConfig(**sizes, **others, **more)
+    if problems := encoder.problems():
+        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    return encoder, FAMILIES[kind]
 
 
 def guessed_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from spanjax.data.manifest import is_file_name
+from spanjax.data.paths import link_problem, output_problem
 from spanjax.torch_format.pickles import read_torch_file
 
 CONFIGS = ("config.json", "bert_config.json")
@@ -72,17 +74,29 @@ def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         if (folder / name).is_file():
             return [folder / name]
         if (index := folder / f"{name}{_INDEX}").is_file():
-            names = sorted(set(read_json(index).get("weight_map", {}).values()))
-            wrong = [each for each in names if not isinstance(each, str) or pathlib.PurePath(each).name != each]
-            missing = [each for each in names if each not in wrong and not (folder / each).is_file()]
-            if wrong or missing or not names:
-                what = (
-                    f"names files outside of its folder ({wrong[0]!r})" if wrong else f"names {missing or 'no files'}"
-                )
-                raise ValueError(f"{index}: {what}: copy the whole folder again")
-            return [folder / each for each in names]
+            return _indexed(index)
     listed = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "nothing: no such folder"
     raise ValueError(f"{folder}: no weights: expected one of {', '.join(_WEIGHTS)}; it holds {listed or 'no files'}")
+
+
+def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
+    """The files that an index names, all in its own folder."""
+    folder, listed = index.parent, read_json(index).get("weight_map")
+    if not isinstance(listed, dict):
+        raise ValueError(
+            f"{index}: weight_map is {listed!r:.60}, expected an object of names: copy the whole folder again"
+        )
+    wrong = [each for each in listed.values() if not is_file_name(each)]
+    names = sorted(set(listed.values())) if not wrong else []
+    missing = [each for each in names if not (folder / each).is_file()]
+    if wrong or missing or not names:
+        what = (
+            f"names files outside of its folder ({wrong[0]!r:.60})"
+            if wrong
+            else f"names {missing or 'no files'}, not there"
+        )
+        raise ValueError(f"{index}: {what}: copy the whole folder again")
+    return [folder / each for each in names]
 
 
 def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -119,10 +133,15 @@ def new_folder(path: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
 
     ValueError where `path` exists and is not to be overwritten.
     """
+    if problem := output_problem(path.parent) or link_problem(path):
+        raise ValueError(f"{path}: {problem}")
     if path.exists() and not overwrite and (path.is_file() or any(path.iterdir())):
         raise ValueError(f"{path} exists: give another folder, or --overwrite")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    work = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        work = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written ({error.strerror or error}): give a folder that can") from error
     try:
         yield work
         if path.is_dir():

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import pathlib
-import re
 import shutil
 import threading
 from collections.abc import Collection, Iterator, Mapping
@@ -22,24 +21,10 @@ from orbax.checkpoint import checkpoint_managers
 
 from spanjax.distributed import barrier, gather
 from spanjax.training.checksums import damage, incomplete, write_checksums
+from spanjax.training.saved import CheckpointError, SaveError, first_line, no_room, reason_of, remove_unfinished
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)
-UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that could not be written or read; the message says what to do."""
-
-
-class SaveError(CheckpointError):
-    """A save that failed. The message is for a run that ends with it; one that goes on says `what` and `newest`."""
-
-    def __init__(self, folder: pathlib.Path, step: int, reason: str, whole: list[int]):
-        self.what = f"the checkpoint of step {step} could not be written to {folder}: {reason}"
-        self.newest = f"the newest good one is that of step {whole[-1]}" if whole else "there is no good one yet"
-        again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
-        super().__init__(f"{self.what}; free some space (or mend the folder) and run the same command: it {again}")
 
 
 class _Settling(threading.Thread):
@@ -84,7 +69,7 @@ class Checkpoints:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         logging.getLogger("absl").addFilter(_not_of_orbax)
-        _remove_unfinished(self.folder)
+        remove_unfinished(self.folder)
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=None
         )
@@ -98,7 +83,9 @@ class Checkpoints:
         self.finish()
         if step in self.manager.all_steps():
             return
-        _remove_unfinished(self.folder)
+        remove_unfinished(self.folder)
+        if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
+            self._agree(step, no_room(self.folder, state) if jax.process_index() == 0 else None)
         items = ocp.args.Composite(state=ocp.args.StandardSave(state._asdict()), meta=ocp.args.JsonSave(meta))
         metrics = None if loss is None else {"loss": float(loss)}
         failed = None
@@ -129,14 +116,14 @@ class Checkpoints:
             self._agree(int(settling.folder.name), settling.error)
 
     def _agree(self, step: int, error: Exception | None) -> None:
-        reason = _agreed("checkpoint is saved", None if error is None else _reason(error))
+        reason = _agreed("checkpoint is saved", None if error is None else reason_of(error))
         if reason is None:
             return
         with contextlib.suppress(Exception):
             self.manager.wait_until_finished()  # says the error once more, to this thread
         if jax.process_index() == 0:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
-        _remove_unfinished(self.folder)
+        remove_unfinished(self.folder)
         barrier("what a failed save has left is removed")
         with contextlib.suppress(OSError):
             self.manager.reload()
@@ -145,7 +132,7 @@ class Checkpoints:
     def close(self) -> None:
         """Finishes the save under way and lets go of the folder."""
         self.finish()
-        _remove_unfinished(self.folder)
+        remove_unfinished(self.folder)
         self.manager.close()
 
     def restore_newest(self, abstract: TrainState) -> TrainState | None:
@@ -162,7 +149,7 @@ class Checkpoints:
                 try:
                     state = self._restore(step, abstract)
                 except Exception as error:
-                    reason = f"{type(error).__name__}: {_reason(error)}"
+                    reason = f"{type(error).__name__}: {reason_of(error)}"
                 reason = _agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
                 self._set_aside(passed)
@@ -208,39 +195,9 @@ class Checkpoints:
         self.manager.reload()
 
 
-def _remove_unfinished(folder: pathlib.Path) -> None:
-    """What saves that were killed or failed have left; called again later, as other writes of a failed one may still end."""
-    if jax.process_index() == 0:
-        for path in folder.glob(f"*{UNFINISHED}*"):
-            shutil.rmtree(path, ignore_errors=True)
-
-
 def _agreed(name: str, reason: str | None) -> str | None:
     """What is wrong with a checkpoint on any process: all of them take it, or none."""
     return next(filter(None, gather(name, reason or "")), None)
-
-
-def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether a run in this work directory would go on from a checkpoint."""
-    folder = workdir / "checkpoints"
-    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
-
-
-def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
-    """The newest step of a work directory with a whole checkpoint, and what was passed over, in words; nothing is moved.
-
-    CheckpointError where there is none.
-    """
-    folder, said = workdir / "checkpoints", []
-    steps = sorted((int(p.name) for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
-    unfinished = [p.name for p in folder.glob(f"*{UNFINISHED}*")] if folder.is_dir() else []
-    said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
-    for step in steps:
-        reason = damage(folder / str(step)) or incomplete(folder / str(step))
-        if reason is None:
-            return step, said
-        said.append(f"checkpoint {step} is damaged ({reason}): passed over")
-    raise CheckpointError("\n".join([f"{workdir}: no whole checkpoint in {folder}", *said]))
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -262,7 +219,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
         meta = json.loads((folder / "meta" / "metadata").read_text())
     except Exception as error:
         raise CheckpointError(
-            f"{folder} cannot be read ({_first_line(error)}): take another step, or copy it again"
+            f"{folder} cannot be read ({first_line(error)}): take another step, or copy it again"
         ) from error
     return int(found["step"]), found["params"], meta
 
@@ -287,13 +244,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
-
-
-def _reason(error: Exception) -> str:
-    """What the system said, where TensorStore quotes it behind a chain of paths; else the first line."""
-    quoted = re.search(r"([^:]+) \[os_error_code=", str(error))
-    return quoted[1].strip() if quoted else _first_line(error)

@@ -17,6 +17,8 @@ def damage(folder: pathlib.Path) -> str | None:
         expected = json.loads(path.read_text())
     except ValueError:
         return f"{CHECKSUMS} is not JSON"
+    if not isinstance(expected, dict):
+        return f"{CHECKSUMS} is not a list of files with their checksums"
     actual = _contents(folder)
     missing = sorted(expected.keys() - actual.keys())
     changed = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])

@@ -18,10 +18,11 @@ from jax.sharding import Mesh
 from spanjax.data.batch import Batch
 from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.parallel import to_global
-from spanjax.training.checkpoint import Checkpoints, SaveError
+from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.guard import NonFiniteError, Watch
 from spanjax.training.metrics import Terminal, Writer
 from spanjax.training.recording import Profile, Recording
+from spanjax.training.saved import SaveError
 from spanjax.training.saving import Saving
 from spanjax.training.stalls import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 from spanjax.training.state import TrainState

@@ -6,7 +6,8 @@ from typing import Any
 import jax
 
 from spanjax.distributed import any_process
-from spanjax.training.checkpoint import Checkpoints, SaveError
+from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,10 +177,10 @@ def test_another_vocabulary_is_refused_with_both_fingerprints(tmp_path: pathlib.
 
 
 def test_manifest_survives_json() -> None:
-    fields = {field.name: 0 for field in dataclasses.fields(Manifest)}
-    text = json.dumps(
-        {**fields, "format": 2, "shards": [["a", 1, "f"]], "text_tokens_by_blocks": [0, 4], "tags": ["entities"]}
-    )
+    fields: dict[str, Any] = {field.name: 0 for field in dataclasses.fields(Manifest)}
+    fields |= dict.fromkeys(("fingerprint", "vocabulary_fingerprint", "source", "code_version"), "f")
+    fields |= {"format": 2, "shards": [["a", 1, "f"]], "text_tokens_by_blocks": [0, 4], "tags": ["entities"]}
+    text = json.dumps({**fields, "skipped": {}, "settings": {}})
     manifest = Manifest.from_json(text, "m")
     assert json.loads(json.dumps(dataclasses.asdict(manifest))) == json.loads(text)
     with pytest.raises(ValueError, match="wrong fields"):

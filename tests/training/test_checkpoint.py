@@ -13,8 +13,9 @@ import pytest
 
 from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replicated
 from spanjax.training import checksums
-from spanjax.training.checkpoint import CheckpointError, Checkpoints, SaveError, read_weights, whole_step
+from spanjax.training.checkpoint import Checkpoints, read_weights
 from spanjax.training.checksums import CHECKSUMS, damage
+from spanjax.training.saved import CheckpointError, SaveError, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 

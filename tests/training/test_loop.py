@@ -13,9 +13,9 @@ import pytest
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, make_mesh
 from spanjax.training import loop as loops
-from spanjax.training.checkpoint import SaveError
 from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.recording import Profile
+from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
 
 

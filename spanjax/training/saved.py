@@ -1,0 +1,88 @@
+"""Checkpoints as folders: which are whole, which were never finished, and whether there is room for one more."""
+
+import pathlib
+import re
+import shutil
+import uuid
+from typing import Any
+
+import jax
+
+from spanjax.training.checksums import damage, incomplete
+
+UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
+PROBE_BYTES = 1 << 16
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that could not be written or read; the message says what to do."""
+
+
+class SaveError(CheckpointError):
+    """A save that failed. The message is for a run that ends with it; one that goes on says `what` and `newest`."""
+
+    def __init__(self, folder: pathlib.Path, step: int, reason: str, whole: list[int]):
+        self.what = f"the checkpoint of step {step} could not be written to {folder}: {reason}"
+        self.newest = f"the newest good one is that of step {whole[-1]}" if whole else "there is no good one yet"
+        again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
+        super().__init__(f"{self.what}; free some space (or mend the folder) and run the same command: it {again}")
+
+
+def remove_unfinished(folder: pathlib.Path) -> None:
+    """What saves that were killed or failed have left; called again later, as other writes of a failed one may still end."""
+    if jax.process_index() == 0:
+        for path in folder.glob(f"*{UNFINISHED}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
+    """Why a state (a tree of arrays) cannot be saved below a folder: too few bytes free, or nothing can be written."""
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    probe = folder / f"probe{UNFINISHED}-{uuid.uuid4().hex}"
+    try:
+        probe.mkdir()
+        (probe / "bytes").write_bytes(bytes(PROBE_BYTES))
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            return OSError(f"{free / 1e6:,.1f} MB are free, up to {needed / 1e6:,.1f} MB are needed")
+    except OSError as error:
+        return error
+    finally:
+        shutil.rmtree(probe, ignore_errors=True)
+    return None
+
+
+def has_checkpoints(workdir: pathlib.Path) -> bool:
+    """Whether a run in this work directory would go on from a checkpoint."""
+    folder = workdir / "checkpoints"
+    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+
+
+def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
+    """The newest step of a work directory with a whole checkpoint, and what was passed over, in words; nothing is moved.
+
+    CheckpointError where there is none.
+    """
+    folder, said = workdir / "checkpoints", []
+    steps = sorted((int(p.name) for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
+    unfinished = [p.name for p in folder.glob(f"*{UNFINISHED}*")] if folder.is_dir() else []
+    said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
+    for step in steps:
+        reason = damage(folder / str(step)) or incomplete(folder / str(step))
+        if reason is None:
+            return step, said
+        said.append(f"checkpoint {step} is damaged ({reason}): passed over")
+    raise CheckpointError(
+        "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *said])
+    )
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, at most 300 characters."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+
+
+def reason_of(error: Exception) -> str:
+    """What the system said, where TensorStore quotes it behind a chain of paths; else the first line."""
+    quoted = re.search(r"([^:]+) \[os_error_code=", str(error))
+    return quoted[1].strip() if quoted else first_line(error)
