@@ -41,7 +41,7 @@ def test_only_a_wait_for_rows_or_devices_ends_a_run(phase: str, ends: bool) -> N
 
 def test_zeros_never_tell_and_never_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalls, "TICK_SECONDS", 0.01)
-    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0), pytest.fail) as pulse:
+    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0), lambda code: pytest.fail(str(code))) as pulse:
         pulse.at(ROWS, 1)
         time.sleep(0.1)
         assert pulse.beats > 2
