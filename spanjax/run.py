@@ -18,6 +18,7 @@ from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
 from spanjax.training.loop import Cadence, Profile
 from spanjax.training.optimizer import AdamW, Optimizer
+from spanjax.training.tracking import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Run:
     """How often to log, evaluate and save."""
     profile: Profile = Profile()
     """Which steps are recorded with jax.profiler."""
+    tracking: Tracking = Tracking()
+    """Weights & Biases and MLflow."""
     steps: int = 100_000
     """Number of updates."""
     batch_size: int = 256
@@ -69,6 +72,7 @@ class Run:
         """What is wrong with these settings, in words; empty when nothing is."""
         found = self.encoder.problems() + self.objective.problems(self.encoder)
         found += self.optimizer.problems() + self.cadence.problems() + self.profile.problems()
+        found += self.tracking.problems()
         for name in ("steps", "batch_size", "microbatches"):
             if getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}: expected at least 1")
@@ -79,7 +83,7 @@ class Run:
 
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "profile/", "data/feed", "data/rows"),
+    *("mesh/", "microbatches", "cadence/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
 )
 

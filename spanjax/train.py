@@ -133,15 +133,18 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
     from spanjax.data.batch import batch_sizes, batch_statistics
     from spanjax.training.loop import Loop, fit
     from spanjax.training.metrics import JsonLines, TensorBoard
+    from spanjax.training.tracking import Trackers
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
-    writers = ()
+    writers, meta = (), _meta(session)
     if terminal:
         writers = (JsonLines(workdir / "metrics.jsonl", begin),)
         try:
             writers = (*writers, TensorBoard(workdir / "tensorboard", begin))
         except ModuleNotFoundError:
             terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
+        trackers = Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note)
+        writers, meta = (*writers, trackers), {**meta, **trackers.meta()}
     loop = Loop(
         mesh=session.mesh,
         steps=run.steps,
@@ -152,7 +155,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         statistics=batch_statistics,
         flops=lambda batch: run.objective.flops(run.encoder, *batch_sizes(batch)),
         checkpoints=checkpoints,
-        meta=_meta(session),
+        meta=meta,
         writers=writers,
         terminal=terminal,
         profile=run.profile,
@@ -175,6 +178,7 @@ def train(command: Any) -> int:
     from spanjax.session import open_session
     from spanjax.training.checkpoint import Checkpoints, has_checkpoints
     from spanjax.training.metrics import Terminal
+    from spanjax.training.tracking import require
 
     session = distributed.together("rows and mesh", lambda: open_session(command.run))
     workdir = pathlib.Path(command.workdir)
@@ -186,6 +190,7 @@ def train(command: Any) -> int:
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
     _claim(workdir, session)
     if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))

@@ -195,6 +195,14 @@ def _incomplete(folder: pathlib.Path) -> str | None:
     return f"without {' and '.join(missing)}" if missing else None
 
 
+def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
+    """The meta of one checkpoint of a work directory; {} where it cannot be read."""
+    try:
+        return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())
+    except (OSError, ValueError):
+        return {}
+
+
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
 
