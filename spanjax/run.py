@@ -22,6 +22,7 @@ from spanjax.training.guard import Guard
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizer import AdamW, Optimizer
 from spanjax.training.recording import Profile
+from spanjax.training.tracking import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Run:
     """What happens when loss or gradient are not finite."""
     profile: Profile = Profile()
     """Which steps are recorded with jax.profiler."""
+    tracking: Tracking = Tracking()
+    """Weights & Biases and MLflow."""
     steps: int = 100_000
     """Number of updates."""
     batch_size: int = 256
@@ -75,7 +78,7 @@ class Run:
         """What is wrong with these settings, in words; empty when nothing is."""
         found = self.encoder.problems() + self.objective.problems(self.encoder)
         found += self.optimizer.problems() + self.cadence.problems()
-        found += self.guard.problems() + self.profile.problems()
+        found += self.guard.problems() + self.profile.problems() + self.tracking.problems()
         for name in ("steps", "batch_size", "microbatches"):
             if getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}: expected at least 1")
@@ -86,7 +89,7 @@ class Run:
 
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "data/feed", "data/rows"),
+    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
 )
 

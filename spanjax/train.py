@@ -126,9 +126,10 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
     from spanjax.training.guard import Watch
     from spanjax.training.loop import Loop, fit
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
+    from spanjax.training.tracking import Trackers
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
-    writers = ()
+    writers, meta = (), _meta(session)
     if terminal:
         writers = (Steady("metrics.jsonl", lambda last: JsonLines(workdir / "metrics.jsonl", last), begin),)
         try:
@@ -136,6 +137,8 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
             writers = (*writers, board)
         except ModuleNotFoundError:
             terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
+        trackers = Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note)
+        writers, meta = (*writers, trackers), {**meta, **trackers.meta()}
     loop = Loop(
         mesh=session.mesh,
         steps=run.steps,
@@ -146,7 +149,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         statistics=batch_statistics,
         flops=lambda batch: run.objective.flops(run.encoder, *batch_sizes(batch)),
         checkpoints=checkpoints,
-        meta=_meta(session),
+        meta=meta,
         writers=writers,
         terminal=terminal,
         profile=run.profile,
@@ -224,8 +227,11 @@ def train(command: Any) -> int:
     from spanjax import distributed
 
     distributed.start()
+    import jax
+
     from spanjax.session import open_session
     from spanjax.training.saved import has_checkpoints
+    from spanjax.training.tracking import require
 
     session = distributed.together("rows and mesh", lambda: open_session(command.run))
     workdir = pathlib.Path(command.workdir)
@@ -237,6 +243,7 @@ def train(command: Any) -> int:
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+    distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
     with _claimed(workdir, _description(session)):
         return _run(command, session, start)
 

@@ -33,6 +33,8 @@ OWNERS = {
     "apache_beam": "spanjax.data.beam_runner",
     "spacy": "spanjax.data.annotate",
     "numba": "spanjax.data.kernels",
+    "wandb": "spanjax.training.trackers",
+    "mlflow": "spanjax.training.trackers",
 }
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,5 +1,6 @@
 """Checkpoints as folders: which are whole, which were never finished, and whether there is room for one more."""
 
+import json
 import pathlib
 import re
 import shutil
@@ -75,6 +76,14 @@ def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
     raise CheckpointError(
         "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *said])
     )
+
+
+def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
+    """The meta of one checkpoint of a work directory; {} where it cannot be read."""
+    try:
+        return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())
+    except (OSError, ValueError):
+        return {}
 
 
 def first_line(error: Exception) -> str:
