@@ -14,17 +14,16 @@ import pathlib
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.running import ROOT, environment, final_leaves, last_step, records, shrunk
+from tests.running import ROOT, environment, final_leaves, free_port, last_step, records, shrunk
 
 EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
-FULL_SECONDS, END_SECONDS = 120.0, 240.0
+FULL_SECONDS, END_SECONDS, RUN_SECONDS = 120.0, 240.0, 1800.0
 METRICS = ("train/mlm/loss", "train/sbo/loss", "train/gradient_norm", "eval/loss")
 
 
@@ -57,10 +56,7 @@ class Supervisor:
         more = ["--data.feed=numpy", f"--cadence.checkpoint-every={EVERY}", "--cadence.eval-every=0"]
         more += ["--cadence.retry-save-steps=3", "--guard.stall-seconds=1", "--encoder.dropout=0.1", "--batch-size=12"]
         arguments = shrunk("configs/pretrain/demo.py", self.rows, workdir or self.workdir, self.steps, *more)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
-        common = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(self.processes)}
+        common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(self.processes)}
         common |= {
             "SPANJAX_CHAOS_SLOW": str(self.slow),
             "SPANJAX_STARTUP_TIMEOUT": "60",
@@ -98,9 +94,9 @@ class Supervisor:
             time.sleep(0.02)
         raise TimeoutError(f"nothing happened for {seconds:.0f} s:\n{self.printed()}")
 
-    def ended(self) -> tuple[int, ...]:
-        """Waits until all have ended; those that hang on are killed, as a scheduler does, and counted as failures."""
-        until = time.monotonic() + END_SECONDS
+    def ended(self, seconds: float = END_SECONDS) -> tuple[int, ...]:
+        """Waits until all have ended; TimeoutError where one hangs on, all of them killed."""
+        until = time.monotonic() + seconds
         for process in self.running:
             try:
                 process.wait(max(1.0, until - time.monotonic()))
@@ -306,7 +302,7 @@ def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes:
     run = Supervisor(folder, rows, processes, steps=len(kinds) * (ADVANCE + 8) + 40, seed=seed)
     faults: list[Fault] = []
     run.launch(folder / "undisturbed")
-    assert set(run.ended()) == {0}, run.printed()
+    assert set(run.ended(RUN_SECONDS)) == {0}, run.printed()
     with small_disk(run.workdir.parent) as small:
         if not small:
             kinds = [kind for kind in kinds if KINDS[kind][0] is not full_disk]
@@ -321,7 +317,7 @@ def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes:
                     f"{len(faults)}/{len(kinds)} after step {fault.step}: {kind}; lost {fault.lost}, {fault.codes}",
                     flush=True,
                 )
-            assert set(run.ended()) == {0}, run.printed()
+            assert set(run.ended(RUN_SECONDS)) == {0}, run.printed()
         finally:
             run.signal_all(signal.SIGKILL)
         compare(folder / "undisturbed", run.workdir)

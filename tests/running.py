@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -72,6 +73,19 @@ def start(arguments: list[str], **options: Any) -> subprocess.Popen:
     command = [sys.executable, "-m", "spanjax.train", *arguments]
     options = {"env": environment(1), "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
     return subprocess.Popen(command, cwd=ROOT, text=True, **options)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def begin_together(count: int, arguments: list[str], devices: int = 1, **more: str) -> list[subprocess.Popen]:
+    """The command line on several processes of one run, which meet on a free port of this machine."""
+    common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count), **more}
+    return [start(arguments, env=environment(devices, **common, JAX_PROCESS_ID=str(each))) for each in range(count)]
 
 
 def finish(process: subprocess.Popen, code: int = 0, timeout: float = 280) -> str:

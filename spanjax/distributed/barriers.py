@@ -160,8 +160,8 @@ def leave(code: int, error: Exception | None = None) -> int:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    import jax
+    from jax._src.distributed import global_state
 
-    if jax.process_index() == 0:  # with it the coordinator ends, and whoever still has something to say
+    if global_state.process_id == 0:  # with it the coordinator ends, and whoever still has something to say
         time.sleep(PARTING_SECONDS)
     os._exit(code)

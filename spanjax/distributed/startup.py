@@ -12,7 +12,7 @@ from typing import Any
 
 from spanjax.distributed.barriers import HOSTS
 from spanjax.distributed.launch import EXPECTED, Launch, detect
-from spanjax.distributed.launchers import LOCAL, number
+from spanjax.distributed.launchers import number
 from spanjax.distributed.meeting import GREETING, attend, is_local, listen, receive, split_address
 
 log = logging.getLogger(__name__)
@@ -86,13 +86,26 @@ def _join(launch: Launch, timeout: float) -> None:
         initialization_timeout=int(timeout),
         coordinator_bind_address=address,
     )
-    if is_local(split_address(launch.coordinator)[0]):
-        _stay_local()
+    if here := own_address(launch.coordinator):
+        _talk_through(here)
     HOSTS.update(roster)
 
 
-def _stay_local() -> None:
-    """Processes of one host: gloo, through which they talk on CPU, listens on loopback and not on the host's own name."""
+def own_address(coordinator: str) -> str | None:
+    """The address of this host on the way to the coordinator, loopback for a local one; None where others cannot take it."""
+    host, port = split_address(coordinator)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # nothing is sent
+            probe.connect((host, port))
+            found = str(probe.getsockname()[0])
+    except OSError:
+        return None
+    return None if is_local(found) and not is_local(host) else found
+
+
+def _talk_through(address: str) -> None:
+    """Has gloo, through which processes talk on CPU, listen on this address alone, and not where the host's own name leads."""
     import jax
     from jax._src import distributed, xla_bridge
     from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
@@ -101,7 +114,9 @@ def _stay_local() -> None:
         return
 
     def client() -> Any:
-        collectives = _jax.make_gloo_tcp_collectives(distributed_client=distributed.global_state.client, hostname=LOCAL)
+        collectives = _jax.make_gloo_tcp_collectives(
+            distributed_client=distributed.global_state.client, hostname=address
+        )
         return xla_bridge.make_cpu_client(collectives)
 
     xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)

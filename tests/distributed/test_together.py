@@ -23,7 +23,7 @@ from spanjax.distributed.meeting import (
     receive,
     split_address,
 )
-from tests.running import ROOT, environment, shrunk, start
+from tests.running import ROOT, environment, free_port, shrunk, start
 
 PROGRAM = """
 import sys
@@ -36,13 +36,6 @@ except (ValueError, distributed.ProcessesMissing) as error:
     distributed.leave(3)
     sys.exit(3)
 """
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def begin(count: int, ids: list[int], body: str = "", **more: str) -> list[subprocess.Popen]:
