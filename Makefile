@@ -6,12 +6,13 @@ PY := $(VENV)/bin/python
 DEMO := runs/demo
 PYTEST_ARGS ?=
 PODS ?=
+CHAOS ?=
 PODS_VENV := $(VENV)-pods
 PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo test test-pods test-slow lint format doctor clean clean-all
+.PHONY: help install install-dev demo test test-pods test-slow chaos chaos-short lint format doctor clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +40,7 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 		--holdout 0.02 --output $(DEMO)/rows
 	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --data.rows $(DEMO)/rows
 
-test: lint $(if $(PODS),test-pods)  ## style, types and the fast tests; with PODS=1 those of test-pods too
+test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
 	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
 
 # Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
@@ -53,6 +54,12 @@ $(PODS_VENV)/.installed: $(VENV)/.installed-dev
 
 test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the pods; PODS_MARKS="slow or not slow" for all
 	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" -rs
+
+chaos: $(VENV)/.installed-dev  ## a run of three processes through 52 faults, its state compared bit for bit
+	$(PY) -m tests.chaos
+
+chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five faults
+	$(PY) -m pytest tests/test_chaos.py -m "slow or not slow"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

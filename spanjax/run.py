@@ -1,6 +1,7 @@
 """A run is one frozen dataclass; a file under `configs/` defines it as RUN and the command line overrides single fields."""
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import importlib.util
@@ -8,7 +9,7 @@ import json
 import pathlib
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -171,11 +172,22 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 
 
+@contextlib.contextmanager
+def writing(workdir: pathlib.Path) -> Iterator[None]:
+    """What is done here with the work directory; ValueError where it is no folder or cannot be written."""
+    if problem := output_problem(workdir):
+        raise ValueError(f"--workdir {workdir}: {problem}")
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"--workdir {workdir} cannot be written ({error.strerror or error}): give a folder that can, with space left"
+        ) from error
+
+
 def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
     """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff."""
     file = workdir / "run.json"
-    if problem := output_problem(workdir):
-        raise ValueError(f"--workdir {workdir}: {problem}")
     if file.exists():
         try:
             before = json.loads(file.read_text())
@@ -189,12 +201,8 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
                 + "\nuse the same settings to continue it, or another --workdir"
             )
         return
-    try:
+    with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(description, indent=2) + "\n")
         temporary.replace(file)
-    except OSError as error:
-        raise ValueError(
-            f"--workdir {workdir} cannot be written ({error.strerror or error}): give a folder that can, with space left"
-        ) from error

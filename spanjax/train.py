@@ -170,21 +170,16 @@ def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[Non
 
     from spanjax.distributed import together
     from spanjax.lock import sole_run
-    from spanjax.run import claim_workdir
+    from spanjax.run import claim_workdir, writing
 
     with contextlib.ExitStack() as stack:
 
         def claim(mine: bool) -> None:
-            if not mine:
-                return
-            try:
-                if jax.process_index() == 0:
+            if mine and jax.process_index() == 0:
+                with writing(workdir):
                     stack.enter_context(sole_run(workdir))
+            if mine:
                 claim_workdir(workdir, description)
-            except OSError as error:
-                raise ValueError(
-                    f"--workdir {workdir} cannot be used ({error}): give a folder that can be written"
-                ) from error
 
         for first in (True, False):
             together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))

@@ -159,10 +159,11 @@ def run(case: Case, world: World) -> Said:
 
 
 def contents(folder: pathlib.Path) -> dict[str, str]:
-    """Name -> digest of every file, "folder" of every folder."""
+    """Name -> digest of every file but locks, "folder" of every folder."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         for path in sorted(folder.rglob("*"))
+        if path.name != "run.lock"
     }
 
 

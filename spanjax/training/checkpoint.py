@@ -158,8 +158,8 @@ class Checkpoints:
         if found:
             said = "".join(f"\n  {step}: {reason}" for step, reason in passed)
             raise CheckpointError(
-                f"none of the checkpoints {found} in {self.folder} could be read:{said}\ncopy a good one there, or use another"
-                " --workdir to start again"
+                f"none of the checkpoints {found} in {self.folder} could be read, all are damaged:{said}\n"
+                "copy a good one there, or use another --workdir to start again"
             )
         return None
 

@@ -1,0 +1,54 @@
+"""The test of faults can fail; and in a short form, that it does not."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from tests import chaos
+from tests.chaos import KINDS, compare, plan
+
+
+def test_every_kind_comes_as_often_as_any_other() -> None:
+    chosen = plan([*KINDS], 52, 0)
+    assert len(KINDS) == 13 and {chosen.count(kind) for kind in KINDS} == {4}
+    assert plan([*KINDS], 52, 0) == chosen != plan([*KINDS], 52, 1)
+
+
+def test_another_state_or_another_number_is_seen(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run_folder, other)
+    compare(run_folder, other)
+    lines = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
+    place = next(place for place, line in enumerate(lines) if "train/mlm/loss" in line)
+    lines[place]["train/mlm/loss"] += 1e-6
+    (other / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(AssertionError, match="train/mlm/loss"):
+        compare(run_folder, other)
+
+
+def test_another_parameter_is_seen(
+    run_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leaves, calls = chaos.final_leaves(run_folder), []
+
+    def changed(workdir: pathlib.Path):
+        calls.append(workdir)
+        found = {name: leaf.copy() for name, leaf in leaves.items()}
+        if len(calls) == 2:
+            max(found.values(), key=lambda leaf: leaf.size).flat[0] += 1e-6
+        return found
+
+    monkeypatch.setattr(chaos, "final_leaves", changed)
+    with pytest.raises(AssertionError, match="params|opt_state"):
+        compare(run_folder, run_folder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_run_through_some_faults(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    kinds = ["SIGTERM to one process", "kill -9 of one process", "kill -9, newest checkpoint cut to half"]
+    kinds += ["a full disk, until a save has failed", "SIGSTOP of one process for 1 to 5 s"]
+    found = chaos.chaos(tmp_path, rows_folder, kinds, 2, 3)
+    assert [row["survived"] for row in found["kinds"].values()] == [1] * (5 if found["full_disk"] else 4)
