@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from jax._src import clusters
 
-from spanjax.distributed import Launch, ProcessesMissing, detect, start, startup
+from spanjax.distributed import Launch, ProcessesMissing, detect, meeting, start, startup
+from spanjax.distributed.startup import own_address
 
 VM = detect({}, tpu_chips=4)
 
@@ -59,3 +60,16 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     with pytest.raises(ProcessesMissing, match="process 0 did not answer at 127.0.0.1:1 within 1 s .*refused"):
         start()
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "expected"),
+    [("127.0.0.1:80", "127.0.0.1"), ("localhost:80", "127.0.0.1"), ("[::1]:80", "::1"), ("name.invalid:80", None)],
+)
+def test_the_address_on_the_way_to_the_coordinator(coordinator: str, expected: str | None) -> None:
+    assert own_address(coordinator) == expected
+
+
+def test_a_name_that_leads_to_loopback_here_is_no_address_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "is_local", lambda host: host != "localhost" and meeting.is_local(host))
+    assert own_address("localhost:80") is None

@@ -4,6 +4,7 @@ import logging
 import os
 import pathlib
 import time
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +13,10 @@ import numpy as np
 import pytest
 
 from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replicated
-from spanjax.training import checksums
+from spanjax.training import checksums, saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
 from spanjax.training.checksums import CHECKSUMS, damage
-from spanjax.training.saved import CheckpointError, SaveError, whole_step
+from spanjax.training.saved import CheckpointError, SaveError, no_room, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 
@@ -180,3 +181,15 @@ def test_a_checkpoint_from_before_the_counters_is_restored(tmp_path: pathlib.Pat
     assert (int(restored.skipped), int(restored.skipped_in_a_row)) == (0, 0)
     assert restored.skipped.sharding == like.skipped.sharding
     np.testing.assert_array_equal(restored.params["table"]["embedding"], saved.params["table"]["embedding"])
+
+
+def test_room_is_looked_for_before_a_save(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"a": np.zeros((1000, 1000), np.float32), "b": np.zeros(4, np.int32)}
+    assert no_room(tmp_path, state) is None and not any(tmp_path.iterdir())
+    monkeypatch.setattr(saved.shutil, "disk_usage", lambda path: types.SimpleNamespace(free=3_999_999))
+    assert str(no_room(tmp_path, state)) == "4.0 MB are free, up to 4.0 MB are needed"
+    monkeypatch.undo()
+    assert isinstance(no_room(tmp_path / "absent", state), FileNotFoundError)
+    with files_of_at_most(100):
+        assert isinstance(no_room(tmp_path, state), OSError)
+    assert not any(tmp_path.iterdir())
