@@ -105,6 +105,37 @@ def test_agreement_and_the_late_one_is_named() -> None:
     assert late.returncode != 0 and "agreed" in text
 
 
+STOPPING = """
+import jax, os, signal, time
+from spanjax.training.stopping import StopRequest
+me = jax.process_index()
+for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
+    if me == 1 and not when:
+        os.kill(os.getpid(), number)  # before the loop: jax's preemption service takes it
+    time.sleep(0.5)
+    with StopRequest(0) as stop:
+        for step in range(1, 10_000):
+            time.sleep(0.005 * (1 + me))
+            if me == 2 and step == when:
+                os.kill(os.getpid(), number)
+            if stop.agreed(step):
+                break
+    print("stopped after", step, flush=True)
+    if not when:
+        distributed.barrier("the next signal")
+        stopping.preempted = lambda step: False  # it stays reached
+"""
+
+
+def test_all_stop_after_the_same_step() -> None:
+    """A signal before the loop, by jax's preemption service; another one within it, by ours."""
+    body = STOPPING.replace("import jax, os", "from spanjax.training import stopping\nimport jax, os", 1)
+    said = end(begin(3, [0, 1, 2], body), [0, 0, 0])
+    steps = [[int(line.split()[-1]) for line in text.splitlines() if line.startswith("stopped after")] for text in said]
+    assert steps[0] == steps[1] == steps[2] and len(steps[0]) == 2
+    assert steps[0][0] < 10_000 and 30 < steps[0][1] < 10_000 - 1
+
+
 def test_a_wrong_number_of_devices_ends_all() -> None:
     for text in end(begin(2, [0, 1], SPANJAX_EXPECTED_DEVICES="4"), [3, 3]):
         assert "jax sees 2 device(s) on 2 process(es), expected 4" in text
