@@ -140,6 +140,7 @@ def test_secrets_are_in_no_file_and_no_line(
     assert files_with(tmp_path / "run", "tracking"), "the search finds what is there"
 
 
+@pytest.mark.slow
 def test_only_process_0_talks_to_trackers(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Process 1 has no wandb at all; process 0 starts one run."""
     import socket
@@ -228,6 +229,7 @@ def killed_and_resumed(rows: pathlib.Path, workdir: pathlib.Path, name: str) -> 
     return said, json.loads((workdir / "tracking.json").read_text())["ids"]
 
 
+@pytest.mark.slow
 def test_wandb_offline_is_one_curve_after_a_kill(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     installed("wandb")
     _, ids = killed_and_resumed(rows_folder, tmp_path / "run", "wandb")
@@ -239,6 +241,7 @@ def test_wandb_offline_is_one_curve_after_a_kill(rows_folder: pathlib.Path, tmp_
         assert sorted(points) == sorted(records(tmp_path / "run", key).items()), "every step, and always the same value"
 
 
+@pytest.mark.slow
 def test_mlflow_is_one_curve_after_a_kill(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     installed("mlflow")
     _, ids = killed_and_resumed(rows_folder, tmp_path / "run", "mlflow")

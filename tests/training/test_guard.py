@@ -40,7 +40,13 @@ def assert_equal(expected: Any, got: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mesh", "devices"), [(MeshConfig(), 1), (MeshConfig(), 4), (MeshConfig(tensor=2), 4)], ids=["1", "4", "tensor"]
+    ("mesh", "devices"),
+    [
+        (MeshConfig(), 4),
+        pytest.param(MeshConfig(), 1, marks=pytest.mark.slow),
+        pytest.param(MeshConfig(tensor=2), 4, marks=pytest.mark.slow),
+    ],
+    ids=["4", "1", "tensor"],
 )
 def test_a_poisoned_batch_leaves_everything_as_it_was(mesh: MeshConfig, devices: int) -> None:
     of = builder(mesh, devices)
