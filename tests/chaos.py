@@ -329,7 +329,7 @@ def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes:
         row["tried"] += 1
         row["survived"] += not fault.failed
         row["lost"].append(fault.lost)
-        row["ends"] += [code for code in fault.codes if code not in row["ends"]]
+        row["ends"] = sorted({*row["ends"], *fault.codes})
     return {
         "faults": len(faults),
         "processes": processes,
@@ -373,7 +373,7 @@ def main() -> int:
     for kind, row in result["kinds"].items():
         lost = f"{sum(row['lost']) / len(row['lost']):.1f} ({max(row['lost'])})"
         print(
-            f"| {kind} | {row['tried']} | {row['survived']} | {lost} | {', '.join(map(str, sorted(row['ends']))) or 'goes on'} |"
+            f"| {kind} | {row['tried']} | {row['survived']} | {lost} | {', '.join(map(str, row['ends'])) or 'goes on'} |"
         )
     print(f"{result['faults']} faults in {result['seconds']} s: the state is that of the undisturbed run, bit for bit")
     return int(any(each["failed"] for each in result["each"]))
