@@ -80,7 +80,6 @@ ELASTIC = [
     (4, 1, "--mesh.data=-1", 2, 2, "--mesh.replica=2"),
     (2, 2, "--mesh.tensor=2", 4, 1, "--microbatches=2"),
     (8, 1, "--mesh.replica=2", 1, 1, "--microbatches=2"),
-    (4, 1, "--mesh.fsdp", 8, 1, "--mesh.data=-1"),
 ]
 
 
