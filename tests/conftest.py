@@ -20,12 +20,15 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+import hypothesis
 import jax
 import pytest
 
 from tests.made import made_documents
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile("spanjax", deadline=None)  # no test is timed
+hypothesis.settings.load_profile("spanjax")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "SPANJAX_DATA"
