@@ -6,7 +6,8 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 
-WRONG_INPUT, INTERRUPTED = 2, 130
+DONE, WRONG_INPUT, PROCESSES_MISSING, STOPPED, INTERRUPTED = 0, 2, 3, 75, 130
+"""Exit codes, for launchers: 3, processes, rows or devices do not come; 75, stopped after saving, to be continued."""
 
 
 def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: list[str], default: str = "") -> int:

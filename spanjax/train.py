@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import tyro
 
-EXIT_WRONG_INPUT, EXIT_PROCESSES_MISSING, EXIT_STOPPED = 2, 3, 75
+from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, start_problem
 
 
 def parse(arguments: list[str]) -> Any:
@@ -214,7 +214,7 @@ def _run(command: Any, session: Any, start: Any) -> int:
     elif terminal:
         terminal.note("\n".join(["", *_summary(session, outcome), *_next_commands(command)]))
         (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
-    return EXIT_STOPPED if outcome.interrupted else 0
+    return STOPPED if outcome.interrupted else 0
 
 
 def train(command: Any) -> int:
@@ -246,7 +246,6 @@ def train(command: Any) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    from spanjax.command import start_problem
     from spanjax.distributed import ProcessesMissing, leave
 
     try:
@@ -254,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if problem := start_problem(error):
             print(f"spanjax.train: {problem}", file=sys.stderr)
-            return leave(EXIT_WRONG_INPUT)
+            return leave(WRONG_INPUT)
         from spanjax.lock import LockedError
         from spanjax.training.guard import NonFiniteError
         from spanjax.training.saved import CheckpointError
@@ -264,7 +263,7 @@ def main(arguments: list[str] | None = None) -> int:
             leave(1, error)
             raise
         print(f"spanjax.train: {error}", file=sys.stderr)
-        return leave(EXIT_PROCESSES_MISSING if isinstance(error, ProcessesMissing) else EXIT_WRONG_INPUT)
+        return leave(PROCESSES_MISSING if isinstance(error, ProcessesMissing) else WRONG_INPUT)
 
 
 if __name__ == "__main__":

@@ -82,16 +82,11 @@ def continued(change: Callable[[pathlib.Path], Any], *more: str) -> Callable[[Wo
 
 
 def damaged_checkpoint(run: pathlib.Path) -> None:
-    """A byte of the largest file of the only checkpoint turned."""
-    largest = max((p for p in (run / "checkpoints" / "2" / "state").rglob("*") if p.is_file()), key=size)
-    content = bytearray(largest.read_bytes())
+    """A byte turned in the only checkpoint, in a file whose name is always the same."""
+    file = run / "checkpoints" / "2" / "state" / "manifest.ocdbt"
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    largest.write_bytes(bytes(content))
-
-
-def size(path: pathlib.Path) -> int:
-    """Bytes of a file."""
-    return path.stat().st_size
+    file.write_bytes(bytes(content))
 
 
 def newer_run(run: pathlib.Path) -> None:

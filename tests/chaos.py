@@ -20,7 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.running import ROOT, environment, final_leaves, free_port, last_step, records, shrunk
+from spanjax.launch.processes import free_port
+from tests.running import ROOT, environment, final_leaves, last_step, records, shrunk, wait_until
 
 EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
 FULL_SECONDS, END_SECONDS, RUN_SECONDS = 120.0, 240.0, 1800.0
@@ -85,14 +86,10 @@ class Supervisor:
 
     def wait(self, condition: Callable[[], Any], seconds: float = END_SECONDS) -> bool:
         """Waits for it, or for the end of a process; whether it came."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            if condition():
-                return True
-            if any(process.poll() is not None for process in self.running):
-                return bool(condition())
-            time.sleep(0.02)
-        raise TimeoutError(f"nothing happened for {seconds:.0f} s:\n{self.printed()}")
+        try:
+            return wait_until(self.running, condition, seconds)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}:\n{self.printed()}") from None
 
     def ended(self, seconds: float = END_SECONDS) -> tuple[int, ...]:
         """Waits until all have ended; TimeoutError where one hangs on, all of them killed."""

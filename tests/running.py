@@ -5,13 +5,15 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from spanjax.launch.processes import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -75,17 +77,42 @@ def start(arguments: list[str], **options: Any) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, text=True, **options)
 
 
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def begin_group(
+    command: list[str],
+    ids: Sequence[int],
+    count: int = 0,
+    devices: int = 1,
+    more: Mapping[str, str] | None = None,
+    **options: Any,
+) -> list[subprocess.Popen]:
+    """Processes of one run of `count` (as many as ids), which meet on a free port of this machine."""
+    common = {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+        "JAX_NUM_PROCESSES": str(count or len(ids)),
+        **(more or {}),
+    }
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, **options}
+    return [
+        subprocess.Popen(command, cwd=ROOT, env=environment(devices, **common, JAX_PROCESS_ID=str(each)), **options)
+        for each in ids
+    ]
 
 
-def begin_together(count: int, arguments: list[str], devices: int = 1, **more: str) -> list[subprocess.Popen]:
-    """The command line on several processes of one run, which meet on a free port of this machine."""
-    common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count), **more}
-    return [start(arguments, env=environment(devices, **common, JAX_PROCESS_ID=str(each))) for each in range(count)]
+def begin_together(count: int, arguments: list[str], devices: int = 1) -> list[subprocess.Popen]:
+    """`python -m spanjax.train` in several processes of one run."""
+    return begin_group([sys.executable, "-m", "spanjax.train", *arguments], range(count), devices=devices)
+
+
+def wait_until(processes: Sequence[subprocess.Popen], condition: Callable[[], Any], seconds: float) -> bool:
+    """Whether it came before one of the processes ended; TimeoutError where nothing did."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        if any(process.poll() is not None for process in processes):
+            return bool(condition())
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing happened for {seconds:.0f} s")
 
 
 def finish(process: subprocess.Popen, code: int = 0, timeout: float = 280) -> str:

@@ -3,7 +3,6 @@
 import pathlib
 import random
 import signal
-import subprocess
 import sys
 import time
 
@@ -14,11 +13,10 @@ from spanjax import train
 from spanjax.training.stopping import StopRequest
 from tests.running import (
     ROOT,
+    begin_group,
     begin_together,
-    environment,
     final_leaves,
     finish,
-    free_port,
     kill,
     last_step,
     records,
@@ -165,16 +163,16 @@ def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Pa
 
 
 FAILING = """
-import sys, threading
+import os, sys, threading
 import orbax.checkpoint as ocp
 from spanjax import train
 original, failing = ocp.CheckpointManager.wait_until_finished, iter([True])
 def full(self):
     original(self)
-    if sys.argv[1] == "1" and threading.current_thread().name == "spanjax-checkpoint" and next(failing, False):
+    if os.environ["JAX_PROCESS_ID"] == "1" and threading.current_thread().name == "spanjax-checkpoint" and next(failing, False):
         raise OSError(28, "No space left on device")
 ocp.CheckpointManager.wait_until_finished = full
-sys.exit(train.main(sys.argv[2:]))
+sys.exit(train.main(sys.argv[1:]))
 """
 
 
@@ -183,18 +181,7 @@ def test_two_processes_agree_on_a_save_that_failed_on_one(rows_folder: pathlib.P
     """The second process says that its disk is full; both go on, and the save of later is whole."""
     more = ("--data.feed=numpy", "--cadence.checkpoint-every=9", "--cadence.eval-every=0")
     arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 23, *more)
-    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": "2"}
-    pair = [
-        subprocess.Popen(
-            [sys.executable, "-c", FAILING, str(index), *arguments],
-            cwd=ROOT,
-            env=environment(1, **together, JAX_PROCESS_ID=str(index)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for index in range(2)
-    ]
+    pair = begin_group([sys.executable, "-c", FAILING, *arguments], range(2))
     said = [finish(process) for process in pair]
     line = "the checkpoint of step 9 could not be written"
     assert line in said[0] and "No space left on device" in said[0] and line not in said[1]

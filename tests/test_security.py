@@ -29,7 +29,7 @@ from spanjax.model import load_model
 from spanjax.prepare import main as prepare
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checksums import damage
-from tests.running import ROOT, environment, finish, shrunk, start
+from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk
 from tests.test_architecture import Module, read_tree, write_tree
 
 FORBIDDEN = frozenset(
@@ -367,19 +367,8 @@ def test_processes_of_one_host_listen_on_loopback_alone(outside: bool) -> None:
     wrapper = named(address) if address else []
     if outside and not wrapper:
         pytest.skip("needs an address besides loopback, and unshare(1) to give the process a host name of its own")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{probe.getsockname()[1]}", "JAX_NUM_PROCESSES": "2"}
-    pair = [
-        subprocess.Popen(
-            [*wrapper, sys.executable, "-c", PROGRAM],
-            cwd=ROOT,
-            env=environment(1, **common, JAX_PROCESS_ID=str(each)),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for each in range(2)
-    ]
+    command = [*wrapper, sys.executable, "-c", PROGRAM]
+    pair = begin_group(command, range(2), stdin=subprocess.PIPE, stderr=None)
     try:
         for process in pair:
             assert process.stdout is not None and process.stdin is not None
@@ -403,15 +392,10 @@ def test_processes_of_one_host_listen_on_loopback_alone(outside: bool) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_run_listens_on_loopback_at_most(count: int, rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """From the start to the end of a real run, with a recorded profile and the feed of TensorFlow. Alone it listens nowhere."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        common = {
-            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{probe.getsockname()[1]}",
-            "JAX_NUM_PROCESSES": str(count),
-        }
     words = shrunk(
         "configs/pretrain/demo.py", rows_folder, tmp_path / "run", 6, "--profile.start=2", "--profile.steps=2"
     )
-    started = [start(words, env=environment(1, **common, JAX_PROCESS_ID=str(each))) for each in range(count)]
+    started = begin_together(count, words)
     found: set[str] = set()
     while all(process.poll() is None for process in started):
         found |= set.union(*(listening(process.pid) for process in started))

@@ -21,7 +21,18 @@ from spanjax import train
 from spanjax.training import tracking
 from spanjax.training.loop import StopRequest
 from tests.fake_trackers import install_fakes
-from tests.running import ROOT, environment, final_leaves, finish, kill, records, shrunk, start, wait_for_step
+from tests.running import (
+    ROOT,
+    begin_group,
+    environment,
+    final_leaves,
+    finish,
+    kill,
+    records,
+    shrunk,
+    start,
+    wait_for_step,
+)
 
 DEMO = "configs/pretrain/demo.py"
 BOTH = ("--tracking.to", "wandb", "mlflow")
@@ -143,11 +154,6 @@ def test_secrets_are_in_no_file_and_no_line(
 @pytest.mark.slow
 def test_only_process_0_talks_to_trackers(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Process 1 has no wandb at all; process 0 starts one run."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     program = (
         "import os, sys, pathlib, pytest\n"
         "from tests.fake_trackers import install_fakes\n"
@@ -158,18 +164,7 @@ def test_only_process_0_talks_to_trackers(rows_folder: pathlib.Path, tmp_path: p
         "print('started', len(wandb.started), 'rows', [len(rows) for rows in wandb.runs.values()])\n"
         "sys.exit(code)\n"
     )
-    together = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
-    pair = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=environment(1, **together, JAX_PROCESS_ID=str(i)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    pair = begin_group([sys.executable, "-c", program], range(2))
     said = [finish(process) for process in pair]
     assert "started 1 rows [3]" in said[0] and "started 0 rows []" in said[1]
 

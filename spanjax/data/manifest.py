@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spanjax import __version__
+from spanjax.data.paths import is_file_name
 
 FORMAT = 2
 
@@ -70,11 +71,6 @@ class Manifest:
         fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
         fields["tags"] = tuple(fields["tags"])
         return cls(**fields)
-
-
-def is_file_name(name: Any) -> bool:
-    """Whether a name that a file gives is that of a file in its own folder: no path, neither up nor elsewhere."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _problems(fields: Mapping[str, Any]) -> list[str]:

@@ -29,6 +29,11 @@ class File(NamedTuple):
         return self.path.rstrip("/").rpartition("/")[2]
 
 
+def is_file_name(name: Any) -> bool:
+    """Whether a name that a file gives is that of a file in its own folder: no path, neither up nor elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
 def link_problem(path: pathlib.Path) -> str:
     """Why a folder that is written as a whole cannot replace what is at this path, where that is a link; else empty."""
     return f"{path} is a link: give the folder that it leads to, or another" if path.is_symlink() else ""

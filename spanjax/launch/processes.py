@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
+from spanjax.command import STOPPED
 from spanjax.launch.local import Local
-from spanjax.launch.settings import EXPECTED, STOPPED
+from spanjax.launch.settings import EXPECTED
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0

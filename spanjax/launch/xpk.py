@@ -3,17 +3,9 @@
 import dataclasses
 import re
 
+from spanjax.command import PROCESSES_MISSING, STOPPED
 from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import (
-    EXPECTED,
-    PROCESSES_MISSING,
-    STARTUP,
-    STOPPED,
-    Settings,
-    at_least,
-    merged,
-    plain,
-)
+from spanjax.launch.settings import EXPECTED, STARTUP, Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
 
 TEMPLATE = """\

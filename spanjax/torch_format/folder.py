@@ -13,8 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from spanjax.data.manifest import is_file_name
-from spanjax.data.paths import link_problem, output_problem
+from spanjax.data.paths import is_file_name, link_problem, output_problem
 from spanjax.torch_format.pickles import read_torch_file
 
 CONFIGS = ("config.json", "bert_config.json")

@@ -53,7 +53,6 @@ class Checkpoints:
     """The checkpoints of one work directory."""
 
     def __init__(self, workdir: pathlib.Path, keep: int):
-        self.workdir = workdir
         self.folder = workdir / "checkpoints"
         self.settling: _Settling | None = None
         best = checkpoint_managers.BestN(
@@ -165,8 +164,8 @@ class Checkpoints:
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Counters that an older checkpoint does not have begin at 0."""
-        wanted = abstract._asdict()
-        absent = {name: wanted[name] for name in TrainState._field_defaults if name not in self._saved(step)}
+        wanted, saved = abstract._asdict(), self._saved(step)
+        absent = {name: wanted[name] for name in TrainState._field_defaults if name not in saved}
         items = ocp.args.StandardRestore({name: leaf for name, leaf in wanted.items() if name not in absent})
         found = self.manager.restore(step, args=ocp.args.Composite(state=items))["state"]
 

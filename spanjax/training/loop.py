@@ -22,7 +22,7 @@ from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.guard import NonFiniteError, Watch
 from spanjax.training.metrics import Terminal, Writer
 from spanjax.training.recording import Profile, Recording
-from spanjax.training.saved import SaveError
+from spanjax.training.saved import SaveError, first_line
 from spanjax.training.saving import Saving
 from spanjax.training.stalls import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 from spanjax.training.state import TrainState
@@ -146,7 +146,7 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
             if not gone:
                 raise
             raise ProcessesMissing(
-                f"after step {pulse.now[0]}: {' and '.join(map(name_of, gone))} is gone ({str(error).splitlines()[0][:200]});"
+                f"after step {pulse.now[0]}: {' and '.join(map(name_of, gone))} is gone ({first_line(error)[:200]});"
                 " look at the output there, and run the same command again on all"
             ) from error
 

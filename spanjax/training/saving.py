@@ -26,7 +26,7 @@ class Saving:
 
     def settle(self, step: int) -> None:
         """Takes note of a save under way that has ended by now; does not wait for it."""
-        if self.checkpoints.pending() and not any_process(self.checkpoints.busy()):
+        if self.checkpoints.pending() and not any_process(self.checkpoints.busy(), "a save is under way"):
             self._finish(step)
 
     def save(self, state: TrainState, step: int, loss: float | None, ends: bool) -> None:

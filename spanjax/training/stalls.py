@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 
+from spanjax.command import PROCESSES_MISSING
 from spanjax.distributed import marks, name_of, put_mark
 from spanjax.training.guard import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS, SILENT_TICKS = 2.0, 3
-EXIT_STALLED = 3
 ROWS, DEVICES, STEP, EVALUATION, SAVING = (
     "waits for rows",
     "waits for its devices",
@@ -75,7 +75,7 @@ class Pulse:
                     *(step, spent),
                 )
                 logging.shutdown()
-                self.end(EXIT_STALLED)
+                self.end(PROCESSES_MISSING)
                 return
 
     def _say(self, step: int, phase: str, spent: float) -> bool:

@@ -23,7 +23,8 @@ from spanjax.distributed.meeting import (
     receive,
     split_address,
 )
-from tests.running import ROOT, environment, free_port, shrunk, start
+from spanjax.launch.processes import free_port
+from tests.running import begin_group, environment, shrunk, start
 
 PROGRAM = """
 import sys
@@ -41,18 +42,7 @@ except (ValueError, distributed.ProcessesMissing) as error:
 def begin(count: int, ids: list[int], body: str = "", **more: str) -> list[subprocess.Popen]:
     """These processes of a run of `count`; the body is run after the start."""
     program = PROGRAM.format(body="\n".join("    " + line for line in body.splitlines()))
-    common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(count), **more}
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            cwd=ROOT,
-            env=environment(1, **common, JAX_PROCESS_ID=str(each)),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for each in ids
-    ]
+    return begin_group([sys.executable, "-c", program], ids, count, more=more)
 
 
 def end(processes: list[subprocess.Popen], codes: list[int]) -> list[str]:
