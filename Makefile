@@ -5,6 +5,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 DEMO := runs/demo
 PYTEST_ARGS ?=
+# A process a core, at most four (each takes up to 3 GB); the tests of one file stay together, as they share what they made.
+WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 PODS ?=
 CHAOS ?=
 PODS_VENV := $(VENV)-pods
@@ -41,7 +43,7 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --data.rows $(DEMO)/rows
 
 test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
-	$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
 
 # Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
 $(PODS_VENV)/.installed: $(VENV)/.installed-dev

@@ -13,7 +13,7 @@ from spanjax.model import equal_weights, load_model
 from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
-FAST_ARMS = ("table6_named_entities", "table7_two_sequences", "table7_single_sequence_sbo")
+FAST = ("demo", "spanbert_base_as_released", "continue_spanbert", "table6_named_entities", "table7_two_sequences")
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 
 
@@ -44,8 +44,8 @@ def test_help_and_one_override(config: str, capsys: pytest.CaptureFixture) -> No
 
 
 def pulses() -> list[Any]:
-    """Every config; of the ablations' arms, which are variants of one file, those that differ most are fast tests."""
-    slow = [path for path in CONFIGS if "ablations" in path and pathlib.Path(path).stem not in FAST_ARMS]
+    """Every config; those that differ most are fast tests."""
+    slow = [path for path in CONFIGS if pathlib.Path(path).stem not in FAST]
     return [pytest.param(path, marks=pytest.mark.slow if path in slow else ()) for path in CONFIGS]
 
 

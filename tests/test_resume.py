@@ -103,6 +103,7 @@ def killed_run(rows: pathlib.Path, folder: pathlib.Path, steps: int, kills: int,
     assert records(folder / "calm", "train/mlm/loss") == records(workdir, "train/mlm/loss")
 
 
+@pytest.mark.slow  # `make chaos-short` kills too
 def test_killed_three_times(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     killed_run(rows_folder, tmp_path, steps=60, kills=3, seed=0)
 

@@ -1,6 +1,7 @@
 """Checkpoints as folders: which are whole, which were never finished, and whether there is room for one more."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -92,6 +93,6 @@ def first_line(error: Exception) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """What the system said, where TensorStore quotes it behind a chain of paths; else the first line."""
-    quoted = re.search(r"([^:]+) \[os_error_code=", str(error))
-    return quoted[1].strip() if quoted else first_line(error)
+    """What the system says to the error number that TensorStore gives beside a chain of paths; else the first line."""
+    number = re.search(r"\[os_error_code='(\d+)'\]", str(error))
+    return os.strerror(int(number[1])) if number else first_line(error)

@@ -87,6 +87,7 @@ def test_the_archive_with_heads(tmp_path: pathlib.Path, vocab: pathlib.Path, cap
     assert all(torch.equal(tensor, whole[name]) for name, tensor in again.items()) and len(again) == len(whole) - 3
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_eight_devices_converts_on_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Parameters and moments split over eight devices; read by a process that has one."""
     config = str(ROOT / "configs/pretrain/tiny.py")

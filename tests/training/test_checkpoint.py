@@ -16,7 +16,7 @@ from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replica
 from spanjax.training import checksums, saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
 from spanjax.training.checksums import CHECKSUMS, damage
-from spanjax.training.saved import CheckpointError, SaveError, no_room, whole_step
+from spanjax.training.saved import CheckpointError, SaveError, no_room, reason_of, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 
@@ -115,6 +115,14 @@ def test_a_full_disk_fails_the_save_and_leaves_nothing(
     restored = Checkpoints(tmp_path, keep=2).restore_newest(abstract(large(0)))
     assert restored is not None and (int(restored.step), int(restored.skipped)) == (3, 3)
     assert not [record for record in caplog.records if record.levelno > logging.WARNING], "one line, said by the loop"
+
+
+def test_the_system_says_why_a_write_failed() -> None:
+    """TensorStore gives the error number before or behind its own description of the array."""
+    number, described = "[os_error_code='28']", "[tensorstore_spec='{path: true}']"
+    for parts in ((number, described), (described, number)):
+        assert reason_of(ValueError(f"Error writing: Failed to write 9 bytes {' '.join(parts)}")) == os.strerror(28)
+    assert reason_of(ValueError("another one\nwith more lines")) == "another one"
 
 
 def test_what_is_not_read_back_as_it_was_written_is_a_failed_save(
