@@ -1,0 +1,89 @@
+"""Named entities: precision, recall and F1 of whole entities, as conlleval (Tjong Kim Sang, CoNLL-2000 to 2003).
+
+One rule reads IOB1, IOB2, IOE and BIOES. An entity begins at B- and S-, after an E- or S-, after O, and where the type
+changes; it goes on otherwise. So nothing is repaired or thrown away: `O I-PER`, `B-PER I-LOC` and an entity without its E-
+all count. On IOB1, IOB2 and IOE tags this is conlleval.pl. That script does not know S-, joins `S-X S-X`, and begins no
+entity at a B- after an E- of its type; here both are two entities, as in its BIOES descendants.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from spanjax.scoring import counts
+from spanjax.scoring.checks import counted, raise_problems, unequal_lengths
+from spanjax.scoring.counts import Score
+
+Entity = tuple[str, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Entities:
+    """Scores of all entities together (micro) and of each type, by name; percent of tags that are equal, O included."""
+
+    micro: Score
+    types: Mapping[str, Score]
+    tag_accuracy: float
+
+
+def _parts(tag: str) -> tuple[str, str]:
+    prefix, _, kind = tag.partition("-")
+    return prefix, kind
+
+
+def _known(tag: object) -> bool:
+    if not isinstance(tag, str):
+        return False
+    prefix, kind = _parts(tag)
+    return tag == "O" or (prefix in ("B", "I", "E", "S") and bool(kind))
+
+
+def _tag_problems(sentences: Sequence[Sequence[str]], which: str) -> list[str]:
+    wrong = list(dict.fromkeys(tag for tags in sentences for tag in tags if not _known(tag)))
+    return counted(wrong, f"unknown {which}tags", "expected O, or B-, I-, E- or S- and a type")
+
+
+def _spans(tags: Sequence[str]) -> list[Entity]:
+    found: list[Entity] = []
+    last, last_kind = "O", ""
+    for place, tag in enumerate(tags):
+        prefix, kind = _parts(tag)
+        if prefix != "O":
+            if prefix in ("B", "S") or last in ("O", "E", "S") or kind != last_kind:
+                found.append((kind, place, place + 1))
+            else:
+                found[-1] = (kind, found[-1][1], place + 1)
+        last, last_kind = prefix, kind
+    return found
+
+
+def spans(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence as (type, first word, word after the last), in order; ValueError on unknown tags."""
+    raise_problems("the entities of a sentence", _tag_problems([tags], ""))
+    return _spans(tags)
+
+
+def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Entities:
+    """Scores of tag sequences, one gold and one predicted sequence a sentence, in order.
+
+    An entity is right where type, first and last word are. The two may be in different tagging schemes; `tag_accuracy` then
+    says little.
+    """
+    problems = unequal_lengths(gold, predicted, "sentences")
+    uneven = [place for place, (a, b) in enumerate(zip(gold, predicted, strict=False)) if len(a) != len(b)]
+    problems += counted(uneven, "sentences (from 0) have another number of predicted tags", "expected one tag a word")
+    raise_problems("entity scores", problems + _tag_problems(gold, "gold ") + _tag_problems(predicted, "predicted "))
+    correct, guesses, golds = collections.Counter(), collections.Counter(), collections.Counter()
+    equal = words = 0
+    for tags, predicted_tags in zip(gold, predicted, strict=True):
+        entities, predicted_entities = _spans(tags), _spans(predicted_tags)
+        golds.update(kind for kind, _, _ in entities)
+        guesses.update(kind for kind, _, _ in predicted_entities)
+        correct.update(kind for kind, _, _ in set(entities) & set(predicted_entities))
+        equal += sum(a == b for a, b in zip(tags, predicted_tags, strict=True))
+        words += len(tags)
+    types = {
+        kind: counts.score(correct[kind], guesses[kind], golds[kind]) for kind in sorted(golds.keys() | guesses.keys())
+    }
+    micro = counts.score(correct.total(), guesses.total(), golds.total())
+    return Entities(micro, types, 100.0 * equal / words if words else 0.0)
