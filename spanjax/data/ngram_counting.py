@@ -209,6 +209,6 @@ def count_ngrams(documents: Iterable[Document], settings: NgramSettings, room: R
     for n in range(2, settings.most_words + 1):
         runs = SortedRuns(work / "runs", room.records)
         levels.append(_count_level(portions, n, settings.more_than, runs))
-        written += len(runs.runs)
-        log.info("%d words: %s n-grams, from %d sorted runs", n, f"{len(levels[-1].keys):,}", len(runs.runs))
+        written += runs.written
+        log.info("%d words: %s n-grams, from %d sorted runs", n, f"{len(levels[-1].keys):,}", runs.written)
     return Counted(words, *_ordered(len(words), levels, settings), sum(counts), written)

@@ -8,13 +8,14 @@ import heapq
 import itertools
 import operator
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 RECORD = np.dtype([("key", np.uint64), ("count", np.int64)])
 _LEAST_BLOCK = 64  # records of a run that are read at once
-_MOST_OPEN = 64  # files of words
+_MOST_TOGETHER = 64  # runs, or files of words, that are merged at once
 
 
 def summed(records: np.ndarray) -> np.ndarray:
@@ -36,7 +37,8 @@ class SortedRuns:
         self._folder, self._most = folder, most
         self._waiting: list[np.ndarray] = []
         self._held = 0
-        self.runs: list[tuple[pathlib.Path, int]] = []  # the file and its number of records
+        self.written = 0  # runs
+        self._runs: list[_Run] = []
 
     def add(self, keys: np.ndarray) -> None:
         """Counts every one of these keys once more."""
@@ -52,36 +54,53 @@ class SortedRuns:
                 self._spill()
 
     def _spill(self) -> None:
-        records = summed(np.concatenate(self._waiting))
-        path = self._folder / f"{len(self.runs):06d}"
-        records.tofile(path)
-        self.runs.append((path, len(records)))
+        self._write([summed(np.concatenate(self._waiting))])
         self._waiting, self._held = [], 0
+
+    def _write(self, blocks: Iterable[np.ndarray]) -> None:
+        path, size = self._folder / f"{self.written:06d}", 0
+        with open(path, "wb") as file:
+            for block in blocks:
+                block.tofile(file)
+                size += len(block)
+        self._runs.append(_Run(path, size))
+        self.written += 1
 
     def merged(self) -> Iterator[np.ndarray]:
         """Gives all records in blocks: keys rise from block to block, each once with its count. Removes the runs."""
         if self._waiting:
             self._spill()
-        block = max(_LEAST_BLOCK, self._most // max(1, len(self.runs)))
-        read = [0] * len(self.runs)
-        ahead = [np.empty(0, RECORD) for _ in self.runs]
-        while True:
-            for number, (path, size) in enumerate(self.runs):
-                if not len(ahead[number]) and read[number] < size:
-                    ahead[number] = np.fromfile(path, RECORD, block, offset=read[number] * RECORD.itemsize)
-                    read[number] += len(ahead[number])
-            more = [
-                part["key"][-1] for part, done, (_, size) in zip(ahead, read, self.runs, strict=True) if done < size
-            ]
-            if not more and not any(map(len, ahead)):
-                break
-            # no key up to `last` comes later in any run
-            last = min(more) if more else np.uint64(np.iinfo(np.uint64).max)
-            cuts = [int(np.searchsorted(part["key"], last, side="right")) for part in ahead]
-            yield summed(np.concatenate([part[:cut] for part, cut in zip(ahead, cuts, strict=True)]))
-            ahead = [part[cut:] for part, cut in zip(ahead, cuts, strict=True)]
-        for path, _ in self.runs:
-            path.unlink()
+        while len(self._runs) > _MOST_TOGETHER:
+            some, self._runs = self._runs[:_MOST_TOGETHER], self._runs[_MOST_TOGETHER:]
+            self._write(_merged_runs(some, self._most))
+        yield from _merged_runs(self._runs, self._most)
+
+
+class _Run(NamedTuple):
+    path: pathlib.Path
+    size: int  # records
+
+
+def _merged_runs(runs: Sequence[_Run], most: int) -> Iterator[np.ndarray]:
+    """The records of some runs, as `SortedRuns.merged` gives them; `most` of them are in memory. Removes the runs."""
+    block = max(_LEAST_BLOCK, most // max(1, len(runs)))
+    read = [0] * len(runs)
+    ahead = [np.empty(0, RECORD) for _ in runs]
+    while True:
+        for number, (path, size) in enumerate(runs):
+            if not len(ahead[number]) and read[number] < size:
+                ahead[number] = np.fromfile(path, RECORD, block, offset=read[number] * RECORD.itemsize)
+                read[number] += len(ahead[number])
+        more = [part["key"][-1] for part, done, run in zip(ahead, read, runs, strict=True) if done < run.size]
+        if not more and not any(map(len, ahead)):
+            break
+        # no key up to `last` comes later in any run
+        last = min(more) if more else np.uint64(np.iinfo(np.uint64).max)
+        cuts = [int(np.searchsorted(part["key"], last, side="right")) for part in ahead]
+        yield summed(np.concatenate([part[:cut] for part, cut in zip(ahead, cuts, strict=True)]))
+        ahead = [part[cut:] for part, cut in zip(ahead, cuts, strict=True)]
+    for run in runs:
+        run.path.unlink()
 
 
 def write_words(path: pathlib.Path, words: Iterator[tuple[str, int]]) -> None:
@@ -104,10 +123,10 @@ def merge_words(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> Iterator
     `folder` is for what is merged on the way and holds nothing else.
     """
     number = 0
-    while len(paths) > _MOST_OPEN:
+    while len(paths) > _MOST_TOGETHER:
         joined = folder / f"{number:06d}"
-        write_words(joined, _merged(paths[:_MOST_OPEN]))
-        paths = [*paths[_MOST_OPEN:], joined]
+        write_words(joined, _merged(paths[:_MOST_TOGETHER]))
+        paths = [*paths[_MOST_TOGETHER:], joined]
         number += 1
     yield from _merged(paths)
 

@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = tyro.cli(CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
-        "prepare ngrams",
+        "ngrams",
         lambda: count_and_write(options),
         cannot=f"cannot write {options.output}",
         stopped=f"stopped; {options.output} is as it was",

@@ -3,6 +3,7 @@
 import collections
 import pathlib
 import tempfile
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -27,16 +28,22 @@ def test_runs_count_as_a_counter_does(parts: list[list[int]], most: int) -> None
     assert found == sorted(collections.Counter(key for part in parts for key in part).items())
 
 
-def test_what_waits_in_memory_is_bounded(tmp_path: pathlib.Path) -> None:
-    runs = SortedRuns(tmp_path, 1_000)
-    keys = np.random.default_rng(0).permutation(50_000).astype(np.uint64)
-    for part in np.split(keys, 5):
-        runs.add(part)
-    assert len(runs.runs) >= 50 and max(size for _, size in runs.runs) <= 1_000
-    assert sum(path.stat().st_size for path, _ in runs.runs) >= 16 * 49_000
-    blocks = list(runs.merged())
-    assert len(blocks) > 10  # nothing reads all runs at once
-    np.testing.assert_array_equal(np.concatenate(blocks)["key"], np.arange(50_000))
+def test_what_lies_in_memory_is_bounded(tmp_path: pathlib.Path) -> None:
+    rng = np.random.default_rng(0)
+    runs, distinct = SortedRuns(tmp_path, 5_000), 400_000
+    tracemalloc.start()
+    for start in range(0, distinct, 2_500):
+        runs.add(rng.permutation(np.arange(start, start + 2_500, dtype=np.uint64)))
+        runs.add(np.arange(500, dtype=np.uint64))  # in every run
+    assert runs.written > 64 and max(path.stat().st_size for path in tmp_path.iterdir()) <= 16 * 5_000
+    place = 0
+    for block in runs.merged():
+        assert (block["key"] == np.arange(place, place + len(block))).all()
+        place += len(block)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert place == distinct
+    assert most < 1_500_000  # all records together take 6.4 MB
 
 
 @pytest.mark.parametrize("files", [1, 64, 65, 200])
