@@ -15,6 +15,7 @@ vocab = functools.partial(Case, "prepare vocab")
 check = functools.partial(Case, "prepare check-vocab")
 show = functools.partial(Case, "prepare show")
 stats = functools.partial(Case, "prepare stats")
+ngrams = functools.partial(Case, "prepare ngrams")
 
 TEXT = "One sentence stands here. Another one follows it.\n\n" * 40
 WHOLE = bytes(range(256)) * 300
@@ -143,4 +144,10 @@ DATA_CASES = (
           lambda world: [world.rows, "--png", "figure.txt", "--rows", "-1", "--epoch", "-1"]),
     stats("a config that is not there", ("none.py: no such file", "did you mean"),
           lambda world: [world.rows, "--config", "none.py"]),
+    ngrams("settings out of range and input that is not there",
+           ("--most-words 1", "--more-than -1", "--memory-mb 0", "--workers -2", "nowhere.txt: no such file"),
+           lambda world: ["--input", "nowhere.txt", "--output", world.here / "ngrams.txt", "--most-words", "1",
+                          "--more-than", "-1", "--memory-mb", "0", "--workers", "-2"]),
+    ngrams("text without words", ("the input has no words",),
+           lambda world: ["--input", world.write("marks.txt", "... !"), "--output", world.here / "ngrams.txt"]),
 )  # fmt: skip

@@ -28,6 +28,7 @@ class Purpose(enum.IntEnum):
     UNIGRAM = 4
     PAIR = 5
     MIXTURE = 6
+    SEGMENT = 7
 
 
 def mix(bits: npt.ArrayLike) -> Unsigned:

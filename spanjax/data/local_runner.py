@@ -14,6 +14,20 @@ from spanjax.data.portions import Portion
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 
 
+def begin_worker() -> None:
+    """Runs first in a worker process: it leaves Ctrl-C to its parent and ends when that does, even if that was killed."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
 class _Worker:
     """The state of a worker process, set once by `start`."""
 
@@ -21,18 +35,9 @@ class _Worker:
 
     @classmethod
     def start(cls, settings: RowSettings, files: dict[str, bytes], folders: Folders) -> None:
-        """Runs first in every worker process; the process then ends when its parent does, even if that was killed."""
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            threading.Thread(target=cls._end_with, args=(parent.sentinel,), daemon=True).start()
+        """Runs first in every worker process."""
+        begin_worker()
         cls.rows = PortionRows(settings, vocabulary_from_files(files), folders)
-
-    @staticmethod
-    def _end_with(sentinel: int) -> None:
-        multiprocessing.connection.wait([sentinel])
-        os._exit(1)
 
     @classmethod
     def run(cls, portion: Portion) -> Written:

@@ -1,7 +1,7 @@
 """python -m spanjax.prepare: text to vocabularies and packed rows, and looks at both.
 
-Commands: rows (also without the word), vocab, check-vocab, show, stats. `python -m spanjax.prepare COMMAND --help` documents
-each. Exit codes: 0 done, 1 a check found differences, 2 wrong input, 130 stopped by Ctrl-C.
+Commands: rows (also without the word), vocab, check-vocab, show, stats, ngrams. `python -m spanjax.prepare COMMAND --help`
+documents each. Exit codes: 0 done, 1 a check found differences, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import sys
@@ -14,6 +14,7 @@ COMMANDS = {
     "check-vocab": "compares our ids with Hugging Face tokenizers on a corpus; fertility and unknown rate",
     "show": "prints rows in words with their masked spans",
     "stats": "draws lengths, fill and masked spans beside the paper's figure",
+    "ngrams": "counts n-grams: the dictionary of span fine-tuning",
 }
 
 
