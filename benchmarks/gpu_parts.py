@@ -219,8 +219,7 @@ class Ours:
         if self.compiled is not None:
             return
         session, begin = self.session, time.perf_counter()
-        schedule = session.run.optimizer.schedule(session.run.steps)
-        step = session.builder.train_step(session.optimizer, schedule, session.shardings)
+        step = session.train_step()
         self.compiled = step.lower(session.abstract, batch).compile()
         memory = self.compiled.memory_analysis()
         self.about = {

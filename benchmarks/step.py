@@ -60,8 +60,7 @@ class Ours:
         self.session = one_device_session(encoder, rows, batch_size=sizes.batch)
         self.state = self.session.fresh_state()
         self.params = jax.device_get(self.state.params)
-        schedule = self.session.run.optimizer.schedule(self.session.run.steps)
-        self.step = self.session.builder.train_step(self.session.optimizer, schedule, self.session.shardings)
+        self.step = self.session.train_step()
 
     def run(self, local: Any) -> None:
         """One update, finished, of rows in the memory of the host."""

@@ -74,7 +74,7 @@ def parse(arguments: list[str]) -> Any:
 
 def prepared(command: Any, topology: places.Topology) -> Any:
     """The run with its vocabulary and, over slices, its replicas filled in. ValueError with everything that is wrong."""
-    from spanjax.session import batch_problems
+    from spanjax.building import batch_problems
 
     run = command.run
     vocabulary = command.vocab_size or run.encoder.vocab_size or VOCABULARY
@@ -136,7 +136,7 @@ def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any])
     rows = row_sharding(mesh)
     shapes = batch_spec(run.batch_size, command.length, slots_of(command, run), command.blocks)
     batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in shapes.items()}
-    step = session.builder.train_step(session.optimizer, run.optimizer.schedule(run.steps), session.shardings)
+    step = session.train_step()
     leaves = jax.tree.leaves(session.abstract)
     sizes = {
         "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(session.abstract.params)),

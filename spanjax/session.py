@@ -7,68 +7,69 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.data.batch import Batch, FeedSpec
+from spanjax.building import Built, attention_backend, build, mesh_problems
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed import open_feed
 from spanjax.data.mixture import MixedRows
 from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
 from spanjax.model import load_model
-from spanjax.nn.attention import choose_backend
-from spanjax.parallel import make_mesh, replicated, row_shards, to_global
+from spanjax.objectives.base import Pretraining
+from spanjax.parallel import make_mesh, replicated, to_global
 from spanjax.run import Data, Run
 from spanjax.starting import Start, start_from
-from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
-from spanjax.training.step import StepBuilder
-from spanjax.trees import map_named
 
 
 @dataclasses.dataclass(frozen=True)
-class Session:
-    """A run with its rows opened and its functions built; nothing is initialised or compiled yet."""
+class Session(Built):
+    """A run of pretraining with its rows opened."""
 
-    run: Run
-    """The run with `encoder.vocab_size` filled in."""
     rows: AnyRows
     validation: AnyRows | None
-    mesh: Mesh
     spec: FeedSpec
-    optimizer: optax.GradientTransformation
-    builder: StepBuilder
-    abstract: TrainState
-    """Shapes, types and shardings of the state."""
-    attention: str
-    """What computes attention, and why."""
 
     @property
-    def shardings(self) -> TrainState:
-        """Where every leaf of the state lies."""
-        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
+    def vocabulary(self) -> Vocabulary:
+        """That of the rows."""
+        return self.rows.vocabulary
 
-    def fresh_state(self, start: Start | None = None) -> TrainState:
-        """The state of step 0, made where it lies; with the weights of `start` where it has them."""
-        make = state_factory(self.run.objective, self.run.encoder, self.optimizer, self.run.seed)
-        state = jax.jit(make, out_shardings=self.shardings)()
-        if start is None:
-            return state
+    @property
+    def objective(self) -> Pretraining:
+        """What is trained."""
+        assert isinstance(self.run.objective, Pretraining)
+        return self.run.objective
 
-        def laid(name: str, leaf: jax.Array) -> jax.Array:
-            if name not in start.leaves:
-                return leaf
-            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: start.leaves[name][index])
+    def identity(self) -> dict[str, Any]:
+        """What decides, beside the run, what is trained."""
+        return {"rows_fingerprint": self.rows.manifest.fingerprint}
 
-        return state._replace(params=map_named(laid, state.params))
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint says of the rows."""
+        return {"rows": dataclasses.asdict(self.rows.manifest)}
+
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Figures of a batch for logs."""
+        return batch_statistics(batch)
+
+    def flops(self, batch: Batch) -> float:
+        """Operations of one step over these rows."""
+        return self.objective.flops(self.run.encoder, *batch_sizes(batch))
+
+    def judge(self, values: Mapping[str, float]) -> float | None:
+        """What the best checkpoint has least of: the held-out loss."""
+        return values.get("loss")
 
     def start(self) -> Start | None:
         """The weights of `init_from`, read and checked; None where the run draws all of its own."""
         if not self.run.init_from:
             return None
         model, encoder = load_model(self.run.init_from), self.run.encoder
-        return start_from(model, encoder, self.rows.vocabulary, self.abstract.params, self.run.seed)
+        return start_from(model, encoder, self.vocabulary, self.abstract.params, self.run.seed)
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""
@@ -94,7 +95,7 @@ class Session:
 
     def evaluator(self) -> Any:
         """A function: parameters -> held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
-        step, weights = self.builder.eval_step(), self.run.objective.loss_weights()
+        step, weights = self.builder.eval_step(), self.objective.loss_weights()
 
         def evaluate(params: Any) -> dict[str, float]:
             if self.validation is None:
@@ -116,7 +117,7 @@ class Session:
 
         def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
             cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-            return self.run.objective.predict(nnx.merge(self.builder.structure, cast), batch)
+            return self.objective.predict(nnx.merge(self.builder.structure, cast), batch)
 
         whole = jax.jit(predict, out_shardings=replicated(self.mesh))
         return lambda params, batch: jax.device_get(whole(params, dict(batch)))
@@ -176,6 +177,7 @@ def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[s
 
 def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
     """What keeps the feeds from these rows: order, tags, sizes."""
+    assert isinstance(run.objective, Pretraining)
     spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
     found = []
     for some, held_out in ((rows, False), (validation, True)):
@@ -187,44 +189,6 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     return list(dict.fromkeys(found))
 
 
-def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
-    """What computes attention for rows of this length on this mesh, and why. ValueError where what is asked for cannot."""
-    encoder, device = run.encoder, mesh.devices.flat[0]
-    wanted = encoder.attention
-    if mesh.shape["tensor"] > 1:
-        if wanted not in ("auto", "xla"):
-            raise ValueError(
-                f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
-            )
-        return "xla", "the one that splits its heads over mesh.tensor"
-    return choose_backend(
-        wanted,
-        device.platform,
-        length=length,
-        head_size=encoder.hidden_size // encoder.heads,
-        dtype=jnp.dtype(run.compute_dtype),
-        dropout=encoder.attention_dropout,
-        device_kind=device.device_kind,
-    )
-
-
-def batch_problems(run: Run, shards: int) -> list[str]:
-    """What keeps the rows of a batch from being split over so many devices and this many processes."""
-    processes, parts = jax.process_count(), shards * run.microbatches
-    if min(run.batch_size, parts) < 1:
-        return []  # the run says so itself
-    if run.batch_size % parts:
-        return [
-            f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"
-            f" use a multiple of {parts}"
-        ]
-    if run.batch_size % processes:
-        return [
-            f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"
-        ]
-    return []
-
-
 def open_session(run: Run) -> Session:
     """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
     problems = run.problems()
@@ -233,7 +197,7 @@ def open_session(run: Run) -> Session:
     mesh = None
     try:
         mesh = make_mesh(run.mesh)
-        problems += batch_problems(run, row_shards(mesh))
+        problems += mesh_problems(run, mesh)
     except ValueError as error:
         problems.append(str(error))
     if rows is not None and mesh is not None and not problems:
@@ -250,23 +214,8 @@ def open_session(run: Run) -> Session:
 
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
-    """The functions of a run whose settings are known to be good."""
-    backend, reason = attention_backend(run, mesh, rows.length)
-    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
-    structure, params = abstract_module(run.objective, run.encoder)
-    optimizer = run.optimizer.transformation(run.steps)
-    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed))
-    shardings = state_shardings(abstract, optimizer, mesh)
-    laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
-    builder = StepBuilder(
-        objective=run.objective,
-        structure=structure,
-        abstract_params=params,
-        mesh=mesh,
-        compute_dtype=jnp.dtype(run.compute_dtype),
-        microbatches=run.microbatches,
-        seed=run.seed,
-        fsdp=run.mesh.fsdp,
-    )
-    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
-    return Session(run, rows, validation, mesh, spec, optimizer, builder, laid_out, f"{backend} ({reason})")
+    """The functions of a run of pretraining whose settings are known to be good."""
+    built, objective = build(run, rows.length, mesh), run.objective
+    assert isinstance(objective, Pretraining)
+    spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    return Session(**vars(built), rows=rows, validation=validation, spec=spec)

@@ -1,15 +1,20 @@
 """What a person sees before and after a run: the plan of a dry run, a masked example in words, a span filled in."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import numpy as np
 
+from spanjax.building import Built
 from spanjax.data.batch import Batch
 from spanjax.data.rows import slots_needed
 from spanjax.data.spelling import masked_text, original_tokens, span_slots
 from spanjax.data.vocab import Vocabulary
+from spanjax.parallel import to_global
+from spanjax.run import Run
 from spanjax.session import Session
+from spanjax.training.loop import Outcome
 from spanjax.training.state import count_parameters
 
 __all__ = ["compiled_peak", "filled_text", "masked_text", "original_tokens", "plan_lines", "sparkline"]
@@ -51,37 +56,98 @@ def sparkline(values: list[float]) -> str:
 
 def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
     """What a run is going to do: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
-    run, rows, mesh = session.run, session.rows, session.mesh
+    run, rows = session.run, session.rows
     slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
-    flops = run.objective.flops_per_row(run.encoder, rows.length, slots)
+    flops = session.objective.flops_per_row(run.encoder, rows.length, slots)
     used = float(np.mean(rows.lengths_N)) / rows.length
+    return [
+        *device_lines(session),
+        f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
+        f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
+        f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
+        *cost_lines(session, compiled_bytes),
+        f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
+        rate_line(run),
+    ]
+
+
+def device_lines(session: Built) -> list[str]:
+    """Mesh and parameters of any run."""
+    mesh = session.mesh
+    device = mesh.devices.flat[0]
+    return [
+        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
+        f"parameters  {count_parameters(session.abstract.params, session.run.encoder):,}",
+    ]
+
+
+def cost_lines(session: Built, compiled_bytes: int | None) -> list[str]:
+    """Memory of a device and the attention of any run."""
     state = sum(
         int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(session.abstract)
     )
-    rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
-    device = mesh.devices.flat[0]
-    short = f" (the warm-up of {run.optimizer.warmup_steps:,} steps is longer than the run)"
     memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
     return [
-        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
-        f"parameters  {count_parameters(session.abstract.params, run.encoder):,}",
-        f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
-        f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
-        f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
-        f"attention   {session.attention}; recomputed in the backward pass: {run.encoder.remat}",
-        f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
-        f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}"
-        + (short if run.optimizer.warmup_steps >= run.steps else ""),
+        f"attention   {session.attention}; recomputed in the backward pass: {session.run.encoder.remat}",
     ]
 
 
-def compiled_peak(session: Session, batch: Mapping[str, jax.Array]) -> int | None:
+def rate_line(run: Run) -> str:
+    """The learning rate over the run."""
+    rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
+    short = f" (the warm-up of {run.optimizer.warmup_steps:,} steps is longer than the run)"
+    return f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}" + (
+        short if run.optimizer.warmup_steps >= run.steps else ""
+    )
+
+
+def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
     """Bytes a device needs for one training step, state included, by compiling it; None where XLA does not tell."""
-    schedule = session.run.optimizer.schedule(session.run.steps)
-    step = session.builder.train_step(session.optimizer, schedule, session.shardings)
-    analysis = step.lower(session.abstract, batch).compile().memory_analysis()
+    analysis = session.train_step().lower(session.abstract, batch).compile().memory_analysis()
     if analysis is None:
         return None
     return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+
+
+def dry_run_lines(session: Session) -> list[str]:
+    """The plan of a run, its step compiled, and a masked example."""
+    rows = next(iter(session.feed(0)))
+    peak = compiled_peak(session, to_global(rows, session.mesh))
+    return [*plan_lines(session, peak), "", f"example     {masked_text(rows, 0, session.vocabulary)}"]
+
+
+def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]:
+    """The end of a run in words: held-out losses beside the unigram entropy, one span filled in, what to do next."""
+    lines = [f"finished: {outcome.step:,} steps"]
+    if session.validation is None:
+        lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
+        return [*lines, *next_commands(workdir)]
+    blind = session.objective.known_nothing(session.validation.manifest.unigram_entropy)
+    for name, (loss, what) in blind.items():
+        value = outcome.held_out[name]
+        lines.append(
+            f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
+            f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
+        )
+    if jax.process_count() == 1:
+        whole: Any = next(iter(session.held_out_feed()))
+        batch: Any = {name: value[:8] for name, value in whole.items()}
+        guesses = session.predictor()(outcome.state.params, batch)
+        examples = (filled_text(batch, row, guesses, session.vocabulary) for row in range(len(batch["row_B"])))
+        lines += ["", *next((example for example in examples if example), [])]
+    return [*lines, *next_commands(workdir)]
+
+
+def next_commands(folder: str) -> list[str]:
+    """What can be done with a run's folder."""
+    return [
+        "",
+        f"checkpoints and curves are in {folder}; to go on:",
+        f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
+        f"  python -m spanjax.predict spans {folder} --text 'Returns the sum of the elements.' --hide 'the sum'",
+        f"  python -m spanjax.convert to-torch {folder} OUT      (a folder for transformers)",
+        "  python -m spanjax.prepare --input 'your/text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows",
+        "  python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny",
+    ]

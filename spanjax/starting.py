@@ -40,7 +40,8 @@ def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, sha
     """
     wanted = named_leaves(shapes)
     pair = next((name for name in PAIR_NAMES if any(leaf.startswith(f"{name}/") for leaf in wanted)), model.pair)
-    found = named_leaves(of_run(model.params, pair))
+    as_stored = any(leaf.startswith("pooler/") for leaf in wanted)  # a task reads the pooler itself
+    found = named_leaves(model.params if as_stored else of_run(model.params, pair))
     problems = _settings_problems(model, encoder)
     known_V, lines = np.arange(encoder.vocab_size), []
     try:

@@ -47,20 +47,31 @@ def parse(arguments: list[str]) -> Any:
     return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
 
 
-def _dry_run(session: Any) -> None:
-    from spanjax.parallel import to_global
-    from spanjax.show import compiled_peak, masked_text, plan_lines
+def opened(run: Any) -> Any:
+    """The session of a run: of a task's examples, or of prepared rows."""
+    from spanjax.tasks.base import Task
 
-    rows = next(iter(session.feed(0)))
-    peak = compiled_peak(session, to_global(rows, session.mesh))
-    print("\n".join(plan_lines(session, peak)))
-    print(f"\nexample     {masked_text(rows, 0, session.rows.vocabulary)}")
+    if isinstance(run.objective, Task):
+        from spanjax.tuning import open_task_session
+
+        return open_task_session(run)
+    from spanjax.session import open_session
+
+    return open_session(run)
+
+
+def words_of(session: Any) -> Any:
+    """The module that says of such a session what a person wants to know."""
+    from spanjax import show, show_task
+    from spanjax.tuning import TaskSession
+
+    return show_task if isinstance(session, TaskSession) else show
 
 
 def _description(session: Any) -> dict[str, Any]:
     from spanjax.run import describe
 
-    return {**describe(session.run), "rows_fingerprint": session.rows.manifest.fingerprint}
+    return {**describe(session.run), **session.identity()}
 
 
 def _meta(session: Any) -> dict[str, Any]:
@@ -73,56 +84,18 @@ def _meta(session: Any) -> dict[str, Any]:
     return {
         "spanjax": __version__,
         "run": _description(session),
-        "rows": dataclasses.asdict(session.rows.manifest),
+        **session.about(),
         "hardware": {
             "devices": f"{session.mesh.devices.size} x {device.device_kind}",
             "processes": jax.process_count(),
             "jax": jax.__version__,
         },
-        "vocabulary": stored_vocabulary(session.rows.vocabulary),
+        "vocabulary": stored_vocabulary(session.vocabulary),
     }
-
-
-def _summary(session: Any, outcome: Any) -> list[str]:
-    """The end of a run in words: held-out losses beside the unigram entropy, one span filled in."""
-    import jax
-
-    from spanjax.show import filled_text
-
-    lines = [f"finished: {outcome.step:,} steps"]
-    if session.validation is None:
-        return [*lines, "no validation rows, so nothing to measure: prepare with --holdout or --validation"]
-    blind = session.run.objective.known_nothing(session.validation.manifest.unigram_entropy)
-    for name, (loss, what) in blind.items():
-        value = outcome.held_out[name]
-        lines.append(
-            f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
-            f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
-        )
-    if jax.process_count() == 1:
-        batch: Any = {name: value[:8] for name, value in next(iter(session.held_out_feed())).items()}
-        guesses = session.predictor()(outcome.state.params, batch)
-        examples = (filled_text(batch, row, guesses, session.rows.vocabulary) for row in range(len(batch["row_B"])))
-        lines += ["", *next((example for example in examples if example), [])]
-    return lines
-
-
-def _next_commands(command: Any) -> list[str]:
-    folder = command.workdir
-    return [
-        "",
-        f"checkpoints and curves are in {folder}; to go on:",
-        f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
-        f"  python -m spanjax.predict spans {folder} --text 'Returns the sum of the elements.' --hide 'the sum'",
-        f"  python -m spanjax.convert to-torch {folder} OUT      (a folder for transformers)",
-        "  python -m spanjax.prepare --input 'your/text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows",
-        "  python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny",
-    ]
 
 
 def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
     """Runs the loop with every writer open; returns how it ended."""
-    from spanjax.data.batch import batch_sizes, batch_statistics
     from spanjax.training.guard import Watch
     from spanjax.training.loop import Loop, fit
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
@@ -143,11 +116,12 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         mesh=session.mesh,
         steps=run.steps,
         cadence=run.cadence,
-        train_step=session.builder.train_step(session.optimizer, run.optimizer.schedule(run.steps), session.shardings),
+        train_step=session.train_step(),
         evaluate=session.evaluator(),
+        judge=session.judge,
         open_feed=session.feed,
-        statistics=batch_statistics,
-        flops=lambda batch: run.objective.flops(run.encoder, *batch_sizes(batch)),
+        statistics=session.statistics,
+        flops=session.flops,
         checkpoints=checkpoints,
         meta=meta,
         writers=writers,
@@ -212,7 +186,8 @@ def _run(command: Any, session: Any, start: Any) -> int:
     if terminal and outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
     elif terminal:
-        terminal.note("\n".join(["", *_summary(session, outcome), *_next_commands(command)]))
+        lines = words_of(session).summary_lines(session, outcome, command.workdir)
+        terminal.note("\n".join(["", *lines]))
         (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return STOPPED if outcome.interrupted else 0
 
@@ -224,17 +199,16 @@ def train(command: Any) -> int:
     distributed.start()
     import jax
 
-    from spanjax.session import open_session
     from spanjax.training.saved import has_checkpoints
     from spanjax.training.tracking import require
 
-    session = distributed.together("rows and mesh", lambda: open_session(command.run))
+    session = distributed.together("rows and mesh", lambda: opened(command.run))
     workdir = pathlib.Path(command.workdir)
     begun = bool(command.workdir) and has_checkpoints(workdir)
     start = None if begun else session.start()
     if command.dry_run:
-        _dry_run(session)
-        print("\n".join(f"init-from   {line}" for line in (start.lines if start else ())))
+        lines = words_of(session).dry_run_lines(session)
+        print("\n".join([*lines, *(f"init-from   {line}" for line in (start.lines if start else ()))]))
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")

@@ -15,6 +15,7 @@ from tests.running import ROOT, records, shrunk
 
 FAST = ("demo", "spanbert_base_as_released", "continue_spanbert", "table6_named_entities", "table7_two_sequences")
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
+PRETRAINING = [path for path in CONFIGS if "/finetune/" not in path]
 
 
 @pytest.fixture(autouse=True)
@@ -44,9 +45,9 @@ def test_help_and_one_override(config: str, capsys: pytest.CaptureFixture) -> No
 
 
 def pulses() -> list[Any]:
-    """Every config; those that differ most are fast tests."""
-    slow = [path for path in CONFIGS if pathlib.Path(path).stem not in FAST]
-    return [pytest.param(path, marks=pytest.mark.slow if path in slow else ()) for path in CONFIGS]
+    """Every config of pretraining; those that differ most are fast tests."""
+    slow = [path for path in PRETRAINING if pathlib.Path(path).stem not in FAST]
+    return [pytest.param(path, marks=pytest.mark.slow if path in slow else ()) for path in PRETRAINING]
 
 
 @pytest.mark.parametrize("config", pulses())

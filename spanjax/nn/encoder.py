@@ -95,6 +95,13 @@ class EncoderConfig:
         """Layers with parameters of their own: the length of the stack."""
         return self.groups or self.layers
 
+    def flops(self, tokens: float, pairs: float) -> float:
+        """Operations (multiply-add = 2) of the matrix products of layers and attention, forward and backward, nothing computed
+        twice, for so many tokens and pairs of tokens that attend to each other (PaLM-style count)."""
+        size = self.hidden_size
+        products = 6 * self.layers * (4 * size**2 + 2 * size * self.intermediate_size) * tokens
+        return products + 6 * self.embedding_size * size * tokens + 12 * self.layers * size * pairs
+
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         found = []

@@ -14,7 +14,7 @@ from spanjax.nn.encoder import EncoderConfig
 
 
 class Objective(abc.ABC):
-    """A frozen dataclass that says what the examples are, which module stands around the encoder, and what the losses are.
+    """A frozen dataclass that says which module stands around the encoder, and what the losses are: all that training asks.
 
     A loss is a `Mean`: its total is summed where the rows are, its count is known from the batch alone, so that the step
     divides by the count over all microbatches, devices and hosts.
@@ -23,10 +23,6 @@ class Objective(abc.ABC):
     @abc.abstractmethod
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """What is wrong with these settings, in words; empty when nothing is."""
-
-    @abc.abstractmethod
-    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """How rows become batches: pairing, masking, boundaries, order."""
 
     @abc.abstractmethod
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -45,16 +41,8 @@ class Objective(abc.ABC):
         """Name of every loss -> what is added to the global count before dividing (0 but for the released code, D6)."""
 
     @abc.abstractmethod
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
-        """Name of every loss -> its value (nats) for a model that sees no context, and what that is, in words."""
-
-    @abc.abstractmethod
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further means to show. `key=None` evaluates."""
-
-    @abc.abstractmethod
-    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Name of every head that fills slots -> the most probable piece at every slot, int32 [B, K]."""
 
     @abc.abstractmethod
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
@@ -64,3 +52,19 @@ class Objective(abc.ABC):
     def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
         """`flops` of one full row of `length` tokens (one block)."""
         return self.flops(encoder, length, length**2, slots)
+
+
+class Pretraining(Objective):
+    """An objective whose examples are made of the rows that `python -m spanjax.prepare` writes."""
+
+    @abc.abstractmethod
+    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
+        """How rows become batches: pairing, masking, boundaries, order."""
+
+    @abc.abstractmethod
+    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+        """Name of every loss -> its value (nats) for a model that sees no context, and what that is, in words."""
+
+    @abc.abstractmethod
+    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Name of every head that fills slots -> the most probable piece at every slot, int32 [B, K]."""

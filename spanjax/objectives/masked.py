@@ -20,7 +20,7 @@ from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder, EncoderConfig
 from spanjax.nn.heads import decode, decoded_loss
-from spanjax.objectives.base import Objective
+from spanjax.objectives.base import Pretraining
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary, Term, TokenTerm
 
 
@@ -35,7 +35,7 @@ class MaskedPredictor(nnx.Module):
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedPrediction(Objective):
+class MaskedPrediction(Pretraining):
     """Mask a part of the text and predict it. The defaults are SpanBERT: geometric spans, MLM + SBO, single sequences."""
 
     masking: MaskingPolicy = dataclasses.field(default_factory=GeometricSpans)
@@ -179,11 +179,7 @@ class MaskedPrediction(Objective):
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
         """Matrix products of encoder, attention, heads and decoder (PaLM-style count, no recomputation)."""
-        size, layers = encoder.hidden_size, encoder.layers
-        products = 6 * layers * (4 * size**2 + 2 * size * encoder.intermediate_size) * tokens
-        products += 6 * encoder.embedding_size * size * tokens
-        attention = 12 * layers * size * pairs
         decoder = 6 * encoder.embedding_width * encoder.vocab_size
         heads = sum(term.flops_per_slot(encoder) + decoder for term in self.token_terms) * slots
         classified = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
-        return float(products + attention + heads + classified)
+        return float(encoder.flops(tokens, pairs) + heads + classified)

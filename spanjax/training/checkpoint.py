@@ -21,7 +21,15 @@ from orbax.checkpoint import checkpoint_managers
 
 from spanjax.distributed import barrier, gather
 from spanjax.training.checksums import damage, incomplete, write_checksums
-from spanjax.training.saved import CheckpointError, SaveError, first_line, no_room, reason_of, remove_unfinished
+from spanjax.training.saved import (
+    CheckpointError,
+    SaveError,
+    first_line,
+    no_room,
+    reason_of,
+    remove_unfinished,
+    stored_meta,
+)
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)
@@ -76,6 +84,10 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first."""
         return sorted(self.manager.all_steps())
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """What the checkpoint of a step says of its run; {} where there is none."""
+        return stored_meta(self.folder.parent, step)
 
     def save(self, state: TrainState, step: int, meta: dict[str, Any], loss: float | None) -> None:
         """Starts writing a checkpoint; `loss` is the held-out loss by which the best one is kept, where it is known."""

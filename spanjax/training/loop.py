@@ -20,6 +20,7 @@ from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.parallel import to_global
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.guard import NonFiniteError, Watch
+from spanjax.training.judging import Judged
 from spanjax.training.metrics import Terminal, Writer
 from spanjax.training.recording import Profile, Recording
 from spanjax.training.saved import SaveError, first_line
@@ -48,11 +49,13 @@ class Cadence:
     """Steps after which a checkpoint that could not be written (a full disk) is tried again."""
     eval_batches: int = 0
     """Held-out batches per evaluation; 0 takes all of them."""
+    patience: int = 0
+    """Evaluations in a row that are no better than the best, after which the run ends early; 0 goes on to the end."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         lowest = {"log_every": 1, "eval_every": 0, "checkpoint_every": 1, "keep": 1, "eval_batches": 0}
-        lowest["retry_save_steps"] = 1
+        lowest |= {"retry_save_steps": 1, "patience": 0}
         return [
             f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
             for name, low in lowest.items()
@@ -69,7 +72,9 @@ class Loop:
     cadence: Cadence
     train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
     evaluate: Callable[[Any], dict[str, float]]
-    """Parameters -> held-out numbers; "loss" among them. Empty when there are no held-out rows."""
+    """Parameters -> held-out numbers. Empty when there are no held-out rows."""
+    judge: Callable[[Mapping[str, float]], float | None]
+    """Held-out numbers -> what the best checkpoint has least of; None where there are none."""
     open_feed: Callable[[int], Iterator[Batch]]
     """The first step -> this process's rows of every batch from there on."""
     statistics: Callable[[Batch], dict[str, float]]
@@ -95,6 +100,8 @@ class Outcome:
     step: int
     interrupted: bool
     held_out: dict[str, float]
+    best: tuple[int, float] | None = None
+    """Step and value of the best evaluation, as `Loop.judge` sees it."""
 
 
 class Log:
@@ -158,9 +165,11 @@ def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pu
     log, held_out = Log(loop, pulse), {}
     saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
     recording = Recording(loop.profile, loop.profile_folder)
-    feed = loop.open_feed(start) if start < loop.steps else iter(())
-    batch = _next_batch(loop, feed, start, log) if start < loop.steps else {}
-    for step in range(start, loop.steps):
+    judged = Judged(loop.checkpoints.meta(start), start, loop.cadence.patience)
+    steps = range(start, start if judged.over else loop.steps)
+    feed = loop.open_feed(start) if steps else iter(())
+    batch = _next_batch(loop, feed, start, log) if steps else {}
+    for step in steps:
         done, last = step + 1, step + 1 == loop.steps
         recording.before(step - start, state)
         began = time.perf_counter()
@@ -188,19 +197,23 @@ def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pu
         if evaluating:
             pulse.at(EVALUATION, done)
             held_out = _evaluate(loop, done, state)
-            loss = held_out.get("loss")
-        if due:
+            loss = loop.judge(held_out)
+            judged.add(done, loss)
+        early = judged.over and not last
+        if due or early:
             pulse.at(SAVING, done)
-            saving.save(state, done, loss, ends=last or stopping)
+            saving.meta = {**loop.meta, **judged.meta()}
+            saving.save(state, done, loss, ends=last or stopping or early)
         log.since += time.perf_counter() - paused  # speeds are of training alone
-        if stopping:
+        if stopping or early:
             recording.close(state)
-            return Outcome(state, done, True, held_out)
+            return Outcome(state, done, stopping, held_out, judged.best)
     recording.close(state)
+    ended = loop.steps if steps else start
     if not held_out:  # the run was already finished when it started
-        pulse.at(EVALUATION, loop.steps)
-        held_out = _evaluate(loop, loop.steps, state)
-    return Outcome(state, loop.steps, False, held_out)
+        pulse.at(EVALUATION, ended)
+        held_out = _evaluate(loop, ended, state)
+    return Outcome(state, ended, False, held_out, judged.best)
 
 
 def _next_batch(loop: Loop, feed: Iterator[Batch], step: int, log: Log) -> dict[str, jax.Array]:

@@ -57,7 +57,7 @@ class StepBuilder:
         A loss or gradient that is not finite leaves parameters and moments as they were, on all devices alike; only the number
         of the batch goes on. "skipped" is how many updates in a row were left out, this one the last; 0 where it was done.
         """
-        gradients = self._mapped(self._local_gradients, returns_gradients=True)
+        gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole))
 
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
             grads, means = gradients(state.params, batch, step_key(self.seed, state.step))
@@ -88,10 +88,25 @@ class StepBuilder:
             module = self._module(self._gather(params))
             return jax.lax.psum(self.objective.measure(module, batch, None), ROW_AXES)
 
-        mapped = self._mapped(local, returns_gradients=False)
+        mapped = self._mapped(local, lambda specs, rows, whole: whole)
         return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)))
 
-    def _mapped(self, function: Callable, returns_gradients: bool) -> Callable:
+    def predict_step(
+        self, outputs: Callable[[Any, Batch], dict[str, jax.Array]]
+    ) -> Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]:
+        """(parameters, global batch) -> (every mean as `eval_step` gives it, `outputs` of all rows on every device)."""
+
+        def local(params: Any, batch: Batch, _: jax.Array) -> tuple[Means, dict[str, jax.Array]]:
+            module = self._module(self._gather(params))
+            means = jax.lax.psum(self.objective.measure(module, batch, None), ROW_AXES)
+            return means, outputs(module, batch)
+
+        mapped = self._mapped(local, lambda specs, rows, whole: (whole, rows))
+        whole = replicated(self.mesh)
+        return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)), out_shardings=whole)
+
+    def _mapped(self, function: Callable, results: Callable[[Any, Any, Any], Any]) -> Callable:
+        """`function` on every device; `results` lays out what it returns, of the specs of parameters, rows and equal values."""
         specs, rows, whole = manual_specs(self.abstract_params, self.mesh)
         # an axis that is left to the partitioner, even of size 1, is refused by the kernels of Pallas
         manual = set(ROW_AXES) if self.mesh.shape["tensor"] > 1 else set(AXES)
@@ -99,7 +114,7 @@ class StepBuilder:
             function,
             mesh=self.mesh,
             in_specs=(specs, rows, whole),
-            out_specs=(specs, whole) if returns_gradients else whole,
+            out_specs=results(specs, rows, whole),
             axis_names=manual,
             check_vma=False,
         )

@@ -25,6 +25,8 @@ class Noted:
     def __init__(self) -> None:
         self.events: list[str] = []
         self.logged: dict[int, dict[str, float]] = {}
+        self.losses: list[float] = []
+        self.metas: dict[int, dict[str, Any]] = {}
 
     def feed(self, start: int) -> Iterator[Any]:
         for step in range(start, 1000):
@@ -46,7 +48,11 @@ class Noted:
 
     def save(self, state: TrainState, step: int, meta: Any, loss: float | None) -> None:
         assert int(state.step) == step
+        self.metas[step] = meta
         self.events.append(f"save {step}")
+
+    def meta(self, step: int) -> dict[str, Any]:
+        return self.metas.get(step, {})
 
     def pending(self) -> bool:
         return False
@@ -64,7 +70,8 @@ def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Out
         steps=steps,
         cadence=cadence,
         train_step=noted.train_step,
-        evaluate=lambda params: {"loss": 1.0},
+        evaluate=lambda params: {"loss": noted.losses.pop(0) if noted.losses else 1.0},
+        judge=lambda values: values.get("loss"),
         open_feed=noted.feed,  # pyright: ignore[reportArgumentType]
         statistics=lambda batch: {},
         flops=lambda batch: 1.0,
@@ -206,3 +213,25 @@ def test_a_failure_of_before_does_not_end_a_run_whose_last_save_works() -> None:
     noted = Full(at_once=set(), later={4})
     assert run(5, Cadence(log_every=50, eval_every=0, checkpoint_every=4), noted).step == 5
     assert saves(noted) == ["save 4", "save 5"]
+
+
+def test_a_run_ends_when_it_has_not_got_better_for_too_long() -> None:
+    cadence = Cadence(eval_every=2, checkpoint_every=100, patience=2)
+    noted = Noted()
+    noted.losses = [3.0, 2.0, 2.5, 2.0, 1.0]
+    outcome = run(50, cadence, noted)
+    assert (outcome.step, outcome.interrupted, outcome.best) == (8, False, (4, 2.0))
+    assert "save 8" in noted.events and noted.metas[8]["judged"] == [[2, 3.0], [4, 2.0], [6, 2.5], [8, 2.0]]
+    again = Noted()
+    again.metas = noted.metas
+    assert run(50, cadence, again, start=8).step == 8 and not any(event.startswith("step") for event in again.events)
+
+
+def test_patience_goes_on_where_the_run_does() -> None:
+    """A run that was stopped after two evaluations ends where it would have ended."""
+    cadence = Cadence(eval_every=1, checkpoint_every=2, patience=3)
+    noted = Noted()
+    noted.losses = [1.0, 2.0]
+    noted.metas = {2: {"judged": [[1, 1.0], [2, 2.0]]}}
+    noted.losses = [3.0, 3.0]
+    assert run(50, cadence, noted, start=2).step == 4

@@ -1,0 +1,136 @@
+"""What a fine-tuning task is: an objective that reads a user's files, predicts, and says how predictions are scored.
+
+Shapes: B rows, L positions, D hidden size.
+"""
+
+import abc
+import dataclasses
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self
+
+import jax
+import numpy as np
+import tyro
+from flax import nnx
+
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.nn.dropout import DropoutKey
+from spanjax.nn.encoder import Encoder, EncoderConfig
+from spanjax.objectives.base import Objective
+from spanjax.tasks.rows import Row
+
+HEAD_SITE = 1 << 20  # dropout sites of heads; those of the encoder are below
+LOSS = "task/loss"
+
+
+class Examples(list):
+    """The examples that were read, and what was wrong with others, a line each: 'FILE:LINE: what; what was expected'."""
+
+    def __init__(self, examples: Sequence[Any] = (), problems: Sequence[str] = ()):
+        super().__init__(examples)
+        self.problems = list(problems)
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(Objective):
+    """Settings that every task has. `examples` below are what `read` gives: the tasks' own types."""
+
+    train: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--train",))] = ()
+    """Files of training examples."""
+    dev: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--dev",))] = ()
+    """Files of examples on which the best checkpoint is chosen."""
+    length: int = 128
+    """Most tokens of a row, specials included; longer input is cut, or read in windows where the task has them."""
+    epochs: float = 3.0
+    """Passes over the training examples; they decide the number of steps."""
+    evaluations: int = 1
+    """Evaluations in an epoch; the checkpoint with the best score is kept beside the newest."""
+    warmup: float = 0.1
+    """Share of the steps over which the learning rate grows; it takes the place of optimizer.warmup_steps."""
+    skip_bad: Annotated[bool, tyro.conf.arg(aliases=("--skip-bad",))] = False
+    """Leave out examples that cannot be used, and list them, instead of refusing the file."""
+    vocabulary: str = ""
+    """The vocabulary for weights that are drawn fresh; with --init-from it is that of the weights."""
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """What is wrong with these settings, in words; empty when nothing is."""
+        found = []
+        if self.length < 8:
+            found.append(f"objective.length is {self.length}: expected at least 8")
+        if self.epochs <= 0:
+            found.append(f"objective.epochs is {self.epochs}: expected more than 0")
+        if self.evaluations < 1:
+            found.append(f"objective.evaluations is {self.evaluations}: expected at least 1")
+        if not 0 <= self.warmup < 1:
+            found.append(f"objective.warmup is {self.warmup}: expected at least 0 and less than 1")
+        return found
+
+    @property
+    @abc.abstractmethod
+    def metric(self) -> str:
+        """The score by which checkpoints are chosen, one of those that `scores` gives; higher is better."""
+
+    @abc.abstractmethod
+    def read(self, path: pathlib.Path) -> Examples:
+        """The examples of one file with labels where it has them. ValueError for a file that is not of this task at all."""
+
+    @abc.abstractmethod
+    def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
+        """The task with what the training examples decide: labels, pieces for markers. What is set already is kept."""
+
+    @abc.abstractmethod
+    def rows(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Iterator[Row]:
+        """The rows of the examples, those of example i with `example` i, in order."""
+
+    @abc.abstractmethod
+    def add_heads(self, module: nnx.Module, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """Sets the heads as attributes of the module, which has `encoder` already."""
+
+    @abc.abstractmethod
+    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """What predictions are made of, without dropout: arrays with a row for each row of the batch."""
+
+    @abc.abstractmethod
+    def predictions(
+        self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[Any]:
+        """The prediction for every example; outputs[i] is what `outputs` gave for rows[i], arrays of [L] cut to its length."""
+
+    @abc.abstractmethod
+    def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+        """The official scores of predictions, in percent, by name."""
+
+    @abc.abstractmethod
+    def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
+        """Writes predictions as the official scripts read them; the files."""
+
+    def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """The encoder with the heads of the task."""
+        module = TaskModule(encoder, rngs)
+        self.add_heads(module, encoder, rngs)
+        return module
+
+    def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """The encoder's hidden states of the rows, [B, L, D]."""
+        inputs = (batch[name] for name in ("tokens_BL", "segments_BL", "positions_BL", "types_BL"))
+        return module.encoder(*inputs, key)
+
+    def loss_weights(self) -> dict[str, float]:
+        """The one loss of a task."""
+        return {LOSS: 1.0}
+
+    def extra_counts(self) -> dict[str, float]:
+        """Nothing is added to the count."""
+        return {LOSS: 0.0}
+
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Matrix products of encoder and attention, forward and backward; heads are left out."""
+        return float(encoder.flops(tokens, pairs))
+
+
+class TaskModule(nnx.Module):
+    """The encoder; the heads of a task are set on it."""
+
+    def __init__(self, encoder: EncoderConfig, rngs: nnx.Rngs):
+        self.encoder = Encoder(encoder, rngs)

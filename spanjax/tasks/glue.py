@@ -1,0 +1,203 @@
+"""GLUE (Wang et al., 2018) and SNLI: sentences and pairs of sentences with a label or a number, from their public files.
+
+The columns are those of the files as they are published; a file of one's own has `sentence`, or `sentence1` and `sentence2`, and
+`label`. Shapes: T pieces of a sentence.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.cleaning import clean
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.scoring import glue as scoring
+from spanjax.tasks.base import Examples
+from spanjax.tasks.rows import Row
+from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.tables import read_lines, read_records
+
+CHUNK = 1000  # sentences that are cut into pieces at once
+GlueName = Literal[
+    "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
+]
+FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise")
+SECOND = ("sentence2", "#2 String", "question2", "hypothesis")
+LABEL = ("label", "gold_label", "score", "is_duplicate", "Quality")
+INDEX = ("index", "id", "pairID", "idx")
+COLA = ("source", "label", "mark", "sentence")
+UNSETTLED = "-"
+
+
+class Sentences(NamedTuple):
+    """One example."""
+
+    name: str
+    """What the file calls it, or its number in the file from 0."""
+    first: str
+    second: str | None
+    label: str | None
+    """The label's name, or the number in words; None in a test file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Glue(SentenceTask):
+    """A task of GLUE, SNLI, or sentences of one's own with any labels."""
+
+    task: GlueName = "own"
+    """Which one: it decides labels, scores and the leaderboard's file. own: accuracy on any labels."""
+    numbers: bool = False
+    """Labels of one's own are numbers: regression, scored by Pearson's and Spearman's correlation."""
+
+    @property
+    def regression(self) -> bool:
+        """See `SentenceTask.regression`."""
+        return self.numbers or self.task == "STS-B"
+
+    @property
+    def metric(self) -> str:
+        """The mean of the task's scores, as in the leaderboard's average."""
+        return "mean"
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """See `SentenceTask.problems`; labels of a GLUE task that are not its own."""
+        found = super().problems(encoder)
+        own = _labels(self.task)
+        if self.labels and own and set(self.labels) != set(own):
+            found.append(f"objective.labels is {self.labels}: {self.task} has {own}; leave the setting out")
+        return found
+
+    def read(self, path: pathlib.Path) -> Examples:
+        """See `Task.read`. Examples of SNLI whose label is '-' are left out, as is usual."""
+        examples = Examples()
+        headless = self.task == "CoLA" and _has_four_columns(path)
+        for number, (place, record, problem) in enumerate(read_records(path, COLA if headless else ())):
+            if record is None:
+                examples.problems.append(f"{place}: {problem}")
+                continue
+            example, problem = self._example(record, number)
+            if problem:
+                examples.problems.append(f"{place}: {problem}")
+            elif example and example.label != UNSETTLED:
+                examples.append(example)
+        return examples
+
+    def _example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
+        first, second, label, name = (
+            next((record[column] for column in columns if column in record), None)
+            for columns in (FIRST, SECOND, LABEL, INDEX)
+        )
+        if "question" in record and "sentence" in record:  # QNLI
+            first, second = record["question"], record["sentence"]
+        if first is None:
+            return (
+                None,
+                f"columns {', '.join(record)}: expected `sentence`, or `sentence1` and `sentence2`, and `label`",
+            )
+        texts = [first] if second is None else [first, second]
+        if any(not isinstance(text, str) or not clean(text) for text in texts):
+            return None, "an empty sentence: expected text"
+        label = None if label is None else str(label)
+        if problem := self._label_problem(label):
+            return None, problem
+        name = str(number if name is None else name)
+        return Sentences(name, clean(first), None if second is None else clean(second), label), ""
+
+    def _label_problem(self, label: str | None) -> str:
+        if label is None or label == UNSETTLED:
+            return ""
+        if self.regression:
+            try:
+                return "" if math.isfinite(float(label)) else f"label {label!r}: expected a finite number"
+            except ValueError:
+                return f"label {label!r}: expected a number"
+        known = self.labels or _labels(self.task)
+        return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
+
+    def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
+        """The labels: the task's, or those of the examples in alphabetical order."""
+        if self.labels or self.regression:
+            return self
+        own = _labels(self.task) or tuple(sorted({each.label for each in examples if each.label is not None}))
+        return dataclasses.replace(self, labels=own)
+
+    def rows(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Iterator[Row]:
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer sentence is cut from its end, the second of equals."""
+        for start in range(0, len(examples), CHUNK):
+            some = examples[start : start + CHUNK]
+            firsts = vocabulary.encode([each.first for each in some])
+            seconds = iter(vocabulary.encode([each.second for each in some if each.second is not None]))
+            for number, (example, first) in enumerate(zip(some, firsts, strict=True), start=start):
+                second = next(seconds) if example.second is not None else None
+                tokens, types = joined(vocabulary, self.length, first, second)
+                yield Row(tokens, types, number, {"label_B": self._label(example)})
+
+    def _label(self, example: Sentences) -> Any:
+        if self.regression:
+            return np.float32(example.label or 0)
+        return np.int32(self.labels.index(example.label) if example.label in self.labels else 0)
+
+    def scores(self, examples: Sequence[Sentences], predictions: Sequence[Any]) -> dict[str, float]:
+        """The official scores of the task and their `mean`; correlations of constant predictions count 0 in it."""
+        gold = [_gold(each, self.regression) for each in examples]
+        if self.task != "own":
+            found = scoring.score(self.task, gold, predictions)
+        elif self.regression:
+            found = {"pearson": scoring.pearson(gold, predictions), "spearman": scoring.spearman(gold, predictions)}
+        else:
+            found = {"accuracy": scoring.accuracy(gold, predictions)}
+        known = [0.0 if math.isnan(value) else value for value in found.values()]
+        return {**found, "mean": math.fsum(known) / len(known)}
+
+    def write(
+        self, folder: pathlib.Path, examples: Sequence[Sentences], predictions: Sequence[Any]
+    ) -> list[pathlib.Path]:
+        """predictions.jsonl, and the file that the leaderboard takes where there is one."""
+        lines = [
+            json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
+            for each, predicted in zip(examples, predictions, strict=True)
+        ]
+        files = [folder / "predictions.jsonl"]
+        files[0].write_text("".join(f"{line}\n" for line in lines))
+        if self.task in scoring.TASKS and scoring.TASKS[self.task].file:
+            indices = [int(each.name) for each in examples] if all(each.name.isdigit() for each in examples) else None
+            name, content = scoring.submission(self.task, predictions, indices)
+            files.append(folder / name)
+            files[1].write_text(content)
+        return files
+
+
+def _labels(task: str) -> tuple[str, ...]:
+    return scoring.TASKS[task].labels if task in scoring.TASKS else ()
+
+
+def _gold(example: Sentences, number: bool) -> Any:
+    if example.label is None:
+        raise ValueError(f"example {example.name} has no label: scores need a label for every example")
+    return float(example.label) if number else example.label
+
+
+def _has_four_columns(path: pathlib.Path) -> bool:
+    return next((line.count("\t") == 3 for _, line in read_lines(path)), False)
+
+
+def joined(
+    vocabulary: Vocabulary, length: int, first_T: np.ndarray, second_T: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one."""
+    cls, sep = vocabulary.specials.cls, vocabulary.specials.sep
+    if second_T is None:
+        tokens = np.concatenate([[cls], first_T[: length - 2], [sep]])
+        return tokens.astype(np.int32), np.zeros(len(tokens), np.int32)
+    room = length - 3
+    one, other = len(first_T), len(second_T)
+    if one + other > room:
+        one, other = (min(one, max(room - other, (room + 1) // 2)), min(other, max(room - one, room // 2)))
+    tokens = np.concatenate([[cls], first_T[:one], [sep], second_T[:other], [sep]])
+    types = np.repeat([0, 1], [one + 2, other + 1])
+    return tokens.astype(np.int32), types.astype(np.int32)

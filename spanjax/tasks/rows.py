@@ -1,0 +1,139 @@
+"""Examples of a task as rows of tokens: kept without padding, put together into batches of a few lengths.
+
+Shapes: N rows, B rows of a batch, T tokens of a row, L positions of a batch. Fields of a batch are named by their shape.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spanjax.data.hashing import Purpose, fold
+from spanjax.data.order import permuted
+
+LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+POOL = 50  # batches whose rows are sorted by length together
+Batch = dict[str, np.ndarray]
+
+
+class Row(NamedTuple):
+    """One input of the model."""
+
+    tokens_T: np.ndarray
+    """int32, specials included."""
+    types_T: np.ndarray
+    """int32, 0 and 1 in two segments."""
+    example: int
+    """The example that it is of: an example can have several rows (windows)."""
+    fields: Mapping[str, Any]
+    """Further fields by their names in the batch: one number a row (`label_B`), one a token (`tag_BL`), or an array of one
+    shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
+
+
+class TaskRows:
+    """The rows of a file's examples."""
+
+    def __init__(self, rows: Iterable[Row], pad: int, most: int):
+        """`pad` is the id of padding, `most` the longest row that there may be."""
+        rows = list(rows)
+        self.pad = pad
+        self.lengths_N = np.array([len(row.tokens_T) for row in rows], np.int64)
+        assert not len(rows) or self.lengths_N.max() <= most
+        self.example_N = np.array([row.example for row in rows], np.int64)
+        self.buckets = (*(length for length in LENGTHS if length < most), most)
+        self._start_N = np.concatenate([[0], np.cumsum(self.lengths_N)])
+        columns: dict[str, list[Any]] = {"tokens_BL": [], "types_BL": []}
+        for row in rows:
+            for name, value in (("tokens_BL", row.tokens_T), ("types_BL", row.types_T), *row.fields.items()):
+                columns.setdefault(name, []).append(value)
+        self._columns = {name: _column(name, values) for name, values in columns.items()}
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.lengths_N)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of all rows with their fields: equal when and only when training sees the same."""
+        digest = hashlib.sha256(self.lengths_N.tobytes())
+        for name, column in sorted(self._columns.items()):
+            digest.update(f"{name} {column.dtype} {column.shape}".encode())
+            digest.update(column.tobytes())
+        return digest.hexdigest()
+
+    def length_of(self, index_B: np.ndarray) -> int:
+        """The length of a batch of these rows (-1: an empty one): that of the longest, rounded up to one of few lengths."""
+        longest = int(self.lengths_N[index_B[index_B >= 0]].max(initial=1))
+        return next(length for length in self.buckets if length >= longest)
+
+    def batch(self, index_B: np.ndarray, place_B: np.ndarray, length: int) -> Batch:
+        """The rows of these numbers (-1: an empty row, of weight 0) at these places of a global batch, padded to `length`."""
+        here_B = index_B >= 0
+        lengths_B = np.where(here_B, self.lengths_N[index_B], 0)
+        inside_BL = np.arange(length) < lengths_B[:, None]
+        positions_BL = np.where(inside_BL, np.arange(length), 0)
+        source_BL = np.where(inside_BL, self._start_N[index_B][:, None] + positions_BL, 0)
+        made: Batch = {
+            "segments_BL": inside_BL.astype(np.int32),
+            "positions_BL": positions_BL.astype(np.int32),
+            "row_B": place_B.astype(np.int32),
+            "weight_B": here_B.astype(np.float32),
+        }
+        for name, column in self._columns.items():
+            if name.endswith("_BL"):
+                values = column[source_BL]
+                values[~inside_BL] = self.pad if name == "tokens_BL" else 0
+            else:
+                values = column[index_B]
+                values[~here_B] = 0
+            made[name] = values
+        return made
+
+
+def _column(name: str, values: Sequence[Any]) -> np.ndarray:
+    joined = np.concatenate(values) if name.endswith("_BL") else np.stack([np.asarray(value) for value in values])
+    return joined.astype(np.int32 if joined.dtype.kind in "iub" else np.float32)
+
+
+def batches_of_epoch(rows: int, batch_size: int) -> int:
+    """Batches in which every row comes once."""
+    return -(-rows // batch_size)
+
+
+def rows_of_step(rows: TaskRows, seed: int, step: int, batch_size: int) -> np.ndarray:
+    """int64[B]: the rows of global batch `step`, -1 for a place that stays empty; a function of these numbers alone.
+
+    Every epoch is a keyed permutation of the rows. So many batches of it as POOL are sorted by length together and come in an
+    order that is drawn: rows of a batch are about equally long, and an epoch holds every row once.
+    """
+    count = len(rows)
+    epoch, number = divmod(step, batches_of_epoch(count, batch_size))
+    key = fold(fold(seed, int(Purpose.ORDER)), epoch)
+    first = number // POOL * POOL * batch_size
+    place_X = np.arange(first, min(first + POOL * batch_size, count))
+    index_X = permuted(place_X, count, key)
+    index_X = index_X[np.argsort(rows.lengths_N[index_X], kind="stable")]
+    parts = batches_of_epoch(len(index_X), batch_size)
+    part = int(permuted(np.array([number % POOL]), parts, fold(key, 1 + number // POOL))[0])
+    return _filled(index_X[part * batch_size : (part + 1) * batch_size], batch_size)
+
+
+def rows_in_order(rows: TaskRows, batch_size: int) -> Iterator[np.ndarray]:
+    """int64[B] of all rows once, from the shortest to the longest, -1 for places of the last batch that stay empty."""
+    order_N = np.argsort(rows.lengths_N, kind="stable")
+    for first in range(0, len(rows), batch_size):
+        yield _filled(order_N[first : first + batch_size], batch_size)
+
+
+def _filled(index_X: np.ndarray, batch_size: int) -> np.ndarray:
+    index_B = np.full(batch_size, -1, np.int64)
+    index_B[: len(index_X)] = index_X
+    return index_B
+
+
+def host_share(rows: TaskRows, index_B: np.ndarray, host: int, hosts: int) -> Batch:
+    """One host's part of a global batch: as long as the whole batch is, whatever the rows of this host."""
+    part = len(index_B) // hosts
+    mine = slice(host * part, (host + 1) * part)
+    return rows.batch(index_B[mine], np.arange(len(index_B))[mine], rows.length_of(index_B))

@@ -1,0 +1,112 @@
+"""One label or number for a sentence or a pair of sentences: what GLUE, SNLI and relation extraction have in common.
+
+Shapes: B rows, L positions, D hidden size, C classes.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from spanjax.mean import Mean
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.encoder import EncoderConfig, linear
+from spanjax.nn.heads import Pooler, cross_entropy
+from spanjax.tasks.base import HEAD_SITE, LOSS, Task
+from spanjax.tasks.rows import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class SentenceTask(Task):
+    """A linear classifier on [CLS]; with no labels it is a regression with the squared error."""
+
+    labels: tuple[str, ...] = ()
+    """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
+    class_weights: tuple[float, ...] = ()
+    """How much an example of each class counts in the loss, in the order of `labels`; empty: all alike."""
+    pooler: Literal["dense", "none"] = "dense"
+    """dense: BERT's pooler between [CLS] and the classifier, as released; none: the classifier reads [CLS] itself (paper 4.1)."""
+
+    @property
+    def regression(self) -> bool:
+        """Whether a number is predicted, not a class."""
+        return False
+
+    @property
+    def classes(self) -> int:
+        """Outputs of the classifier."""
+        return 1 if self.regression else len(self.labels)
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """See `Task.problems`; also weights of classes that are negative or of another number than the labels."""
+        found = super().problems(encoder)
+        if self.class_weights and self.labels and len(self.class_weights) != len(self.labels):
+            found.append(
+                f"objective.class_weights has {len(self.class_weights)} values for the {len(self.labels)} labels"
+                f" {', '.join(self.labels)}: give one each"
+            )
+        if any(weight < 0 for weight in self.class_weights):
+            found.append(f"objective.class_weights is {self.class_weights}: expected 0 or more")
+        return found
+
+    def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """`pooler` where it is asked for, and `classifier`."""
+        if self.pooler == "dense":
+            module.pooler = Pooler(encoder, rngs)
+        module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
+        module.rate = encoder.dropout
+
+    def vector_size(self, encoder: EncoderConfig) -> int:
+        """Width of what the classifier reads."""
+        return encoder.hidden_size
+
+    def vector(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """What the classifier reads, [B, D]."""
+        first_B1D = self.hidden(module, batch, key)[:, :1]
+        return (module.pooler(first_B1D) if self.pooler == "dense" else first_B1D)[:, 0]
+
+    def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Scores of the classes, float32 [B, C]."""
+        vector_BD = dropout(self.vector(module, batch, key), module.rate, key, HEAD_SITE)
+        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
+        scores_BC = jnp.einsum("bd,dc->bc", vector_BD, kernel, preferred_element_type=jnp.float32)
+        return scores_BC + bias.astype(jnp.float32)[None]
+
+    def row_weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """How much every row counts in the loss, float32 [B]: nothing where it is empty."""
+        weight_B = batch["weight_B"]
+        if self.class_weights and not self.regression:
+            weight_B = weight_B * jnp.asarray(self.class_weights, jnp.float32)[batch["label_B"]]
+        return weight_B
+
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The sum of the rows' weights."""
+        return {LOSS: jnp.sum(self.row_weights(batch))}
+
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """Cross-entropy in nats and accuracy, or the squared error."""
+        logits_BC, weight_B = self.logits(module, batch, key), self.row_weights(batch)
+        if self.regression:
+            loss_B = jnp.square(logits_BC[:, 0] - batch["label_B"].astype(jnp.float32))
+            return {LOSS: Mean(jnp.sum(loss_B * weight_B), jnp.sum(weight_B))}
+        loss_B, real_B = cross_entropy(logits_BC, batch["label_B"]), batch["weight_B"]
+        right_B = (jnp.argmax(logits_BC, axis=-1) == batch["label_B"]).astype(jnp.float32)
+        return {
+            LOSS: Mean(jnp.sum(loss_B * weight_B), jnp.sum(weight_B)),
+            "task/accuracy": Mean(jnp.sum(right_B * real_B), jnp.sum(real_B)),
+        }
+
+    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """{"logits_BC"}."""
+        return {"logits_BC": self.logits(module, batch, None)}
+
+    def predictions(
+        self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[Any]:
+        """The label with the highest score, or the number, of every example."""
+        scores = [output["logits_BC"] for output in outputs]
+        return [float(each[0]) if self.regression else self.labels[int(np.argmax(each))] for each in scores]

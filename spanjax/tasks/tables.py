@@ -1,0 +1,95 @@
+"""Files of examples: tab-separated with or without a header, JSON lines, a JSON list; plain or compressed; with line numbers."""
+
+import io
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from spanjax.data.paths import open_decompressed
+
+SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
+Record = tuple[str, dict[str, Any] | None, str]
+"""(place 'FILE:LINE', the columns by name, what is wrong with the line): columns where nothing is."""
+
+
+def kind_of(path: pathlib.Path) -> str:
+    """The ending of a file's name without that of its compression: '.tsv', '.jsonl'."""
+    bare = path.with_suffix("") if path.suffix in SUFFIXES else path
+    return bare.suffix.lower()
+
+
+def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, line without its end) of a text file. ValueError where it is missing, not readable or not UTF-8."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        with open_decompressed(str(path)) as content:
+            for number, line in enumerate(io.TextIOWrapper(content, encoding="utf-8-sig", newline="\n"), start=1):
+                yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): copy it again") from error
+
+
+def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Record]:
+    """The records of a .jsonl, .json or tab-separated file. `columns` names those of a file without a header line."""
+    kind = kind_of(path)
+    if kind == ".jsonl":
+        yield from _json_lines(path)
+    elif kind == ".json":
+        yield from _json_list(path)
+    else:
+        yield from _tab_separated(path, columns)
+
+
+def _json_lines(path: pathlib.Path) -> Iterator[Record]:
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            yield f"{path}:{number}", None, f"not JSON ({error}): correct the line"
+            continue
+        yield _object(f"{path}:{number}", record)
+
+
+def _object(place: str, record: Any) -> Record:
+    if isinstance(record, dict):
+        return place, record, ""
+    return place, None, f"a JSON {type(record).__name__}: expected an object with the columns by name"
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """The content of a JSON file. ValueError says where it is not JSON."""
+    text = "\n".join(line for _, line in read_lines(path))
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}): correct the file") from None
+
+
+def _json_list(path: pathlib.Path) -> Iterator[Record]:
+    content = read_json(path)
+    if not isinstance(content, list):
+        raise ValueError(f"{path}: a JSON {type(content).__name__}: expected a list of objects")
+    for number, record in enumerate(content, start=1):
+        yield _object(f"{path}:record {number}", record)
+
+
+def _tab_separated(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Record]:
+    names = list(columns)
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        values = line.split("\t")
+        if not names:
+            names = values
+            continue
+        place = f"{path}:{number}"
+        if len(values) < len(names):
+            yield place, None, f"{len(values)} columns: expected the {len(names)} columns {', '.join(names)}"
+        else:
+            yield place, dict(zip(names, values, strict=False)), ""

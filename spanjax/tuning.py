@@ -1,0 +1,253 @@
+"""From a Run with a task to all that trains it: examples read, labels known, weights to start from, evaluation by scores."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from spanjax.building import Built, attention_backend, build, mesh_problems
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.vocab import load_vocabulary
+from spanjax.mean import Mean
+from spanjax.model import Model, load_model
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.parallel import make_mesh, to_global
+from spanjax.run import Run
+from spanjax.starting import Start, start_from
+from spanjax.tasks.base import Examples, Task
+from spanjax.tasks.rows import Batch, Row, TaskRows, batches_of_epoch, host_share, rows_in_order, rows_of_step
+from spanjax.training.step import StepBuilder
+
+OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
+"""Settings of the encoder that fine-tuning keeps; the others are those of the weights."""
+SCORE = "score/"
+SHOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Set:
+    """Examples and their rows."""
+
+    examples: Sequence[Any]
+    rows: Sequence[Row]
+    packed: TaskRows
+
+    @classmethod
+    def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
+        """The rows that the task makes of these examples."""
+        rows = list(task.rows(examples, vocabulary))
+        return cls(examples, rows, TaskRows(rows, vocabulary.specials.pad, task.length))
+
+
+def predictor(
+    builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int
+) -> Callable[[Any, Set], tuple[list[Any], dict[str, float]]]:
+    """A function: (parameters, examples with their rows) -> a prediction for every example, and the losses.
+
+    Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
+    """
+    step = builder.predict_step(task.outputs)
+    host, hosts = jax.process_index(), jax.process_count()
+
+    def predict(params: Any, given: Set) -> tuple[list[Any], dict[str, float]]:
+        found: list[Any] = [None] * len(given.rows)
+        sums: dict[str, Mean] = {}
+        for index_B in rows_in_order(given.packed, batch_size):
+            batch = host_share(given.packed, index_B, host, hosts)
+            means, outputs = step(params, to_global(batch, mesh))
+            sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
+            arrays = jax.device_get(outputs)
+            for place, index in enumerate(index_B.tolist()):
+                if index >= 0:
+                    length = len(given.rows[index].tokens_T)
+                    found[index] = {name: _of_row(name, array[place], length) for name, array in arrays.items()}
+        values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
+        return task.predictions(given.examples, given.rows, found), values
+
+    return predict
+
+
+def _of_row(name: str, array: np.ndarray, length: int) -> np.ndarray:
+    return array[:length] if name.endswith(("_BL", "_BLC")) else array
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSession(Built):
+    """A run of a task with its examples read."""
+
+    vocabulary: Vocabulary
+    model: Model | None
+    """What the weights come from."""
+    training: Set
+    dev: Set | None
+    said: tuple[str, ...]
+    """What is to be known of the data, in words."""
+
+    @property
+    def task(self) -> Task:
+        """What is trained."""
+        assert isinstance(self.run.objective, Task)
+        return self.run.objective
+
+    def identity(self) -> dict[str, Any]:
+        """What decides, beside the run, what is trained."""
+        return {"rows_fingerprint": self.training.packed.fingerprint}
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint says of the examples."""
+        sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
+        return {"examples": sizes, "pretrained": self.model.name if self.model else ""}
+
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Figures of a batch for logs."""
+        return {"fill": float((batch["segments_BL"] > 0).mean()), "length": float(batch["segments_BL"].shape[1])}
+
+    def flops(self, batch: Batch) -> float:
+        """Operations of one step over these rows."""
+        lengths_B = (batch["segments_BL"] > 0).sum(axis=1).astype(np.int64)
+        return self.task.flops(self.run.encoder, float(lengths_B.sum()), float((lengths_B**2).sum()), 0.0)
+
+    def start(self) -> Start | None:
+        """The weights that the run begins with, checked; None where it draws all of its own."""
+        if self.model is None:
+            return None
+        return start_from(self.model, self.run.encoder, self.vocabulary, self.abstract.params, self.run.seed)
+
+    def batch_rows(self, number: int) -> list[int]:
+        """Numbers of the examples of a global batch."""
+        index_B = rows_of_step(self.training.packed, self.run.seed, number, self.run.batch_size)
+        return self.training.packed.example_N[index_B[index_B >= 0]].tolist()
+
+    def feed(self, start: int) -> Iterator[Batch]:
+        """This process's rows of batch `start`, `start + 1`, ..."""
+        packed, run = self.training.packed, self.run
+        for step in range(start, run.steps):
+            index_B = rows_of_step(packed, run.seed, step, run.batch_size)
+            yield host_share(packed, index_B, jax.process_index(), jax.process_count())
+
+    def evaluator(self) -> Callable[[Any], dict[str, float]]:
+        """A function: parameters -> losses and scores of the dev examples; {} where there are none."""
+        predict = predictor(self.builder, self.task, self.mesh, self.run.batch_size)
+
+        def evaluate(params: Any) -> dict[str, float]:
+            if self.dev is None:
+                return {}
+            predictions, values = predict(params, self.dev)
+            scores = self.task.scores(self.dev.examples, predictions)
+            return {**values, **{f"{SCORE}{name}": value for name, value in scores.items()}}
+
+        return evaluate
+
+    def judge(self, values: Mapping[str, float]) -> float | None:
+        """What the best checkpoint has least of: the task's score, its sign turned."""
+        return -values[f"{SCORE}{self.task.metric}"] if values else None
+
+
+def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
+    """The examples of some files, and what keeps the run from using them: files that cannot be read, and bad examples
+    where those are not to be left out."""
+    found, problems = Examples(), []
+    for name in files:
+        try:
+            examples = task.read(pathlib.Path(name))
+        except ValueError as error:
+            problems.append(f"{what}: {error}")
+            continue
+        found.extend(examples)
+        found.problems += examples.problems
+    if found.problems and not task.skip_bad:
+        more = len(found.problems) - SHOWN
+        problems += [f"{what}: {problem}" for problem in found.problems[:SHOWN]]
+        problems += [f"{what}: and {more:,} more"] if more > 0 else []
+        problems.append(f"{what}: correct these examples, or leave them out with --skip-bad")
+    elif files and not found and not problems:
+        problems.append(f"{what}: no examples in {', '.join(files)}")
+    return found, problems
+
+
+def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
+    try:
+        if run.init_from:
+            model = load_model(run.init_from)
+            if model.vocabulary is None:
+                raise ValueError(
+                    f"--init-from {run.init_from} has no vocabulary: put the tokenizer's files beside the weights"
+                )
+            return model, model.vocabulary, []
+        if task.vocabulary:
+            return None, load_vocabulary(task.vocabulary), []
+    except ValueError as error:
+        return None, None, [str(error)]
+    return None, None, ["--init-from is not set: give weights to start from, or --objective.vocabulary for fresh ones"]
+
+
+def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderConfig:
+    if model is None:
+        return dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
+    return dataclasses.replace(model.encoder, **{name: getattr(run.encoder, name) for name in OF_THE_RUN})
+
+
+def _paced(run: Run, task: Task, rows: int) -> Run:
+    """The run with its steps, warm-up and evaluations counted out for so many rows."""
+    epoch = batches_of_epoch(rows, run.batch_size)
+    steps = max(1, math.ceil(task.epochs * epoch))
+    every = max(1, epoch // task.evaluations)
+    cadence = dataclasses.replace(run.cadence, eval_every=every, checkpoint_every=every)
+    optimizer = dataclasses.replace(run.optimizer, warmup_steps=int(task.warmup * steps))
+    return dataclasses.replace(run, steps=steps, cadence=cadence, optimizer=optimizer, objective=task)
+
+
+def open_task_session(run: Run) -> TaskSession:
+    """Reads weights and examples, lays out the mesh and builds every function. One ValueError lists all problems."""
+    task, mesh = run.objective, None
+    assert isinstance(task, Task)
+    problems = run.problems()
+    model, vocabulary, found = _vocabulary(run, task)
+    problems += found
+    if not task.train:
+        problems.append("objective.train is not set: give --train FILE, and --dev FILE to evaluate on")
+    examples, found = read_examples(task, task.train, "--train")
+    problems += found
+    dev_examples, found = read_examples(task, task.dev, "--dev")
+    problems += found
+    try:
+        mesh = make_mesh(run.mesh)
+        problems += mesh_problems(run, mesh)
+    except ValueError as error:
+        problems.append(str(error))
+    if not problems and vocabulary is not None:
+        run = dataclasses.replace(run, encoder=_encoder(run, model, vocabulary))
+        if task.length > run.encoder.positions:
+            problems.append(f"objective.length is {task.length}: the encoder has {run.encoder.positions} positions")
+    if problems or mesh is None or vocabulary is None:
+        raise ValueError("\n".join(problems))
+    task = task.fitted(examples, vocabulary)
+    if problems := task.problems(run.encoder):
+        raise ValueError("\n".join(problems))
+    training = Set.of(task, examples, vocabulary)
+    dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
+    run = _paced(run, task, len(training.packed))
+    run = _with_attention(run, training.packed, mesh)
+    built = build(run, task.length, mesh)
+    said = [f"left out: {problem}" for problem in (*examples.problems, *dev_examples.problems)]
+    return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
+
+
+def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
+    """A backend chosen for the longest batches that cannot do the shorter ones gives way to xla, where none was asked for."""
+    encoder = run.encoder
+    backend, _ = attention_backend(run, mesh, packed.buckets[-1])
+    asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
+    try:
+        for length in packed.buckets:
+            attention_backend(asked, mesh, length)
+    except ValueError:
+        if encoder.attention != "auto":
+            raise
+        return dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention="xla"))
+    return run
