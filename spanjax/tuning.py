@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -44,18 +44,27 @@ class Set:
         return cls(examples, rows, TaskRows(rows, vocabulary.specials.pad, task.length))
 
 
-def predictor(
-    builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int
-) -> Callable[[Any, Set], tuple[list[Any], dict[str, float]]]:
-    """A function: (parameters, examples with their rows) -> a prediction for every example, and the losses.
+class Predicted(NamedTuple):
+    """What a model makes of examples."""
+
+    predictions: list[Any]
+    """One for every example."""
+    outputs: list[dict[str, np.ndarray]]
+    """One for every row, see `Task.outputs`."""
+    means: dict[str, float]
+    """Losses, where the examples have labels."""
+
+
+def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[[Any, Set], Predicted]:
+    """A function: (parameters, examples with their rows) -> predictions.
 
     Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
     """
     step = builder.predict_step(task.outputs)
     host, hosts = jax.process_index(), jax.process_count()
 
-    def predict(params: Any, given: Set) -> tuple[list[Any], dict[str, float]]:
-        found: list[Any] = [None] * len(given.rows)
+    def predict(params: Any, given: Set) -> Predicted:
+        found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
         sums: dict[str, Mean] = {}
         for index_B in rows_in_order(given.packed, batch_size):
             batch = host_share(given.packed, index_B, host, hosts)
@@ -67,7 +76,7 @@ def predictor(
                     length = len(given.rows[index].tokens_T)
                     found[index] = {name: _of_row(name, array[place], length) for name, array in arrays.items()}
         values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
-        return task.predictions(given.examples, given.rows, found), values
+        return Predicted(task.predictions(given.examples, given.rows, found), found, values)
 
     return predict
 
@@ -137,9 +146,9 @@ class TaskSession(Built):
         def evaluate(params: Any) -> dict[str, float]:
             if self.dev is None:
                 return {}
-            predictions, values = predict(params, self.dev)
-            scores = self.task.scores(self.dev.examples, predictions)
-            return {**values, **{f"{SCORE}{name}": value for name, value in scores.items()}}
+            found = predict(params, self.dev)
+            scores = self.task.scores(self.dev.examples, found.predictions)
+            return {**found.means, **{f"{SCORE}{name}": value for name, value in scores.items()}}
 
         return evaluate
 

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("training",),
     ("run", "torch_format", "model", "starting", "program", "topology"),
-    ("building", "session", "tuning", "show", "show_task", "filling"),
+    ("building", "session", "tuning", "applying", "show", "show_task", "filling"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains

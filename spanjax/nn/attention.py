@@ -18,6 +18,7 @@ from spanjax.nn.attention_backends import KERNELS, Request
 from spanjax.nn.dropout import DropoutKey, dropout
 
 CHUNKED_FROM = 256  # positions; at 128 both take as long
+STRIDE = 4096  # between queries in the masks of dropout: more than there are positions, so that masks do not depend on padding
 HIDDEN = -1e9  # the score of what a position may not see
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {"cpu": ("xla_chunked", "xla"), "gpu": ("cudnn", "pallas_triton", "xla"), "tpu": ("splash", "xla")}
@@ -118,7 +119,7 @@ def _attend(
     scores_BNQK = jnp.einsum("bnqh,bnkh->bnqk", query_BNQH, key_BNKH, preferred_element_type=jnp.float32)
     scores_BNQK = jnp.where(_same_block(segments_BL)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
-    probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site)
+    probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
     return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
 
 
@@ -205,7 +206,7 @@ def _drop_head(
     weights_BQK: jax.Array, rate: float, key: DropoutKey | None, site: jax.Array, head: jax.Array
 ) -> jax.Array:
     """Dropout of one head, with the part of the mask that all heads together get there."""
-    return dropout(weights_BQK, rate, key, site, first=head * jnp.uint32(math.prod(weights_BQK.shape[1:])))
+    return dropout(weights_BQK, rate, key, site, first=head * jnp.uint32(STRIDE**2), strides=(STRIDE, 1))
 
 
 def _heads_first(x_BLNH: jax.Array) -> jax.Array:

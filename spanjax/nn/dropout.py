@@ -35,19 +35,30 @@ class DropoutKey:
 
 
 def dropout(
-    x: jax.Array, rate: float, key: DropoutKey | None, site: int | jax.Array, first: int | jax.Array = 0
+    x: jax.Array,
+    rate: float,
+    key: DropoutKey | None,
+    site: int | jax.Array,
+    first: int | jax.Array = 0,
+    strides: tuple[int, ...] = (),
 ) -> jax.Array:
     """Zeroes each element of x [B, ...] with probability `rate` and scales the rest by 1 / (1 - rate).
 
     `key=None` (evaluation) and `rate=0` return x. `site` names the place in the network: no two places share a mask.
     `first` is the position of x's first element where x is a contiguous part of every row: the parts get the whole's mask.
+    `strides` are the distances of neighbours along the axes behind the first; by default x is dense. Where they do not depend
+    on the length of a row, its mask does not: padding changes nothing.
     """
     if key is None or rate == 0.0:
         return x
     inner = x.shape[1:]
     site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + jnp.uint32(0x85EBCA6B)))
     row_key_B = hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
-    counter = jnp.arange(math.prod(inner), dtype=jnp.uint32).reshape((1, *inner)) + jnp.asarray(first, jnp.uint32)
+    strides = strides or tuple(math.prod(inner[axis + 1 :]) for axis in range(len(inner)))
+    places = (
+        jax.lax.broadcasted_iota(jnp.uint32, (1, *inner), axis + 1) * jnp.uint32(s) for axis, s in enumerate(strides)
+    )
+    counter = sum(places, jnp.asarray(first, jnp.uint32))
     bits = hash32(counter ^ row_key_B.reshape((-1,) + (1,) * len(inner)))
     keep = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))

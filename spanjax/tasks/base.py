@@ -76,6 +76,10 @@ class Task(Objective):
         """The examples of one file with labels where it has them. ValueError for a file that is not of this task at all."""
 
     @abc.abstractmethod
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Any, str]:
+        """(the example of a user's record, which needs no label, or None; what is wrong with it, or ""). `number` names it."""
+
+    @abc.abstractmethod
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
         """The task with what the training examples decide: labels, pieces for markers. What is set already is kept."""
 
@@ -104,6 +108,10 @@ class Task(Objective):
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
         """Writes predictions as the official scripts read them; the files."""
+
+    def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        """What `python -m spanjax.predict` says of an example: the prediction, and what else its rows' `outputs` tell."""
+        return {"prediction": prediction}
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """The encoder with the heads of the task."""

@@ -4,6 +4,7 @@ The columns are those of the files as they are published; a file of one's own ha
 `label`. Shapes: T pieces of a sentence.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -26,7 +27,7 @@ CHUNK = 1000  # sentences that are cut into pieces at once
 GlueName = Literal[
     "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
 ]
-FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise")
+FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise", "content")
 SECOND = ("sentence2", "#2 String", "question2", "hypothesis")
 LABEL = ("label", "gold_label", "score", "is_duplicate", "Quality")
 INDEX = ("index", "id", "pairID", "idx")
@@ -80,14 +81,15 @@ class Glue(SentenceTask):
             if record is None:
                 examples.problems.append(f"{place}: {problem}")
                 continue
-            example, problem = self._example(record, number)
+            example, problem = self.example(record, number)
             if problem:
                 examples.problems.append(f"{place}: {problem}")
             elif example and example.label != UNSETTLED:
                 examples.append(example)
         return examples
 
-    def _example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
+        """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have."""
         first, second, label, name = (
             next((record[column] for column in columns if column in record), None)
             for columns in (FIRST, SECOND, LABEL, INDEX)
@@ -100,7 +102,7 @@ class Glue(SentenceTask):
                 f"columns {', '.join(record)}: expected `sentence`, or `sentence1` and `sentence2`, and `label`",
             )
         texts = [first] if second is None else [first, second]
-        if any(not isinstance(text, str) or not clean(text) for text in texts):
+        if any(not isinstance(text, str) or not clean(text).strip() for text in texts):
             return None, "an empty sentence: expected text"
         label = None if label is None else str(label)
         if problem := self._label_problem(label):
@@ -183,7 +185,8 @@ def _gold(example: Sentences, number: bool) -> Any:
 
 
 def _has_four_columns(path: pathlib.Path) -> bool:
-    return next((line.count("\t") == 3 for _, line in read_lines(path)), False)
+    with contextlib.closing(read_lines(path)) as lines:
+        return next((line.count("\t") == 3 for _, line in lines), False)
 
 
 def joined(

@@ -104,6 +104,15 @@ class SentenceTask(Task):
         """{"logits_BC"}."""
         return {"logits_BC": self.logits(module, batch, None)}
 
+    def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+        """The label and the probability of every class, or the number."""
+        if self.regression:
+            return {"prediction": prediction}
+        scores = outputs[0]["logits_BC"].astype(np.float64)
+        chances = np.exp(scores - scores.max())
+        named = zip(self.labels, (chances / chances.sum()).tolist(), strict=True)
+        return {"prediction": prediction, "probabilities": {label: round(chance, 6) for label, chance in named}}
+
     def predictions(
         self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> list[Any]:

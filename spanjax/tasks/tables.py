@@ -3,7 +3,7 @@
 import io
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from spanjax.data.paths import open_decompressed
@@ -19,13 +19,13 @@ def kind_of(path: pathlib.Path) -> str:
     return bare.suffix.lower()
 
 
-def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: pathlib.Path) -> Generator[tuple[int, str], None, None]:
     """(number from 1, line without its end) of a text file. ValueError where it is missing, not readable or not UTF-8."""
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        with open_decompressed(str(path)) as content:
-            for number, line in enumerate(io.TextIOWrapper(content, encoding="utf-8-sig", newline="\n"), start=1):
+        with open_decompressed(str(path)) as content, io.TextIOWrapper(content, "utf-8-sig", newline="\n") as lines:
+            for number, line in enumerate(lines, start=1):
                 yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.attention import BACKENDS, attention, choose_backend
+from spanjax.nn.attention import BACKENDS, STRIDE, attention, choose_backend
 from spanjax.nn.attention_backends import KERNELS
 from spanjax.nn.dropout import DropoutKey, dropout, step_key
 
@@ -111,10 +111,20 @@ def test_bfloat16_stays_close_to_float32(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["xla", "xla_chunked"])
 def test_dropout_is_the_counted_mask_of_the_probabilities(backend: str) -> None:
-    kept = np.asarray(dropout(jnp.ones((2, HEADS, LENGTH, LENGTH)), 0.25, drop_key(), 4))
+    strides = (STRIDE**2, STRIDE, 1)
+    kept = np.asarray(dropout(jnp.ones((2, HEADS, LENGTH, LENGTH)), 0.25, drop_key(), 4, strides=strides))
     assert abs((kept > 0).mean() - 0.75) < 5 * np.sqrt(0.25 * 0.75 / kept.size)
     got = run(backend, *inputs(), ragged(), rate=0.25, dropout_key=drop_key(), site=4)
     np.testing.assert_allclose(got, formula(*inputs(), ragged(), kept), atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["xla", "xla_chunked"])
+def test_more_padding_drops_nothing_else(backend: str) -> None:
+    longer = [jnp.pad(x, ((0, 0), (0, 24), (0, 0), (0, 0))) for x in inputs()]
+    some = {"rate": 0.25, "dropout_key": drop_key(), "site": 4}
+    got = run(backend, *longer, jnp.pad(ragged(), ((0, 0), (0, 24))), **some)[:, :LENGTH]
+    used = np.asarray(ragged() > 0)
+    np.testing.assert_allclose(got[used], run(backend, *inputs(), ragged(), **some)[used], atol=1e-6)
 
 
 def test_the_chunked_backend_equals_the_plain_one_with_dropout() -> None:

@@ -1,0 +1,121 @@
+"""A fine-tuned model as something that can be used: files or records in, predictions out.
+
+from spanjax.applying import open_model
+
+model = open_model("runs/sst2")
+next(model.answers([{"sentence": "A fine film."}]))["prediction"]
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from spanjax.building import attention_backend
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.model import Model, load_model
+from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, row_shards
+from spanjax.run import Run
+from spanjax.tasks.base import Task
+from spanjax.tasks.stored import is_task, stored_task
+from spanjax.training.state import abstract_module
+from spanjax.training.step import StepBuilder
+from spanjax.trees import map_named, named_leaves
+from spanjax.tuning import Predicted, Set, predictor
+
+CHUNK = 512  # records that are read and answered together
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """A model with the task that it was trained for, on the devices of this process."""
+
+    task: Task
+    vocabulary: Vocabulary
+    model: Model
+    params: Any
+    mesh: Mesh
+    builder: StepBuilder
+    batch_size: int
+
+    def predict(self, examples: Iterable[Any]) -> Predicted:
+        """Predictions for examples, as `Task.read` or `Task.example` give them."""
+        given = Set.of(self.task, list(examples), self.vocabulary)
+        return predictor(self.builder, self.task, self.mesh, self.batch_size)(self.params, given)
+
+    def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """What the model says of each record, in order and as they come; {"error": ...} for one that cannot be used."""
+        waiting: list[tuple[Any, str]] = []
+        predict = predictor(self.builder, self.task, self.mesh, self.batch_size)
+        for number, record in enumerate(records):
+            waiting.append(self.task.example(record, number))
+            if len(waiting) == CHUNK:
+                yield from self._answered(waiting, predict)
+                waiting = []
+        yield from self._answered(waiting, predict)
+
+    def _answered(self, waiting: list[tuple[Any, str]], predict: Any) -> Iterator[dict[str, Any]]:
+        examples = [example for example, problem in waiting if not problem]
+        answers = iter(())
+        if examples:
+            given = Set.of(self.task, examples, self.vocabulary)
+            found = predict(self.params, given)
+            outputs: list[list[Any]] = [[] for _ in examples]
+            for row, output in zip(given.rows, found.outputs, strict=True):
+                outputs[row.example].append(output)
+            answers = map(self.task.shown, examples, found.predictions, outputs)
+        for _, problem in waiting:
+            yield {"error": problem} if problem else next(answers)
+
+
+def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) -> Applied:
+    """The best checkpoint of a run of fine-tuning, or a checkpoint; `settings` of its task may be others.
+
+    ValueError where it is no fine-tuned model, or its parameters are not those of its task.
+    """
+    model = load_model(path)
+    described = model.meta.get("run", {}).get("objective")
+    if not is_task(described):
+        raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
+    if model.vocabulary is None:
+        raise ValueError(f"{path} has no vocabulary: take another checkpoint")
+    task, mesh = stored_task(described, **settings), make_mesh(MeshConfig())
+    if task.length > model.encoder.positions:
+        raise ValueError(f"length {task.length}: the encoder has {model.encoder.positions} positions")
+    shards = row_shards(mesh)
+    run = Run(objective=task, encoder=model.encoder)
+    backend, _ = attention_backend(run, mesh, task.length)
+    encoder = dataclasses.replace(model.encoder, attention="xla" if backend not in ("xla", "xla_chunked") else backend)
+    structure, abstract = abstract_module(task, encoder)
+    params = _placed(path, named_leaves(model.params), abstract, mesh)
+    builder = StepBuilder(
+        objective=task,
+        structure=structure,
+        abstract_params=abstract,
+        mesh=mesh,
+        compute_dtype=jax.numpy.float32,
+        microbatches=1,
+        seed=0,
+    )
+    return Applied(task, model.vocabulary, model, params, mesh, builder, -(-batch_size // shards) * shards)
+
+
+def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:
+    """The parameters of the task's module on the mesh."""
+    wanted = named_leaves(abstract)
+    wrong = [
+        f"{name} is {leaves[name].shape if name in leaves else 'missing'}, expected {leaf.shape}"
+        for name, leaf in wanted.items()
+        if name not in leaves or leaves[name].shape != leaf.shape
+    ]
+    if wrong:
+        raise ValueError(f"{path}: its parameters are not those of its task:\n" + "\n".join(wrong[:8]))
+    return map_named(
+        lambda name, sharding: jax.make_array_from_callback(
+            wanted[name].shape, sharding, lambda index: leaves[name][index]
+        ),
+        parameter_shardings(abstract, mesh),
+    )

@@ -1,0 +1,93 @@
+"""python -m spanjax.evaluate MODEL --data FILE: predictions of a fine-tuned model, and their official scores.
+
+MODEL is the folder of a run of fine-tuning (its best checkpoint counts) or one checkpoint. With --output the predictions are
+written as the official scripts and leaderboards take them, with scores.json beside them. Exit codes: 0 done, 2 wrong input.
+"""
+
+import dataclasses
+import json
+import pathlib
+
+import rich.console
+import rich.table
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.data.paths import output_problem
+
+NAMED = {
+    "squad1": {"version": "1.1"},
+    "squad2": {"version": "2.0"},
+    "mrqa": {"version": "mrqa"},
+    "tacred": {"scheme": "tacred"},
+    "semeval": {"scheme": "semeval"},
+}
+"""Names of --task that set something else than the task's name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluate:
+    """What is evaluated."""
+
+    model: tyro.conf.Positional[str]
+    """The folder of a run of fine-tuning, or one checkpoint of it."""
+    data: tuple[str, ...]
+    """Files of examples with labels, as for training."""
+    task: str = ""
+    """Score them as this task: squad1, squad2, mrqa, tacred, semeval, or the name of a task of GLUE; empty: as trained."""
+    output: str = ""
+    """Folder for predictions and scores."""
+    batch_size: int = 32
+    """Rows that go through the model together."""
+    skip_bad: bool = False
+    """Leave out examples that cannot be used, and say which, instead of refusing the file."""
+    json: bool = False
+    """Print one JSON object."""
+
+
+def evaluate(options: Evaluate) -> None:
+    """Prints the scores; writes predictions where that is asked for."""
+    from spanjax.applying import open_model
+    from spanjax.tuning import read_examples
+
+    settings = NAMED.get(options.task, {"task": options.task} if options.task else {})
+    problems = [] if options.batch_size > 0 else [f"--batch-size is {options.batch_size}: expected at least 1"]
+    folder = pathlib.Path(options.output) if options.output else None
+    if folder and (problem := output_problem(folder)):
+        problems.append(f"--output {folder}: {problem}")
+    if problems:
+        raise ValueError("\n".join(problems))
+    model = open_model(options.model, options.batch_size, skip_bad=options.skip_bad, **settings)
+    examples, problems = read_examples(model.task, options.data, "--data")
+    if problems:
+        raise ValueError("\n".join(problems))
+    found = model.predict(examples)
+    scores = model.task.scores(examples, found.predictions)
+    told = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems), "scores": scores}
+    files: list[pathlib.Path] = []
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = model.task.write(folder, examples, found.predictions)
+        files.append(folder / "scores.json")
+        files[-1].write_text(json.dumps(told, indent=2) + "\n")
+    if options.json:
+        print(json.dumps(told))
+        return
+    console = rich.console.Console(soft_wrap=True, highlight=False)
+    table = rich.table.Table("score", "percent", box=None)
+    for name, value in scores.items():
+        table.add_row(name, f"{value:.4f}")
+    console.print(f"{len(examples):,} examples, checkpoint of step {model.model.step:,}", markup=False)
+    console.print(table)
+    for line in (*(f"left out: {problem}" for problem in examples.problems), *(f"written: {file}" for file in files)):
+        console.print(line, markup=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(Evaluate, args=arguments, prog="python -m spanjax.evaluate", description=__doc__)
+    return exit_code("spanjax.evaluate", lambda: evaluate(options), cannot=f"cannot evaluate {options.model}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

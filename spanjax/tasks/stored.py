@@ -1,0 +1,53 @@
+"""Tasks as a checkpoint describes them: JSON back to the task with everything that training decided."""
+
+import dataclasses
+import importlib
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from spanjax.tasks.base import Task
+
+MODULES: Mapping[str, str] = {"Glue": "glue"}
+"""Class of a task -> its module here."""
+
+
+def is_task(described: Any) -> bool:
+    """Whether a described objective is that of a task."""
+    return isinstance(described, dict) and described.get("class") in MODULES
+
+
+def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
+    """The task that `run.describe` made this of, with other `settings`. ValueError where this version does not know all of it."""
+    name = described.get("class", "")
+    if name not in MODULES:
+        raise ValueError(f"{name or 'nothing'} is no task that is known here: expected one of {', '.join(MODULES)}")
+    kind = getattr(importlib.import_module(f"spanjax.tasks.{MODULES[name]}"), name)
+    task = _restored(kind, described)
+    if unknown := sorted(settings.keys() - {field.name for field in dataclasses.fields(kind)}):
+        raise ValueError(f"{name} has no setting {', '.join(unknown)}")
+    return dataclasses.replace(task, **settings)
+
+
+def _restored(kind: Any, described: Mapping[str, Any]) -> Any:
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(described.keys() - hints.keys() - {"class"})
+    if unknown:
+        raise ValueError(
+            f"{kind.__name__} has no setting {', '.join(unknown)} here: take the version of spanjax that wrote it"
+        )
+    return kind(**{name: _value(value, hints[name]) for name, value in described.items() if name != "class"})
+
+
+def _value(value: Any, hint: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(item, None) for item in value)
+    if isinstance(value, dict):
+        kinds = [each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)]
+        kind = next((each for each in kinds if getattr(each, "__name__", "") == value.get("class")), None)
+        if kind is None:
+            raise ValueError(
+                f"a setting of class {value.get('class')!r} is not known here: take a newer version of spanjax"
+            )
+        return _restored(kind, value)
+    return value

@@ -1,0 +1,125 @@
+"""GLUE: files as they are published, pairs cut as BERT cuts them, labels, scores, what is wrong with a file."""
+
+import gzip
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.scoring import glue as scoring
+from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
+VOCABULARY = WordPieceVocabulary(PIECES, False)
+REAL: list[tuple[GlueName, str, int]] = [
+    ("CoLA", "CoLA/train.tsv", 8_551),
+    ("CoLA", "CoLA/dev.tsv", 1_043),
+    ("SST-2", "SST-2/dev.tsv", 872),
+    ("SST-2", "SST-2-phrases/test.tsv.gz", 1_821),
+    ("STS-B", "STS-B/dev.tsv", 1_500),
+    ("RTE", "RTE/train.tsv", 2_490),
+]
+
+
+@pytest.mark.parametrize(("task", "name", "count"), REAL)
+def test_published_files_are_read_whole(task: GlueName, name: str, count: int, shared_data: pathlib.Path) -> None:
+    examples = Glue(task=task).read(shared_data / "glue" / name)
+    assert len(examples) == count and not examples.problems
+    labelled = [example for example in examples if example.label is not None]
+    assert len(labelled) in (0, count)
+    assert all((example.second is None) == (task in ("CoLA", "SST-2")) for example in examples)
+
+
+def test_columns_of_the_other_tasks(tmp_path: pathlib.Path) -> None:
+    files: dict[GlueName, list[str]] = {
+        "MRPC": ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t7\t8\ta b\tb a"],
+        "QQP": ["id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "3\t1\t2\ta b\tb a\t1"],
+        "QNLI": ["index\tquestion\tsentence\tlabel", "3\ta b\tb a\tentailment"],
+        "MNLI-m": ["index\tsentence1\tsentence2\tlabel1\tgold_label", "3\ta b\tb a\tneutral\tentailment"],
+    }
+    for task, lines in files.items():
+        path = tmp_path / f"{task}.tsv"
+        path.write_text("\n".join(lines) + "\n")
+        (example,) = Glue(task=task).read(path)
+        assert (example.first, example.second) == ("a b", "b a"), task
+        assert example.label == scoring.TASKS[task].labels[1 if task in ("MRPC", "QQP") else 0]
+
+
+def test_json_lines_and_unsettled_labels(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "snli.jsonl.gz"
+    records = [{"sentence1": "a", "sentence2": "b", "gold_label": label} for label in ("neutral", "-", "entailment")]
+    path.write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
+    examples = Glue(task="SNLI").read(path)
+    assert [example.label for example in examples] == ["neutral", "entailment"] and not examples.problems
+
+
+def test_bad_rows_are_named_with_file_and_line(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "own.tsv"
+    path.write_text("sentence\tlabel\na b\t1\n \t0\nb\nc\t7\n")
+    examples = Glue(task="SST-2").read(path)
+    assert [example.first for example in examples] == ["a b"]
+    assert [problem.removeprefix(str(path)) for problem in examples.problems] == [
+        ":3: an empty sentence: expected text",
+        ":4: 1 columns: expected the 2 columns sentence, label",
+        ":5: label '7': expected one of 0, 1",
+    ]
+    lines = tmp_path / "own.jsonl"
+    lines.write_text('{"sentence": "a", "label": "x"}\n{"sentence": \n[1]\n{"text2": "a"}\n')
+    problems = Glue(numbers=True).read(lines).problems
+    assert [problem.split(":")[1] for problem in problems] == ["1", "2", "3", "4"]
+    assert "expected a number" in problems[0] and "not JSON" in problems[1] and "a JSON list" in problems[2]
+
+
+def cut_by_turns(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """BERT's rule, a piece at a time."""
+    while len(first) + len(second) > room:
+        (first if len(first) > len(second) else second).pop()
+    return first, second
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(8, 40))
+def test_pairs_are_cut_from_the_longer_one(one: int, other: int, length: int) -> None:
+    first, second = np.full(one, 5), np.full(other, 6)
+    tokens, types = joined(VOCABULARY, length, first, second)
+    left, right = cut_by_turns(first.tolist(), second.tolist(), length - 3)
+    assert tokens.tolist() == [2, *left, 3, *right, 3]
+    assert types.tolist() == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+
+
+def test_rows_and_labels() -> None:
+    task = Glue(length=8).fitted([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "yes")], VOCABULARY)
+    assert task.labels == ("no", "yes")
+    rows = list(task.rows([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "yes")], VOCABULARY))
+    assert [row.tokens_T.tolist() for row in rows] == [[2, 5, 6, 3], [2, 7, 3, 8, 3]]
+    assert [int(row.fields["label_B"]) for row in rows] == [0, 1] and [row.example for row in rows] == [0, 1]
+
+
+def test_scores_are_the_official_ones(tmp_path: pathlib.Path) -> None:
+    examples = [Sentences(str(n), "a", None, label) for n, label in enumerate("1101")]
+    scores = Glue(task="MRPC").scores(examples, list("1001"))
+    assert scores == {"accuracy": 75.0, "f1": 80.0, "mean": 77.5}
+    files = Glue(task="SST-2").write(tmp_path, examples, list("1001"))
+    assert [file.name for file in files] == ["predictions.jsonl", "SST-2.tsv"]
+    assert files[1].read_text() == "index\tprediction\n0\t1\n1\t0\n2\t0\n3\t1\n"
+    constant = Glue(numbers=True).scores([Sentences("0", "a", None, "1"), Sentences("1", "a", None, "2")], [3.0, 3.0])
+    assert constant["mean"] == 0.0, "a run whose model says one number still has a score to be judged by"
+    with pytest.raises(ValueError, match="example 0 has no label"):
+        Glue().scores([Sentences("0", "a", None, None)], ["1"])
+
+
+def test_settings_that_do_not_go_together() -> None:
+    problems = Glue(task="RTE", labels=("yes", "no"), class_weights=(1.0, -1.0, 2.0), epochs=0).problems(
+        EncoderConfig()
+    )
+    assert len(problems) == 4 and any("RTE has" in problem for problem in problems)
+
+
+def test_a_real_sentence_has_its_pieces(shared_data: pathlib.Path) -> None:
+    vocabulary = load_vocabulary(shared_data / "vocab" / "bert-base-cased-vocab.txt")
+    (row,) = Glue(length=16).rows([Sentences("0", "They drank the pub dry.", None, "1")], vocabulary)
+    assert vocabulary.decode(row.tokens_T) == "[CLS] They drank the pub dry . [SEP]"

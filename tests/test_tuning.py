@@ -1,0 +1,185 @@
+"""Fine-tuning through the command line: it learns, resumes exactly, keeps the best, and says what is wrong all at once."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from spanjax import train
+from spanjax.applying import open_model
+from spanjax.evaluate import main as evaluate
+from spanjax.model import load_model
+from spanjax.nn.dropout import DropoutKey
+from spanjax.predict import main as predict
+from spanjax.tasks.base import LOSS
+from spanjax.training.state import abstract_module
+from spanjax.trees import named_leaves
+from spanjax.tuning import open_task_session
+from tests.running import ROOT, final_leaves, records
+
+CONFIG = "configs/finetune/glue.py"
+WORDS = ("parse", "read", "write", "close", "open", "list", "values", "file", "name", "given")
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def sentences(path: pathlib.Path, count: int, seed: int) -> pathlib.Path:
+    """Sentences of words of one half of WORDS, a seventh of them of the other; the label says which half it is."""
+    random = np.random.default_rng(seed)
+    with path.open("w") as lines:
+        for _ in range(count):
+            label, size = int(random.integers(2)), random.integers(6, 15)
+            halves = np.where(random.random(size) < 0.15, 1 - label, label)
+            words = [WORDS[5 * half + random.integers(5)] for half in halves]
+            lines.write(json.dumps({"sentence": " ".join(words), "label": ("no", "yes")[label]}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathlib.Path]:
+    folder = tmp_path_factory.mktemp("sentences")
+    return sentences(folder / "train.jsonl", 200, 0), sentences(folder / "dev.jsonl", 60, 1)
+
+
+def arguments(
+    files: tuple[pathlib.Path, pathlib.Path], start: pathlib.Path, workdir: pathlib.Path, *more: str
+) -> list[str]:
+    return [
+        *(f"--config={CONFIG}", f"--init-from={start}", f"--train={files[0]}", f"--dev={files[1]}"),
+        *("--objective.length=32", "--objective.epochs=2", "--batch-size=16", "--optimizer.learning-rate=1e-2"),
+        *(f"--workdir={workdir}", "--cadence.log-every=1", *more),
+    ]
+
+
+def test_it_learns_is_evaluated_and_used(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    workdir = tmp_path / "run"
+    assert train.main(arguments(files, run_folder, workdir, "--objective.epochs=8", "--objective.evaluations=2")) == 0
+    said = capsys.readouterr().out
+    accuracy = records(workdir, "eval/score/accuracy")
+    assert max(accuracy.values()) > 85, "the words say it"
+    assert "best mean" in said and len(accuracy) == 18
+    best = max(accuracy, key=lambda step: (accuracy[step], -step))
+    assert (workdir / "checkpoints" / str(best)).is_dir(), "the best one is kept"
+
+    step = int(load_model(workdir).source.name)
+    assert evaluate([str(workdir), "--data", str(files[1]), "--output", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == step and told["scores"]["accuracy"] == pytest.approx(accuracy[step])
+    lines = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert np.mean([line["label"] == line["prediction"] for line in lines]) * 100 == pytest.approx(accuracy[step])
+
+    texts = ["read the file name", "", "open values"]
+    assert predict(["classify", str(workdir), "--text", *texts]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["input"]["sentence"] for answer in answers] == texts
+    assert "error" in answers[1] and sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    (alone,) = open_model(workdir, batch_size=3).answers([{"sentence": texts[0]}])
+    assert alone["probabilities"] == pytest.approx(answers[0]["probabilities"], abs=1e-5)
+
+
+def test_a_run_that_was_stopped_goes_on_exactly(
+    files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert train.main(arguments(files, run_folder, whole, "--cadence.keep=5")) == 0
+    assert train.main(arguments(files, run_folder, cut, "--cadence.keep=5")) == 0
+    for folder in (cut / "checkpoints").iterdir():
+        if int(folder.name) > 13:
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
+    assert train.main(arguments(files, run_folder, cut, "--cadence.keep=5")) == 0
+    for key in ("train/task/loss", "eval/score/accuracy", "eval/task/loss"):
+        assert records(whole, key) == records(cut, key), key
+    one, other = final_leaves(whole), final_leaves(cut)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_patience_ends_a_run(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """A learning rate of almost nothing never gets better."""
+    more = ("--objective.epochs=9", "--optimizer.learning-rate=1e-12", "--cadence.patience=2")
+    command = arguments(files, run_folder, tmp_path / "run", *more)
+    assert train.main(command) == 0
+    assert sorted(records(tmp_path / "run", "eval/score/mean")) == [13, 26, 39]
+    assert "finished: 39 steps" in capsys.readouterr().out
+    assert train.main(command) == 0
+    assert "finished: 39 steps" in capsys.readouterr().out, "and stays ended"
+
+
+def test_more_padding_changes_nothing(files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path) -> None:
+    """Loss and gradients of a batch are those of the same rows in a longer batch, dropout included."""
+    options = ("--encoder.dropout=0.1", "--encoder.attention-dropout=0.1")
+    session = open_task_session(train.parse(arguments(files, run_folder, pathlib.Path("unused"), *options)).run)
+    packed, task = session.training.packed, session.task
+    structure, _ = abstract_module(task, session.run.encoder)
+    params = session.fresh_state(session.start()).params
+    index_B = np.array([0, 1, 2, -1])
+    results: list[Any] = []
+    for length in (32, 96):
+        batch = {name: jax.numpy.asarray(value) for name, value in packed.batch(index_B, np.arange(4), length).items()}
+        key = DropoutKey(jax.numpy.uint32(5), batch["row_B"])
+
+        def loss(params: Any, batch: Any = batch, key: Any = key) -> jax.Array:
+            from flax import nnx
+
+            return task.measure(nnx.merge(structure, params), batch, key)[LOSS].total
+
+        results.append(jax.value_and_grad(loss)(params))
+    (one, gradient), (other, longer) = results
+    assert float(one) == pytest.approx(float(other), rel=1e-6) and one > 0
+    for name, leaf in named_leaves(gradient).items():
+        np.testing.assert_allclose(leaf, named_leaves(longer)[name], atol=2e-6, err_msg=name)
+
+
+def test_everything_wrong_is_said_at_once(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(files[0].read_text() + '{"sentence": ""}\n')
+    command = arguments(
+        (bad, tmp_path / "none.jsonl"), run_folder, tmp_path / "run", "--batch-size=3", "--objective.warmup=2"
+    )
+    assert train.main([*command, "--mesh.data=4"]) == 2
+    said = capsys.readouterr().err
+    for part in ("warmup is 2.0", "bad.jsonl:201", "--skip-bad", "none.jsonl: no such file", "batch_size 3"):
+        assert part in said, part
+    assert not (tmp_path / "run").exists()
+    assert train.main(arguments((bad, files[1]), run_folder, tmp_path / "run", "--skip-bad", "--dry-run")) == 0
+    assert "left out: " in (said := capsys.readouterr().out) and "200 in 200 rows" in said
+
+
+def test_fresh_weights_need_a_vocabulary(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    command = arguments(files, run_folder, tmp_path / "run")
+    assert train.main([*command, "--init-from="]) == 2
+    assert "--objective.vocabulary for fresh ones" in capsys.readouterr().err
+
+
+def test_a_model_of_pretraining_is_not_evaluated(
+    run_folder: pathlib.Path, files: tuple[pathlib.Path, pathlib.Path], capsys: pytest.CaptureFixture
+) -> None:
+    assert evaluate([str(run_folder), "--data", str(files[1])]) == 2
+    assert "not a fine-tuned model" in capsys.readouterr().err
