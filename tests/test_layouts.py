@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from tests.running import ROOT, begin_together, environment, final_leaves, finish, records, shrunk, start
+from tests.test_tuning import arguments as task_arguments
+from tests.test_tuning import sentences
 
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs" / "ablations").glob("table*.py"))
 KEYS = ("train/mlm/loss", "train/sbo/loss", "train/nsp/loss", "train/gradient_norm", "eval/loss")
@@ -74,6 +76,29 @@ def test_every_objective_on_two_processes(
     cut_to(one, HALF)
     train_on(2, arguments(config, tagged_rows_folder, one))
     assert_equal_losses(two, one)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_task_on_two_processes(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Fine-tuning: batches by length, evaluation by scores, saved by two and continued by one."""
+    files = [sentences(tmp_path / f"{name}.jsonl", 64, seed) for seed, name in enumerate(("train", "dev"))]
+    one, two = tmp_path / "one", tmp_path / "two"
+    more = ("--objective.epochs=1", "--objective.evaluations=2", "--cadence.keep=5", "--encoder.dropout=0.1")
+    train_on(1, task_arguments(files, run_folder, one, *more))
+    train_on(2, task_arguments(files, run_folder, two, *more))
+    assert_equal_scores(one, two)
+    cut_to(two, 2)
+    train_on(1, task_arguments(files, run_folder, two, *more))
+    assert_equal_scores(one, two)
+
+
+def assert_equal_scores(expected: pathlib.Path, got: pathlib.Path) -> None:
+    for key in ("train/task/loss", "eval/task/loss", "eval/score/accuracy"):
+        assert list(records(got, key).items()) == [
+            (step, pytest.approx(value, rel=1e-4)) for step, value in records(expected, key).items()
+        ]
+        assert records(got, key)
 
 
 ELASTIC = [

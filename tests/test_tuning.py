@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -47,9 +48,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, pathl
     return sentences(folder / "train.jsonl", 200, 0), sentences(folder / "dev.jsonl", 60, 1)
 
 
-def arguments(
-    files: tuple[pathlib.Path, pathlib.Path], start: pathlib.Path, workdir: pathlib.Path, *more: str
-) -> list[str]:
+def arguments(files: Sequence[pathlib.Path], start: pathlib.Path, workdir: pathlib.Path, *more: str) -> list[str]:
     return [
         *(f"--config={CONFIG}", f"--init-from={start}", f"--train={files[0]}", f"--dev={files[1]}"),
         *("--objective.length=32", "--objective.epochs=2", "--batch-size=16", "--optimizer.learning-rate=1e-2"),
