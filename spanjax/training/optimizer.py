@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from spanjax.trees import map_named, matches_any
+from spanjax.trees import map_named, matches_any, named_leaves
 
-STACKED = "encoder/layers/"  # parameters with a leading axis of layers
+STACKED, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"  # the first have a leading axis of layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,15 @@ class Optimizer(abc.ABC):
     peak_every: int = 0
     """The first and every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
 
+    layer_decay: float = 1.0
+    """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
+    that of the heads; less than 1 keeps what is below as it was pretrained."""
+
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         found = []
+        if not 0 < self.layer_decay <= 1:
+            found.append(f"optimizer.layer_decay is {self.layer_decay}: expected more than 0 and at most 1")
         for name in ("learning_rate", "epsilon", "gradient_scale"):
             if getattr(self, name) <= 0:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected more than 0")
@@ -78,12 +84,26 @@ class Optimizer(abc.ABC):
             optax.scale(self.gradient_scale),
             optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity(),
             *self.direction(),
+            *([optax.stateless(self._slower_below)] if self.layer_decay < 1 else []),
             optax.scale_by_learning_rate(self.schedule(steps)),
         )
 
     @abc.abstractmethod
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """What turns clipped gradients into the direction that the learning rate scales, weight decay included."""
+
+    def _slower_below(self, updates: Any, _: Any) -> Any:
+        """Updates times `layer_decay` to the power of how far below the heads they are."""
+        depths = [len(leaf) for name, leaf in named_leaves(updates).items() if name.startswith(STACKED)]
+        layers = max(depths, default=0)
+
+        def scaled(name: str, update: jax.Array) -> jax.Array:
+            if name.startswith(STACKED):
+                factors = self.layer_decay ** (layers - jnp.arange(layers, dtype=jnp.float32))
+                return update * factors.reshape(-1, *(1,) * (update.ndim - 1))
+            return update * self.layer_decay ** (layers + 1) if name.startswith(EMBEDDINGS) else update
+
+        return map_named(scaled, updates)
 
     def decayed(self, params: Any) -> Any:
         """A tree of whether each parameter decays."""

@@ -153,3 +153,20 @@ def test_sharded_moments_give_the_same_update(optimizer: Optimizer) -> None:
 
 def test_wrong_settings_of_muon_are_named() -> None:
     assert len(Muon(momentum=1.0, iterations=0, learning_rate=0).problems()) == 3
+
+
+def test_lower_layers_learn_more_slowly() -> None:
+    layers = {"query": {"kernel": jnp.ones((3, 2, 2)), "bias": jnp.ones((3, 2))}}
+    tree = {"encoder": {"embeddings": {"token": jnp.ones(4)}, "layers": layers}, "classifier": jnp.ones(2)}
+    whole, decayed = (
+        AdamW(learning_rate=1.0, warmup_steps=0, weight_decay=0.0, clip_norm=0.0, layer_decay=rate).transformation(10)
+        for rate in (1.0, 0.5)
+    )
+    expected = whole.update(tree, whole.init(tree), tree)[0]
+    got = decayed.update(tree, decayed.init(tree), tree)[0]
+    ratio = jax.tree.map(lambda a, b: np.asarray(a / b), got, expected)
+    np.testing.assert_allclose(ratio["encoder"]["layers"]["query"]["kernel"][:, 0, 0], [0.125, 0.25, 0.5])
+    np.testing.assert_allclose(ratio["encoder"]["layers"]["query"]["bias"][:, 1], [0.125, 0.25, 0.5])
+    np.testing.assert_allclose(ratio["encoder"]["embeddings"]["token"], 0.0625)
+    np.testing.assert_allclose(ratio["classifier"], 1.0)
+    assert AdamW(layer_decay=0.0).problems() == ["optimizer.layer_decay is 0.0: expected more than 0 and at most 1"]
