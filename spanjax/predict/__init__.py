@@ -1,7 +1,7 @@
 """python -m spanjax.predict: what a model says of a text. Needs one device and no TensorFlow.
 
-Commands: fill-mask, spans, classify; `python -m spanjax.predict COMMAND --help` documents each. MODEL is a run directory, a
-checkpoint, or a folder of PyTorch weights. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+Commands: fill-mask, spans, qa, classify, relation, ner; `python -m spanjax.predict COMMAND --help` documents each. MODEL is a
+run directory, a checkpoint, or a folder of PyTorch weights. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import sys
@@ -11,7 +11,10 @@ from spanjax.command import dispatch
 COMMANDS = {
     "fill-mask": "the most probable pieces at every [MASK]",
     "spans": "runs of [MASK] by the masked token head, by the span boundaries alone, and by both",
+    "qa": "answers to questions from passages, by a fine-tuned model",
     "classify": "the label of sentences or pairs of sentences, by a fine-tuned model",
+    "relation": "the relation between two entities of a sentence, by a fine-tuned model",
+    "ner": "named entities of sentences, by a fine-tuned model",
 }
 
 
