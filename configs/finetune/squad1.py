@@ -6,8 +6,8 @@ Command:
 
 Expect: nothing was measured with this file and the paper's weights. Published F1 of SpanBERT: base 92.4 (dev), large 94.6 (test).
 The paper's grid (appendix B): learning rate 5e-6, 1e-5, 2e-5, 3e-5 or 5e-5, batch size 16 or 32, 4 epochs, rows of 512. The
-released commands: 2e-5, 32 rows, 4 epochs, a window every 128 pieces, 10 evaluations an epoch. `--objective.first passage`
-is the order of the paper.
+released commands: 2e-5, 32 rows, 4 epochs, a window every 128 pieces, 10 evaluations an epoch. `--objective.first
+passage` is the order of the paper.
 """
 
 from spanjax.run import Run

@@ -190,12 +190,10 @@ class Questions(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]
     ) -> list[pathlib.Path]:
-        """predictions.json, which official scripts and leaderboards read, and nbest_predictions.json; with 2.0 null_odds.json too,
+        """predictions.json, which official scripts and leaderboards read, and nbest_predictions.json; with 2.0 null_odds.json,
         and best_non_null.json: the answers without a threshold, which belong with the odds where one is searched."""
         names = [each.name for each in examples]
-        twice = (
-            list(dict.fromkeys(name for name in names if names.count(name) > 1)) if len({*names}) < len(names) else []
-        )
+        twice = [name for name, count in collections.Counter(names).items() if count > 1]
         remedy = "predictions are written by id: give one file at a time"
         raise_problems("predictions.json", counted(twice, "ids are those of several questions", remedy))
         each = list(zip(names, predictions, strict=True))
