@@ -29,6 +29,8 @@ class Row(NamedTuple):
     fields: Mapping[str, Any]
     """Further fields by their names in the batch: one number a row (`label_B`), one a token (`tag_BL`), or an array of one
     shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
+    notes: Any = None
+    """What the task's predictions need to know of the row beside; it is in no batch."""
 
 
 class TaskRows:
