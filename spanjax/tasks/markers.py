@@ -1,6 +1,6 @@
 """Pieces that say where two entities of a sentence are: which ids they take, where they stand, what is cut around them.
 
-Shapes: T pieces of a sentence, A of them next to which context is kept.
+Shapes: V ids, T pieces of a sentence, A of them next to which context is kept.
 """
 
 import itertools
@@ -16,6 +16,7 @@ Marking = Literal["types", "markers", "typed_markers", "none"]
 ROLES = ("SUBJ", "OBJ")
 MARKERS = 4  # at most in a row
 UNUSED = re.compile(r"\[unused\d+\]")
+UNTYPED = re.compile(r"-.*", re.DOTALL)
 
 
 class Part(NamedTuple):
@@ -87,29 +88,35 @@ def _markers_at(place: int, spans: Sequence[tuple[int, int]], kinds: Sequence[st
     return [marker_name(role, kind, True) for role, (_, last), kind in last_begun_first if last == place] + opened
 
 
-def placed(
-    found: Sequence[Part], encoded: Sequence[np.ndarray], ids: Mapping[str, int], unk: int, room: int
-) -> np.ndarray:
-    """Ids of the parts, int32[T], at most `room`. `encoded` are those of the parts with text, in order.
+def ids_of_text(vocabulary: Vocabulary, markers: Sequence[int]) -> np.ndarray:
+    """int32[V]: every id as text has it: itself, or that of [UNK] where it is a marker's."""
+    text_V = np.arange(vocabulary.size, dtype=np.int32)
+    text_V[list(markers)] = vocabulary.specials.unk
+    return text_V
 
-    A marker that `ids` lacks is that of its role without a type. Text never has the id of a marker: such a piece becomes
-    `unk`. Of too many pieces those are kept that are next to an entity: all markers, the first pieces of the entities, then
-    context by its distance to the nearest of these, on either side.
+
+def placed(
+    found: Sequence[Part], encoded: Sequence[np.ndarray], ids: Mapping[str, int], text_V: np.ndarray, room: int
+) -> np.ndarray:
+    """Ids of the parts, int32[T], at most `room`. `encoded` are those of the parts with text, in order, `text_V` what
+    becomes of each (`ids_of_text`).
+
+    A marker that `ids` lacks is that of its role without a type. Of too many pieces those are kept that are next to an
+    entity: all markers, the first pieces of the entities, then context by its distance to the nearest of these, on either side.
     """
-    own = np.array(sorted(ids.values()), np.int32)
     texts = iter(encoded)
     tokens: list[np.ndarray] = []
     ranks: list[np.ndarray] = []  # 0 for markers, 1, 2, ... inside of an entity, -1 outside
     for part in found:
         if part.marker:
-            untyped = re.sub(r"-.*", "]", part.marker, flags=re.DOTALL)
+            untyped = UNTYPED.sub("]", part.marker)
             tokens.append(np.array([ids[part.marker if part.marker in ids else untyped]], np.int32))
             ranks.append(np.zeros(1, np.int64))
         else:
             text = next(texts)
-            tokens.append(np.where(np.isin(text, own), unk, text))
+            tokens.append(text_V[text])
             ranks.append(np.arange(1, len(text) + 1) if part.entity else np.full(len(text), -1))
-    tokens_T = np.concatenate([np.zeros(0, np.int32), *tokens]).astype(np.int32)
+    tokens_T = np.concatenate([np.zeros(0, np.int32), *tokens])
     return tokens_T if len(tokens_T) <= room else tokens_T[_nearest(np.concatenate(ranks), room)]
 
 

@@ -1,7 +1,7 @@
 """Relation extraction: the relation between two entities of a sentence (SpanBERT, section 4.1).
 
 TACRED (Zhang et al., 2017) with its label for no relation, and SemEval-2010 task 8 (Hendrickx et al., 2010).
-Shapes: B rows.
+Shapes: B rows, V ids.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples
-from spanjax.tasks.markers import Marking, marker_ids, marker_names, parts, placed
+from spanjax.tasks.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed
 from spanjax.tasks.relation_files import Mentions, read_semeval, read_tacred
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
@@ -96,6 +96,7 @@ class Relation(SentenceTask):
         """[CLS] words and markers [SEP]. See `markers.placed` for what is cut; [CLS] and [SEP] never are (the released code
         drops [SEP]). Parts between markers are encoded on their own: with SentencePiece and bytes as after a blank."""
         ids, specials = dict(self.pieces), vocabulary.specials
+        text_V = ids_of_text(vocabulary, list(ids.values()))
         for start in range(0, len(examples), CHUNK):
             some = [
                 (example, parts(example.words, example.spans, example.kinds, self.marking))
@@ -105,7 +106,7 @@ class Relation(SentenceTask):
             encoded = iter(vocabulary.encode(texts))
             for number, (example, found) in enumerate(some, start=start):
                 own = list(itertools.islice(encoded, sum(not part.marker for part in found)))
-                inner = placed(found, own, ids, specials.unk, self.length - 2)
+                inner = placed(found, own, ids, text_V, self.length - 2)
                 tokens = np.concatenate([[specials.cls], inner, [specials.sep]]).astype(np.int32)
                 known = example.label in self.labels
                 label = self.labels.index(example.label) if known else 0
