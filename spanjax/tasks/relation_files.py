@@ -1,0 +1,152 @@
+"""Files of relation extraction: TACRED's JSON (Zhang et al., 2017) and the text of SemEval-2010 task 8 (Hendrickx et al., 2010).
+
+A list of objects in a .json file, or one a line in a .jsonl file, has `id`, `relation`, `token`, `subj_start`, `subj_end`,
+`obj_start`, `obj_end` (ends are the last word), `subj_type`, `obj_type`. SemEval's text is `8001<TAB>"The <e1>child</e1> in the
+<e2>cradle</e2>."`, the relation in the next line, a comment in the one after that. Files may be compressed.
+"""
+
+import pathlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from spanjax.scoring.relation import SEMEVAL_LABELS
+from spanjax.tasks.base import Examples
+from spanjax.tasks.tables import read_lines, read_records
+
+_BRACKETS = {
+    f"-{letters}-": bracket
+    for lower, bracket in zip(("lrb", "rrb", "lsb", "rsb", "lcb", "rcb"), "()[]{}", strict=True)
+    for letters in (lower, lower.upper())
+}
+_NUMBERED = re.compile(r"(\d+)\t(.*)")
+_TAG = re.compile(r"(</?e[12]>)")
+_TAGS = ("<e1>", "</e1>", "<e2>", "</e2>")
+
+
+class Mentions(NamedTuple):
+    """One example."""
+
+    name: str
+    """What the file calls it, or its number in the file from 0."""
+    words: tuple[str, ...]
+    spans: tuple[tuple[int, int], tuple[int, int]]
+    """First word and word after the last, of subject and object; they may overlap."""
+    kinds: tuple[str, str]
+    """Types of subject and object; empty in a file without types."""
+    label: str | None
+    """The relation; None in a file without relations."""
+
+
+def read_tacred(path: pathlib.Path, labels: Sequence[str] = ()) -> Examples:
+    """The examples of a JSON file. `labels` are all that there may be; empty takes any. Words are used as they are, but for
+    the brackets of the Penn Treebank: -LRB- is a parenthesis."""
+    examples = Examples()
+    for number, (place, record, problem) in enumerate(read_records(path)):
+        problems = [problem] if record is None else _record_problems(record, labels)
+        if record is None or problems:
+            examples.problems.append(f"{place}: {'; '.join(problems)}")
+            continue
+        subject, other = ((record[f"{role}_start"], record[f"{role}_end"] + 1) for role in ("subj", "obj"))
+        words = tuple(str(_BRACKETS.get(word, word)) for word in record["token"])
+        kinds = (record["subj_type"], record["obj_type"])
+        label = record.get("relation")
+        examples.append(Mentions(str(record.get("id", number)), words, (subject, other), kinds, label))
+    return examples
+
+
+def _record_problems(record: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+    """What is wrong with a record of TACRED's form, every fault by its field."""
+    words = record.get("token")
+    found = []
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        found.append(f"`token` is {_shown(record, 'token')}: expected a list of words")
+        words = []
+    for role in ("subj", "obj"):
+        first, last = (record.get(f"{role}_{end}") for end in ("start", "end"))
+        for end in ("start", "end"):
+            place = record.get(f"{role}_{end}")
+            if not _whole(place) or (words and not 0 <= place < len(words)):
+                what = f"0 to {len(words) - 1}" if words else "the number of a word from 0"
+                found.append(f"`{role}_{end}` is {_shown(record, f'{role}_{end}')}: expected {what}")
+        if _whole(first) and _whole(last) and last < first:
+            found.append(f"`{role}_end` {last} is before `{role}_start` {first}: expected the last word of the entity")
+        kind = record.get(f"{role}_type")
+        if not isinstance(kind, str) or not kind:
+            found.append(f"`{role}_type` is {_shown(record, f'{role}_type')}: expected a name")
+    if "relation" in record:
+        label = record["relation"]
+        if not isinstance(label, str) or not label or "\n" in label:
+            found.append(f"`relation` is {_shown(record, 'relation')}: expected a name")
+        elif labels and label not in labels:
+            found.append(f"`relation` is {label!r}: expected one of {', '.join(labels)}")
+    if not isinstance(record.get("id", 0), int | str):
+        found.append(f"`id` is {_shown(record, 'id')}: expected a name or a number")
+    return found
+
+
+def _whole(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(record: Mapping[str, Any], name: str) -> str:
+    if name not in record:
+        return "absent"
+    text = repr(record[name])
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def read_semeval(path: pathlib.Path) -> Examples:
+    """The examples of a text file of SemEval-2010 task 8; e1 is the subject, e2 the object, and they have no types.
+
+    Words end at blanks and at the tags, so that a full stop after an entity is a word of its own. A test file without
+    relations has the sentences alone.
+    """
+    examples = Examples()
+    begun: list[Any] = []  # place, the example, what is wrong with it: of the sentence that was read last
+
+    def finish() -> None:
+        if begun and begun[2]:
+            examples.problems.append(f"{begun[0]}: {begun[2]}")
+        elif begun:
+            examples.append(begun[1])
+        begun.clear()
+
+    for number, line in read_lines(path):
+        place = f"{path}:{number}"
+        if found := _NUMBERED.fullmatch(line):
+            finish()
+            example, problem = _sentence(found[1], found[2])
+            begun[:] = [place, example, problem]
+        elif not line.strip() or line.startswith("Comment"):
+            continue
+        elif not begun or (begun[1] is not None and begun[1].label is not None):
+            examples.problems.append(f"{place}: {line[:60]!r}: expected a number, a tab and a sentence, or a comment")
+        elif line.strip() not in SEMEVAL_LABELS:
+            begun[2] = begun[2] or f"relation {line.strip()[:60]!r}: expected one of {', '.join(SEMEVAL_LABELS)}"
+        elif begun[1] is not None:
+            begun[1] = begun[1]._replace(label=line.strip())
+    finish()
+    return examples
+
+
+def _sentence(name: str, text: str) -> tuple[Mentions | None, str]:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        text = text[1:-1]
+    places: dict[str, int] = {}
+    words: list[str] = []
+    tags: list[str] = []
+    for piece in _TAG.split(text):
+        if piece in _TAGS:
+            tags.append(piece)
+            places[piece] = len(words)
+        else:
+            words += piece.split()
+    if sorted(tags) != sorted(_TAGS):
+        return None, f"tags {' '.join(tags) or 'absent'}: expected each of {' '.join(_TAGS)} once"
+    subject, other = ((places[f"<e{n}>"], places[f"</e{n}>"]) for n in (1, 2))
+    empty = [f"<e{n}>" for n, (first, last) in enumerate((subject, other), start=1) if last <= first]
+    if empty:
+        return None, f"no words from {' and '.join(empty)} to its end: expected the words of an entity between the tags"
+    return Mentions(name, tuple(words), (subject, other), ("", ""), None), ""
