@@ -16,6 +16,7 @@ from flax import nnx
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
+from spanjax.data.ngrams import NgramSettings, find_words
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import EncoderConfig, linear
@@ -69,6 +70,29 @@ class Ner(Task):
     def read(self, path: pathlib.Path) -> Examples:
         """See `Task.read` and `read_tagged`. A sentence with a bad line is left out as a whole."""
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
+
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
+        """See `Task.example`: `words`, or `text`, whose words lie between blanks, with marks at their ends apart."""
+        words, text = record.get("words"), record.get("text")
+        if isinstance(words, list) and words and all(isinstance(word, str) and clean(word).strip() for word in words):
+            return Tagged(tuple(words), None), ""
+        if words is None and isinstance(text, str) and clean(text).strip():
+            found = find_words(text, NgramSettings(lower_case=False))
+            return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""
+        return None, "expected `words`, a list of words, or `text`, a sentence"
+
+    def shown(
+        self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
+        """The entities with type, words and, of a text, their characters [start, end); the tags."""
+        entities = []
+        for kind, first, last in scoring.spans(prediction):
+            entity: dict[str, Any] = {"type": kind, "words": list(example.words[first:last]), "first": first}
+            if example.starts is not None:
+                end = example.starts[last - 1] + len(example.words[last - 1])
+                entity |= {"start": example.starts[first], "end": end}
+            entities.append(entity)
+        return {"prediction": entities, "tags": list(prediction)}
 
     def fitted(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
         """O, then the scheme's tags of every type of the examples, in alphabetical order of types."""

@@ -8,7 +8,7 @@ list says that the passage has no answer, no `answers` at all that they are not 
 
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spanjax.data.cleaning import clean
@@ -67,6 +67,11 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
             places[found.name] = place
             examples.append(found)
     return examples
+
+
+def read_question(record: Mapping[str, Any], number: int) -> Question | str:
+    """A question of one's own that needs no answers, or what is wrong with it; its number is its name where it has none."""
+    return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
 
 
 def _squad(path: pathlib.Path) -> Found:

@@ -21,7 +21,7 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed
-from spanjax.tasks.relation_files import Mentions, read_semeval, read_tacred
+from spanjax.tasks.relation_files import Mentions, read_mentions, read_semeval, read_tacred
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
 from spanjax.tasks.tables import kind_of
@@ -76,6 +76,10 @@ class Relation(SentenceTask):
         if kind == ".txt":
             return read_semeval(path)
         raise ValueError(f"{path}: expected .json or .jsonl in TACRED's form, or .txt in that of SemEval-2010 task 8")
+
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Mentions | None, str]:
+        """See `Task.example`: TACRED's fields, or `text` with <e1> and <e2> around the entities."""
+        return read_mentions(record, number)
 
     def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
         """Labels and markers of these examples, whatever their order. ValueError where there are none, or no ids are left."""

@@ -43,16 +43,26 @@ def read_tacred(path: pathlib.Path, labels: Sequence[str] = ()) -> Examples:
     the brackets of the Penn Treebank: -LRB- is a parenthesis."""
     examples = Examples()
     for number, (place, record, problem) in enumerate(read_records(path)):
-        problems = [problem] if record is None else _record_problems(record, labels)
-        if record is None or problems:
-            examples.problems.append(f"{place}: {'; '.join(problems)}")
-            continue
-        subject, other = ((record[f"{role}_start"], record[f"{role}_end"] + 1) for role in ("subj", "obj"))
-        words = tuple(str(_BRACKETS.get(word, word)) for word in record["token"])
-        kinds = (record["subj_type"], record["obj_type"])
-        label = record.get("relation")
-        examples.append(Mentions(str(record.get("id", number)), words, (subject, other), kinds, label))
+        example, problem = (None, problem) if record is None else read_mentions(record, number, labels)
+        if example is None:
+            examples.problems.append(f"{place}: {problem}")
+        else:
+            examples.append(example)
     return examples
+
+
+def read_mentions(
+    record: Mapping[str, Any], number: int, labels: Sequence[str] = ()
+) -> tuple[Mentions, str] | tuple[None, str]:
+    """(the example of one record in TACRED's form, or with `text` that has SemEval's tags, or None; what is wrong with it)."""
+    if isinstance(record.get("text"), str):
+        return _sentence(str(record.get("id", number)), record["text"])
+    if problems := _record_problems(record, labels):
+        return None, "; ".join(problems)
+    subject, other = ((record[f"{role}_start"], record[f"{role}_end"] + 1) for role in ("subj", "obj"))
+    words = tuple(str(_BRACKETS.get(word, word)) for word in record["token"])
+    kinds = (record["subj_type"], record["obj_type"])
+    return Mentions(str(record.get("id", number)), words, (subject, other), kinds, record.get("relation")), ""
 
 
 def _record_problems(record: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
@@ -130,7 +140,7 @@ def read_semeval(path: pathlib.Path) -> Examples:
     return examples
 
 
-def _sentence(name: str, text: str) -> tuple[Mentions | None, str]:
+def _sentence(name: str, text: str) -> tuple[Mentions, str] | tuple[None, str]:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1]

@@ -25,7 +25,7 @@ from spanjax.scoring import mrqa, squad
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.answers import Prediction, decode
 from spanjax.tasks.base import LOSS, Examples, Task
-from spanjax.tasks.questions import Question, Span, read_questions
+from spanjax.tasks.questions import Question, Span, read_question, read_questions
 from spanjax.tasks.rows import Row
 from spanjax.tasks.windows import Layout, pieces_of, windows
 
@@ -90,6 +90,20 @@ class Questions(Task):
         if not self.dev_half or pathlib.Path(path) in map(pathlib.Path, self.train):
             return examples
         return Examples([each for each in examples if half(each.name) == self.dev_half], examples.problems)
+
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Question | None, str]:
+        """See `Task.example`: `question` and `context`, and an `id` where it has one."""
+        found = read_question(record, number)
+        return (None, found) if isinstance(found, str) else (found, "")
+
+    def shown(
+        self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
+        """The answer ("" for none, with 2.0), its probability among the best ones, the three best, and with 2.0 the null odds."""
+        none = self.version == "2.0" and prediction.null_odds > self.threshold
+        best = [{"text": each.text, "probability": round(each.probability, 6)} for each in prediction.best[:3]]
+        said: dict[str, Any] = {"id": example.name, "prediction": "" if none else prediction.text, "best": best}
+        return {**said, "null_odds": round(prediction.null_odds, 6)} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Nothing is taken from the examples."""

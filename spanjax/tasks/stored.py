@@ -8,7 +8,7 @@ from typing import Any
 
 from spanjax.tasks.base import Task
 
-MODULES: Mapping[str, str] = {"Glue": "glue"}
+MODULES: Mapping[str, str] = {"Glue": "glue", "Questions": "squad", "Relation": "relation", "Ner": "ner"}
 """Class of a task -> its module here."""
 
 

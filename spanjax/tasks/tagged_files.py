@@ -27,6 +27,8 @@ class Tagged(NamedTuple):
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
     """A tag a word, in the scheme that was asked for; None in a file without tags."""
+    starts: tuple[int, ...] | None = None
+    """The character of a text at which each word begins, where there is one."""
 
 
 def read_tagged(path: pathlib.Path, scheme: Scheme, word: int = 0, tag: int = -1, before: str = "") -> Examples:
