@@ -35,11 +35,12 @@ def _lines(groups: Sequence[Group], name: str) -> Iterator[Line]:
     for group, colour in zip(groups, colours(len(groups)), strict=True):
         said = f"{group.name}, {len(group.runs)} seeds" if len(group.runs) > 1 else group.name
         for run in group.runs:
+            own = f"{group.name}, seed {run.seed}"
             if any(name in record.values for record in run.training):
-                yield Line(said, colour, *_curve(run.training, name))
+                yield Line(said, colour, *_curve(run.training, name), name=own)
             held_out = [record for record in run.evaluations if name in record.values]
             if held_out:
-                yield Line(f"{said}, held out", colour, *_curve(held_out, name), dotted=True)
+                yield Line(f"{said}, held out", colour, *_curve(held_out, name), dotted=True, name=f"{own}, held out")
 
 
 def _table(title: str, lines: Sequence[Line]) -> Table:
@@ -51,9 +52,8 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
             continue
         places = sorted({round(i * (len(points) - 1) / (SHOWN - 1)) for i in range(SHOWN)})
         told = ", ".join(f"{points[at][0]:,}: {number(points[at][1])}" for at in places)
-        least, most = (points[0], points[0])
         least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
-        rows.append([line.label, told, number(least[1]), number(most[1])])
+        rows.append([line.name or line.label, told, number(least[1]), number(most[1])])
     return Table(["run", "step: value", "lowest", "highest"], rows, title, numbers=False)
 
 

@@ -50,10 +50,12 @@ def _blocks(blocks: Sequence[Block]) -> Iterator[str]:
             case Figures(figures):
                 for figure in figures:
                     yield from _table(figure.table)
-                    yield f"{escaped(figure.caption)}\n"
+                    if figure.caption:
+                        yield f"{escaped(figure.caption)}\n"
             case Folded(summary, inside):
-                yield f"**{escaped(summary)}**\n"
+                yield f"<details><summary>{escaped(summary)}</summary>\n"
                 yield from _blocks(inside)
+                yield "</details>\n"
 
 
 def markdown(blocks: Sequence[Block]) -> str:

@@ -105,7 +105,7 @@ def _shares(counts: Sequence[float]) -> list[float]:
 def span_figure(name: str, figures: MaskingFigures) -> Figure:
     """Span lengths, in words and in tokens, beside Figure 2."""
     paper = (0.0, *masking.GeometricSpans().length_distribution().tolist())
-    given = {"Figure 2 of the paper, words": paper}
+    given: dict[str, Sequence[float]] = {"Figure 2 of the paper, words": paper}
     if figures.proposed_words is not None and not np.array_equal(figures.proposed_words, paper):
         given["proposed, tokens" if figures.every_token else "proposed, words"] = figures.proposed_words
     given |= {"measured, words": figures.span_words, "measured, tokens": figures.span_tokens}
@@ -115,8 +115,8 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
     rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]
     caption = (
         f"{figures.rows:,} rows, {figures.spans:,} spans, {100 * figures.masked_share:.2f} % of the text tokens masked."
-        " Figure 2 is the geometric distribution with p = 0.2, cut at 10 words and renormalised. A measured span is a run of masked tokens:"
-        " proposals that touch are one, and the last of a block is cut by the budget."
+        " Figure 2 is the geometric distribution with p = 0.2, cut at 10 words and renormalised. A measured span is a run of"
+        " masked tokens: proposals that touch are one, and the last of a block is cut by the budget."
     )
     svg = bar_plot(title, names, columns, "length of the span")
     return Figure(svg, caption, Table(["length", *(what for what, _ in columns)], rows, title))

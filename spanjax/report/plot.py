@@ -28,6 +28,8 @@ class Line:
     values: Sequence[float]
     dotted: bool = False
     """With a dot at every value: few of them, as those of evaluations."""
+    name: str = ""
+    """What the line itself is called; its label where it is empty."""
 
 
 def colours(count: int) -> list[str]:
@@ -78,6 +80,10 @@ def tick_text(value: float) -> str:
     return f"{value:.6g}" if size >= 1e-4 or not size else f"{value:.3g}"
 
 
+def _height(point: tuple[float, float]) -> float:
+    return point[1]
+
+
 def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS) -> list[tuple[float, float]]:
     """At most `most` points of a curve: of every stretch its lowest and highest, so that spikes stay. A stretch in which a value
     is missing keeps one gap (NaN)."""
@@ -89,9 +95,9 @@ def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS)
     for number in range(stretches):
         part = points[number * len(points) // stretches : (number + 1) * len(points) // stretches]
         known = [point for point in part if math.isfinite(point[1])]
-        chosen = {min(known, key=lambda p: p[1]), max(known, key=lambda p: p[1])} if known else set()
-        gap = next((point for point in part if not math.isfinite(point[1])), None)
-        found += sorted([*chosen, *([(gap[0], math.nan)] if gap else [])], key=lambda p: p[0])
+        chosen = {min(known, key=_height), max(known, key=_height)} if known else set[tuple[float, float]]()
+        gap = [(step, math.nan) for step, value in part if not math.isfinite(value)][:1]
+        found.extend(sorted([*chosen, *gap], key=lambda point: point[0]))
     return found
 
 
@@ -108,7 +114,8 @@ class _Axes:
         if high <= low:
             margin = abs(low) * 0.1 or 1.0
             low, high = low - (margin if scale != "zero" or low < 0 else 0.0), high + margin
-        self.low_y, self.high_y = low, high
+        room = 0.0 if self.log else 0.04 * (high - low)
+        self.low_y, self.high_y = (low if scale == "zero" else low - room), high + room
 
     @property
     def bottom(self) -> float:
@@ -177,7 +184,7 @@ def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: S
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.2 if line.dotted else 0.9}" fill="{line.colour}"/>'
                 )
             pen = "L"
-        named = f"<title>{escaped(line.label)}</title>" if line.label else ""
+        named = f"<title>{escaped(line.name or line.label)}</title>"
         parts.append(
             f'<path fill="none" stroke="{line.colour}" stroke-width="1.3"{dash} d="{"".join(paths)}">{named}</path>'
         )

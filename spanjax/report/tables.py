@@ -169,8 +169,8 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
     blocks.append(
         Text(
             "Dev scores in percent, at the evaluation that is best by the first score of the row, whose checkpoint is kept. ± is"
-            " the standard deviation over seeds (n - 1), the number of runs is in brackets. A score that is chosen and measured on"
-            " the same dev file is a little too high.",
+            " the standard deviation over seeds (n - 1), the number of runs is in brackets. A score that is chosen and measured"
+            " on the same dev file is a little too high.",
             small=True,
         )
     )
