@@ -155,19 +155,20 @@ def describe(value: Any) -> Any:
     return value
 
 
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """A described run as one level: names of settings joined by slashes -> their values."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
         items = ((str(i), v) for i, v in enumerate(value))
     else:
         return {prefix: value}
-    return {k: v for name, part in items for k, v in _flat(part, f"{prefix}/{name}" if prefix else name).items()}
+    return {k: v for name, part in items for k, v in flat(part, f"{prefix}/{name}" if prefix else name).items()}
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Lines "name: before -> now" for every setting that differs and may not, of two described runs."""
-    old, new = _flat(before), _flat(now)
+    old, new = flat(before), flat(now)
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 

@@ -1,0 +1,100 @@
+"""python -m spanjax.report RUN... [--output report.html] [--markdown report.md]: runs of `spanjax.train` in one page.
+
+Settings and what differs, scores beside the tables of the SpanBERT paper, differences tested, curves, masking beside its
+Figure 2, spans filled in. The page needs no network and no other file. Runs that differ in nothing but their seed are grouped.
+Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
+"""
+
+import dataclasses
+import os
+import pathlib
+import sys
+from typing import Annotated
+
+import tyro
+
+from spanjax.command import exit_code
+
+PROGRAM = "python -m spanjax.report"
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What is reported, and where to."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
+    """Run directories: the --workdir of spanjax.train, of pretraining and of fine-tuning, finished or not."""
+    output: str = "report.html"
+    """The page; "" writes none."""
+    markdown: str = ""
+    """A file for the same as Markdown, with tables in the place of figures."""
+    rows: int = 500
+    """Rows of every pretraining run whose masking is measured; 0 takes all."""
+    examples: int = 3
+    """Rows of every pretraining run whose spans its checkpoint fills in; 0 leaves them out."""
+
+
+def output_problems(options: Report) -> list[str]:
+    """What is wrong with the files to be written and with the numbers."""
+    from spanjax.data.paths import output_problem
+
+    problems = []
+    given = {"--output": options.output, "--markdown": options.markdown}
+    for name, value in given.items():
+        path = pathlib.Path(value)
+        if value and (problem := output_problem(path.absolute().parent)):
+            problems.append(f"{name} {value}: {problem}")
+        elif value and path.is_dir():
+            problems.append(f"{name} {value} is a folder: expected the name of a file")
+    if not any(given.values()):
+        problems.append("--output and --markdown are both empty: name a file to write")
+    elif options.markdown and pathlib.Path(options.output).absolute() == pathlib.Path(options.markdown).absolute():
+        problems.append(f"--output and --markdown are both {options.output}: give two files")
+    for name, number in (("rows", options.rows), ("examples", options.examples)):
+        if number < 0:
+            problems.append(f"--{name} {number}: expected 0 or more")
+    return [f"  - {problem}" for problem in problems]
+
+
+def write(path: str, text: str) -> None:
+    """Writes a file as a whole: it is there afterwards, or what was there before is."""
+    file = pathlib.Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(text.encode("utf-8", "replace"))
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def report(options: Report) -> None:
+    """Reads, measures and writes; one ValueError with everything that is wrong with the input."""
+    from spanjax.report.blocks import blocks_of
+    from spanjax.report.markdown import markdown
+    from spanjax.report.page import page
+    from spanjax.report.runs import Recorded, read_runs
+
+    problems = output_problems(options)
+    runs: list[Recorded] = []
+    try:
+        runs = read_runs(options.runs)
+    except ValueError as error:
+        problems = [str(error), *problems]
+    if problems:
+        raise ValueError("\n".join(problems))
+    blocks = blocks_of(runs, options.rows, options.examples)
+    for path, text in ((options.output, page), (options.markdown, markdown)):
+        if path:
+            write(path, text(blocks))
+            print(f"wrote {path}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    words = sys.argv[1:] if arguments is None else arguments
+
+    def work() -> None:
+        report(tyro.cli(Report, args=words, prog=PROGRAM, description=__doc__))
+
+    return exit_code("spanjax.report", work, cannot="cannot report these runs")

@@ -1,0 +1,141 @@
+"""Differences tested: two groups of seeds by Welch's t-test, two single runs with predictions by McNemar's."""
+
+import itertools
+import json
+import math
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from spanjax.report.document import Block, Cell, Heading, Table, Text, number
+from spanjax.report.groups import Group
+from spanjax.report.recognised import task_of
+from spanjax.report.runs import SCORE, Recorded
+from spanjax.run import flat
+from spanjax.scoring.significance import mcnemar
+from spanjax.scoring.welch import welch
+
+PREDICTIONS = "predictions.jsonl"
+LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
+"""Settings that make held-out losses comparable."""
+
+
+class Judged(NamedTuple):
+    """Examples of a file of predictions by their ids: (label, whether it was predicted)."""
+
+    by_id: dict[str, tuple[str, bool]]
+    bad_lines: int
+
+
+def _key(group: Group) -> str:
+    """What groups must share for their figures to be comparable: the task; of pretraining the rows and the objective."""
+    if group.tuned:
+        return task_of(group.first)
+    same = {name: value for name, value in flat(dict(group.first.settings)).items() if name.startswith(LOSSES)}
+    return f"held-out loss {json.dumps(same, sort_keys=True, default=str)}"
+
+
+def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
+    """(task, one, other) of all groups whose figures are comparable."""
+    keys: dict[str, list[Group]] = {}
+    for group in groups:
+        keys.setdefault(_key(group), []).append(group)
+    for some in keys.values():
+        task = task_of(some[0].first) if some[0].tuned else "pretraining"
+        yield from ((task, one, other) for one, other in itertools.combinations(some, 2))
+
+
+def p_text(p: float) -> str:
+    """A p-value with two digits; nothing below 0.0001 is told apart."""
+    return "<0.0001" if p < 1e-4 else number(p, 2)
+
+
+def welch_rows(groups: Sequence[Group]) -> list[Sequence[Cell]]:
+    """A row for every pair of groups with at least two runs each that have the same score."""
+    rows: list[Sequence[Cell]] = []
+    for task, one, other in pairs(groups):
+        metric = one.first.metric
+        first, second = one.spread(metric), other.spread(metric)
+        if not metric or first is None or second is None or min(len(first.values), len(second.values)) < 2:
+            continue
+        found = welch(first.values, second.values)
+        shown = (first.words(number), second.words(number))
+        test = (number(found.difference), number(found.t), number(found.degrees, 3))
+        known = "no deviation: not known" if math.isnan(found.p) else p_text(found.p)
+        rows.append([task, metric.removeprefix(SCORE), one.name, other.name, *shown, *test, known])
+    return rows
+
+
+def predictions_file(run: Recorded) -> pathlib.Path | None:
+    """predictions.jsonl of a run: in its folder, or the only one in a folder of it. None without, or with several."""
+    if (run.path / PREDICTIONS).is_file():
+        return run.path / PREDICTIONS
+    found = sorted(run.path.glob(f"*/{PREDICTIONS}"))
+    return found[0] if len(found) == 1 else None
+
+
+def read_predictions(path: pathlib.Path) -> Judged:
+    """The predictions that have a label; lines that are none are counted. Of two with one id the later counts."""
+    found, bad = {}, 0
+    for line in path.read_bytes().decode("utf-8", "replace").splitlines():
+        try:
+            record = json.loads(line)
+            name, label, predicted = record["id"], record["label"], record["prediction"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            bad += bool(line.strip())
+            continue
+        if isinstance(label, str):
+            found[str(name)] = (label, label == predicted)
+        else:
+            bad += 1
+    return Judged(found, bad)
+
+
+def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[str]]:
+    """A row for every pair of single runs with predictions of the same examples; and what kept others out."""
+    rows: list[Sequence[Cell]] = []
+    said = []
+    files = {id(g): predictions_file(g.first) for g in groups if g.tuned and len(g.runs) == 1}
+    read = {key: read_predictions(path) for key, path in files.items() if path}
+    for task, one, other in pairs(groups):
+        if id(one) not in read or id(other) not in read:
+            continue
+        first, second = read[id(one)], read[id(other)]
+        bad = first.bad_lines + second.bad_lines
+        labels = [{name: label for name, (label, _) in each.by_id.items()} for each in (first, second)]
+        if labels[0] != labels[1] or not labels[0]:
+            said.append(f"{one.name} and {other.name} have predictions of other examples, or none with labels as words")
+            continue
+        found = mcnemar(*([each.by_id[name][1] for name in labels[0]] for each in (first, second)))
+        sizes = (f"{len(labels[0]):,}", f"{found.only_first:,}", f"{found.only_second:,}")
+        rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
+        said += (
+            [f"{one.name} and {other.name}: {bad} lines of predictions without a label were left out"] if bad else []
+        )
+    return rows, said
+
+
+def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
+    """The section; it says so where nothing can be compared."""
+    blocks: list[Block] = [Heading(2, "Differences tested")]
+    rows = welch_rows(groups)
+    if rows:
+        head = ["task", "score", "one", "other", "one: mean ± dev. (n)", "other: mean ± dev. (n)"]
+        blocks.append(Table([*head, "difference", "t", "df", "p"], rows, "Welch's t-test between groups of seeds"))
+    exact, said = mcnemar_rows(groups)
+    if exact:
+        head = ["task", "one", "other", "examples", "only one right", "only other right", "chi-square", "exact p"]
+        blocks.append(Table(head, exact, "McNemar's test between single runs"))
+    if rows or exact:
+        count = len(rows) + len(exact)
+        blocks.append(
+            Text(
+                f"p-values are two-sided and of one comparison each, not corrected for there being {count}. Welch's test takes"
+                " the seed for the only source of chance: the dev examples are the same in all runs.",
+                small=True,
+            )
+        )
+    else:
+        need = "two comparable groups with at least two seeds each, or two single runs with predictions.jsonl"
+        blocks.append(Text(f"Nothing could be tested: that needs {need}.", small=True))
+    return [*blocks, *(Text(f"{each}.", small=True) for each in said)]

@@ -1,0 +1,96 @@
+"""What a report is made of: headings, words, tables, figures; `page` and `markdown` write them out."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+ROLES = ("text", "truth", "right", "wrong", "mask", "random", "kept", "boundary", "mark", "paper")
+"""In which way words are shown: plain; what stood in a span; a prediction that is right or wrong; what the model sees of a masked
+token; the neighbours of a span; signs; what is quoted from the paper."""
+
+
+class Words(NamedTuple):
+    """Words that are shown in one way."""
+
+    text: str
+    role: str = "text"
+
+
+Cell = str | Sequence[Words]
+
+
+@dataclasses.dataclass(frozen=True)
+class Heading:
+    """A heading of level 1 (the page's), 2 or 3."""
+
+    level: int
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: Cell
+    small: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows as wide as the head. The first column is of names; the others are numbers where `numbers`."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    numbers: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A drawing; where none can be shown, `table` has its numbers."""
+
+    svg: str
+    caption: str
+    table: Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """Figures beside each other."""
+
+    figures: Sequence[Figure]
+
+
+@dataclasses.dataclass(frozen=True)
+class Folded:
+    """What is read by few: behind one line where that is possible."""
+
+    summary: str
+    blocks: "Sequence[Block]"
+
+
+Block = Heading | Text | Table | Figures | Folded
+
+
+def plain(cell: Cell) -> str:
+    """The text of a cell alone."""
+    return cell if isinstance(cell, str) else "".join(words.text for words in cell)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number with so many significant digits, "NaN", "inf", or a dash for none."""
+    if value is None:
+        return "–"
+    if value != value:
+        return "NaN"
+    text = f"{value:,.{digits}g}"
+    if "e" in text and 1 <= abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return text
+
+
+def percent(value: float | None) -> str:
+    """A score in percent with one decimal, as the paper's tables have it; "NaN", or a dash for none."""
+    if value is None:
+        return "–"
+    return "NaN" if value != value else f"{value:.1f}"

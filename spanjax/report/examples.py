@@ -1,0 +1,109 @@
+"""Masked text and what the newest checkpoint of a run puts into its spans, right and wrong pieces apart.
+
+Shapes: B rows, K slots a row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.batch import Batch
+from spanjax.data.spelling import block_tokens, fragments, piece_name, span_slots
+from spanjax.model import Model, load_model, module_params
+from spanjax.report.document import Block, Cell, Table, Text, Words
+from spanjax.report.runs import Recorded
+
+SPANS = 12  # of a row that are told
+TOKENS = 160  # of a row that are shown
+_ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special": "mark", "offset": "mark"}
+_HEADS = {"mlm": "by MLM", "sbo": "by SBO"}
+
+
+def guesses(model: Model, batch: Batch) -> Mapping[str, np.ndarray]:
+    """The most probable piece of every head that predicts tokens at every slot, int32 [B, K]. ValueError without such a head."""
+    import jax
+    import jax.numpy as jnp
+    from flax import nnx
+
+    from spanjax.training.state import abstract_module
+
+    objective = model.objective()
+    if not objective.token_terms:
+        raise ValueError("it has no head that predicts tokens")
+    structure, abstract = abstract_module(objective, model.encoder)
+    params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+
+    @jax.jit
+    def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        return objective.predict(nnx.merge(structure, params), batch)
+
+    return jax.device_get(predict(params, dict(batch)))
+
+
+def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabulary) -> list[Words]:
+    """Pieces with blanks between them; right or wrong where the truth is given."""
+    words = []
+    for place, number in enumerate(ids):
+        role = "text" if truth is None else "right" if number == truth[place] else "wrong"
+        words += [*([Words(" ")] if place else []), Words(piece_name(int(number), vocabulary), role)]
+    return words
+
+
+def _spans(batch: Batch, row: int, found: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Iterator[list[Cell]]:
+    """A row of cells for each span of the first block: truth, what the model sees, what every head puts in."""
+    last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
+    for first, count in span_slots(batch, row, last)[:SPANS]:
+        slots = slice(first, first + count)
+        truth = np.asarray(batch["slot_target_BK"][row][slots]).tolist()
+        seen = np.asarray(batch["tokens_BL"][row])[batch["slot_position_BK"][row][slots]].tolist()
+        told = [_pieces(ids[row, slots].tolist(), truth, vocabulary) for ids in found.values()]
+        if "sbo" in found:
+            bounded = bool((np.asarray(batch["slot_boundary_weight_BK"][row][slots]) > 0).any())
+            told[list(found).index("sbo")] = told[list(found).index("sbo")] if bounded else [Words("–")]
+        yield [_pieces(truth, None, vocabulary), _pieces(seen, None, vocabulary), *told]
+
+
+def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
+    """The first block of a row: «words that are masked → what the model sees», boundary tokens between bars."""
+    tokens = block_tokens(batch, row, 1, vocabulary)
+    cut = tokens[:TOKENS]
+    words = [
+        Words(
+            part.text, _ROLES.get(part.role, part.role if part.role in ("mask", "random", "kept", "mark") else "text")
+        )
+        for part in fragments(cut, offsets=False)
+    ]
+    return [*words, *([Words(" …", "mark")] if len(tokens) > TOKENS else [])]
+
+
+def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: str) -> list[Block]:
+    """Every row of the batch in words and a table of its spans; without a checkpoint that says so."""
+    try:
+        if not run.checkpoint:
+            raise ValueError("there is no checkpoint yet")
+        model = load_model(run.path)
+        found = guesses(model, batch)
+    except (ValueError, OSError, KeyError) as error:
+        said = " ".join(str(error).split())
+        return [Text(f"No examples of what {run.path.name} fills in: {said}.")]
+    accuracy = {}
+    used_BK = np.asarray(batch["slot_weight_BK"]) > 0
+    for name, ids in found.items():
+        counted_BK = used_BK if name == "mlm" else np.asarray(batch["slot_boundary_weight_BK"]) > 0
+        right = int((ids == np.asarray(batch["slot_target_BK"]))[counted_BK].sum())
+        accuracy[name] = f"{_HEADS.get(name, name)} {right} of {int(counted_BK.sum())}"
+    blocks: list[Block] = [
+        Text(
+            f"Examples: {len(batch['row_B'])} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
+            f" Right pieces: {', '.join(accuracy.values())}. «words that were there → what the model sees», |boundary tokens|."
+        )
+    ]
+    for row in range(len(batch["row_B"])):
+        cells = list(_spans(batch, row, found, vocabulary))
+        blocks.append(Text(masked_words(batch, row, vocabulary)))
+        if cells:
+            head = ["truth", "what the model sees", *(_HEADS.get(name, name) for name in found)]
+            blocks.append(Table(head, cells, numbers=False))
+    return blocks

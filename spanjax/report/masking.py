@@ -1,0 +1,142 @@
+"""What the masking of a pretraining run does to its rows, beside Figure 2 of the paper; and spans that its checkpoint fills in.
+
+Shapes: B rows, K slots a row.
+"""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spanjax.data import masking, pairing, replacement
+from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.masking_figures import MaskingCounts, MaskingFigures, span_mean
+from spanjax.data.mixture import MixedRows
+from spanjax.data.pairing import Examples
+from spanjax.data.row_figures import parts, some_of
+from spanjax.data.rows import open_rows
+from spanjax.data.share import AnyRows, HostShare
+from spanjax.objectives import masked, terms
+from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
+from spanjax.report.examples import example_blocks
+from spanjax.report.groups import Group
+from spanjax.report.plot import bar_plot
+from spanjax.report.runs import Recorded
+
+LONGEST = 15  # lengths that are told one by one
+CLASSES = {
+    name: value
+    for module in (masking, pairing, replacement, terms, masked)
+    for name, value in vars(module).items()
+    if isinstance(value, type) and dataclasses.is_dataclass(value)
+}
+
+
+class Opened(NamedTuple):
+    """The rows of a run as it trains on them."""
+
+    rows: AnyRows
+    held_out: AnyRows | None
+    spec: FeedSpec
+
+
+def rebuilt(described: Any) -> Any:
+    """The settings that `run.describe` described. ValueError for a class or a field that is not of this package."""
+    if isinstance(described, list):
+        return tuple(rebuilt(each) for each in described)
+    if not isinstance(described, Mapping):
+        return described
+    name = described.get("class")
+    if name not in CLASSES:
+        raise ValueError(f"{name} is no class of masking, pairing or terms that is known here")
+    fields = {field: rebuilt(value) for field, value in described.items() if field != "class"}
+    try:
+        return CLASSES[name](**fields)
+    except TypeError as error:
+        raise ValueError(f"{name} has other settings here: {error}") from None
+
+
+def opened(run: Recorded) -> Opened:
+    """The rows of a run and how they are masked. ValueError where they are gone, or are not those of the run any more."""
+    data = run.settings.get("data", {})
+    folders = [pathlib.Path(each) for each in data.get("rows", [])]
+    gone = [str(folder) for folder in folders if not folder.is_dir()]
+    if gone or not folders:
+        raise ValueError(f"its rows are not here any more ({', '.join(gone) or 'none named'})")
+    splits = [folder / "train" if (folder / "train").is_dir() else folder for folder in folders]
+    train = [open_rows(split) for split in splits]
+    rows = MixedRows(train, tuple(data.get("weights", ()))) if len(train) > 1 else train[0]
+    if rows.manifest.fingerprint != run.settings.get("rows_fingerprint"):
+        raise ValueError(f"the rows in {', '.join(map(str, folders))} are not those that it was trained on")
+    held_out = [open_rows(folder / "validation") for folder in folders if (folder / "validation").is_dir()]
+    objective = rebuilt(run.objective)
+    spec = objective.feed_spec(seed=run.seed, batch_size=1, order="uniform")
+    return Opened(rows, held_out[0] if held_out else None, spec)
+
+
+def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Examples, Batch, RowKeys]:
+    """Rows of these indices before and after masking, as epoch 0 of the training has them."""
+    spec, facts = found.spec, HostShare(rows, found.spec, held_out=True).facts
+    epoch_B = np.zeros(len(index_B), np.int64)
+    examples = spec.pairing.examples(rows, index_B, epoch_B, spec.seed, facts.pairs)
+    rate_B = np.full(len(index_B), spec.masking.rate_at(0))
+    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B)
+    return examples, build_batch(examples, keys, spec, facts), keys
+
+
+def measured(found: Opened, sample: int) -> MaskingFigures:
+    """Figures of `sample` rows of the training, drawn by the run's seed (0: of all)."""
+    counts = MaskingCounts(found.spec, found.rows.vocabulary.specials, found.rows.manifest.tags)
+    for index_B in parts(some_of(len(found.rows), sample, found.spec.seed)):
+        counts.add(*masked_batch(found, found.rows, index_B))
+    return counts.figures()
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    """Percent of lengths 1 ... LONGEST, and of all that are longer."""
+    padded = np.zeros(max(len(counts), LONGEST + 2))
+    padded[: len(counts)] = counts
+    shares = 100 * padded / max(padded.sum(), 1e-300)
+    return [*shares[1 : LONGEST + 1].tolist(), float(shares[LONGEST + 1 :].sum())]
+
+
+def span_figure(name: str, figures: MaskingFigures) -> Figure:
+    """Span lengths, in words and in tokens, beside Figure 2."""
+    paper = (0.0, *masking.GeometricSpans().length_distribution().tolist())
+    given: dict[str, Sequence[float]] = {"Figure 2 of the paper, words": paper}
+    if figures.proposed_words is not None and not np.array_equal(figures.proposed_words, paper):
+        given["proposed, tokens" if figures.every_token else "proposed, words"] = figures.proposed_words
+    given |= {"measured, words": figures.span_words, "measured, tokens": figures.span_tokens}
+    columns = [(f"{what}, mean {span_mean(counts):.2f}", _shares(counts)) for what, counts in given.items()]
+    names = [*map(str, range(1, LONGEST + 1)), "more"]
+    title = f"{name}: span lengths, % of spans"
+    rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]
+    caption = (
+        f"{figures.rows:,} rows, {figures.spans:,} spans, {100 * figures.masked_share:.2f} % of the text tokens masked."
+        " Figure 2 is the geometric distribution with p = 0.2, cut at 10 words and renormalised. A measured span is a run of"
+        " masked tokens: proposals that touch are one, and the last of a block is cut by the budget."
+    )
+    svg = bar_plot(title, names, columns, "length of the span")
+    return Figure(svg, caption, Table(["length", *(what for what, _ in columns)], rows, title))
+
+
+def masking_blocks(groups: Sequence[Group], sample: int, count: int) -> list[Block]:
+    """The section: for every group of pretraining runs the figure of its first run, and `count` examples of its checkpoint."""
+    some = [group for group in groups if not group.tuned]
+    blocks: list[Block] = [Heading(2, "Masking and what is filled in")] if some else []
+    for group in some:
+        blocks.append(Heading(3, group.name))
+        try:
+            found = opened(group.first)
+            blocks.append(Figures([span_figure(group.name, measured(found, sample))]))
+        except (ValueError, OSError) as error:
+            blocks.append(Text(f"No figures and no examples: {error}."))
+            continue
+        if count:
+            rows = found.rows if found.held_out is None else found.held_out
+            batch = masked_batch(found, rows, np.arange(min(count, len(rows))))[1]
+            which = "training rows (none are held out)" if found.held_out is None else "held-out rows"
+            blocks += example_blocks(group.first, batch, rows.vocabulary, which)
+    return blocks

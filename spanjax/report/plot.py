@@ -1,0 +1,209 @@
+"""Lines and bars as SVG: axes with round ticks, a legend, gaps where a number is missing. The same input gives the same text."""
+
+import colorsys
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from spanjax.report.page import escaped
+
+WIDTH, HEIGHT = 460, 300
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
+LEGEND_LINE = 15
+POINTS = 400  # of a line at most; more are thinned
+LOG_FROM = 50.0  # ratio of the largest to the smallest value from which an axis is logarithmic
+Scale = Literal["auto", "linear", "zero"]
+"""Of the y-axis: logarithmic where values are positive and far apart, linear, or linear from 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One curve. Values that are not finite are gaps; steps grow."""
+
+    label: str
+    """Lines with one label have one entry in the legend; "" has none."""
+    colour: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    dotted: bool = False
+    """With a dot at every value: few of them, as those of evaluations."""
+    name: str = ""
+    """What the line itself is called; its label where it is empty."""
+
+
+def colours(count: int) -> list[str]:
+    """So many colours: ten that are told apart well (Okabe-Ito and Tol), then hues in steps of the golden angle."""
+    known = [
+        "#4477aa",
+        "#ee6677",
+        "#228833",
+        "#ccbb44",
+        "#66ccee",
+        "#aa3377",
+        "#e69f00",
+        "#999999",
+        "#44aa99",
+        "#882255",
+    ]
+    for number in range(len(known), count):
+        rgb = colorsys.hls_to_rgb(number * 0.381966 % 1, 0.5, 0.55)
+        known.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
+    return known[:count]
+
+
+def ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten apart) inside [low, high], at most `most`."""
+    if not high > low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    step = next(power * times for times in (1, 2, 5, 10, 20, 50) if (high - low) / (power * times) < most)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten inside [low, high], every k-th where they are many; 2 and 5 times them where they are few."""
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    apart = max(1, (last - first) // 5)
+    times = (1, 2, 5) if last - first <= 2 else (1,)
+    found = [each * 10.0**power for power in range(first, last + 1, apart) for each in times]
+    return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+def tick_text(value: float) -> str:
+    """A short name of a tick: 20k, 1.5M, 0.001, 2e-06."""
+    size = abs(value)
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if size >= unit:
+            return f"{value / min(unit, 1e3 if name == 'k' else unit):.6g}{name}"
+    return f"{value:.6g}" if size >= 1e-4 or not size else f"{value:.3g}"
+
+
+def _height(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS) -> list[tuple[float, float]]:
+    """At most `most` points of a curve: of every stretch its lowest and highest, so that spikes stay. A stretch in which a value
+    is missing keeps one gap (NaN)."""
+    points = list(zip(map(float, steps), map(float, values), strict=True))
+    if len(points) <= most:
+        return points
+    stretches = most // 3
+    found: list[tuple[float, float]] = []
+    for number in range(stretches):
+        part = points[number * len(points) // stretches : (number + 1) * len(points) // stretches]
+        known = [point for point in part if math.isfinite(point[1])]
+        chosen = {min(known, key=_height), max(known, key=_height)} if known else set[tuple[float, float]]()
+        gap = [(step, math.nan) for step, value in part if not math.isfinite(value)][:1]
+        found.extend(sorted([*chosen, *gap], key=lambda point: point[0]))
+    return found
+
+
+class _Axes:
+    """From values to places on the page."""
+
+    def __init__(self, x: tuple[float, float], y: Sequence[float], scale: Scale, legend: int):
+        self.legend = legend
+        self.low_x, self.high_x = x if x[1] > x[0] else (x[0] - 0.5, x[0] + 0.5)
+        low, high = min(y), max(y)
+        self.log = scale == "auto" and low > 0 and high / low >= LOG_FROM
+        if scale == "zero":
+            low = min(0.0, low)
+        if high <= low:
+            margin = abs(low) * 0.1 or 1.0
+            low, high = low - (margin if scale != "zero" or low < 0 else 0.0), high + margin
+        room = 0.0 if self.log else 0.04 * (high - low)
+        self.low_y, self.high_y = (low if scale == "zero" else low - room), high + room
+
+    @property
+    def bottom(self) -> float:
+        """Where the x-axis lies."""
+        return HEIGHT - BOTTOM
+
+    def at_x(self, value: float) -> float:
+        return LEFT + (value - self.low_x) / (self.high_x - self.low_x) * (WIDTH - LEFT - RIGHT)
+
+    def at_y(self, value: float) -> float:
+        low, high = self.low_y, self.high_y
+        if self.log:
+            low, high, value = math.log10(low), math.log10(high), math.log10(value)
+        return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
+
+    def drawn(self, title: str, x_title: str, x_ticks: Sequence[tuple[float, str]]) -> list[str]:
+        height = HEIGHT + self.legend * LEGEND_LINE
+        parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escaped(title)}">']
+        parts.append(f'<text x="{LEFT}" y="14" font-weight="bold">{escaped(title)}</text>')
+        for value in log_ticks(self.low_y, self.high_y) if self.log else ticks(self.low_y, self.high_y):
+            y = self.at_y(value)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="{LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{tick_text(value)}</text>')
+        for value, name in x_ticks:
+            x = self.at_x(value)
+            parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{self.bottom}" y2="{self.bottom + 4}"/>')
+            parts.append(f'<text x="{x:.1f}" y="{self.bottom + 16}" text-anchor="middle">{escaped(name)}</text>')
+        parts.append(f'<path class="axis" fill="none" d="M{LEFT} {TOP}V{self.bottom}H{WIDTH - RIGHT}"/>')
+        note = f"{x_title}; y logarithmic" if self.log else x_title
+        parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escaped(note)}</text>')
+        return parts
+
+
+def _legend(entries: Sequence[tuple[str, str, bool]]) -> list[str]:
+    parts = []
+    for number, (label, colour, dotted) in enumerate(entries):
+        y = HEIGHT + 6 + number * LEGEND_LINE
+        dash = ' stroke-dasharray="2 3"' if dotted else ""
+        parts.append(f'<line x1="{LEFT}" x2="{LEFT + 22}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"{dash}/>')
+        parts.append(f'<text x="{LEFT + 28}" y="{y + 4}">{escaped(label)}</text>')
+    return parts
+
+
+def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: Scale = "auto") -> str:
+    """Curves over steps as one <svg>; "" where no value of any is finite."""
+    drawn = [(line, thinned(line.steps, line.values)) for line in lines]
+    known = [point for _, points in drawn for point in points if math.isfinite(point[1])]
+    if not known:
+        return ""
+    entries = list(dict.fromkeys((line.label, line.colour, line.dotted) for line, _ in drawn if line.label))
+    steps = [step for step, _ in known]
+    axes = _Axes((min(steps), max(steps)), [value for _, value in known], scale, len(entries))
+    marks = [(value, tick_text(value)) for value in ticks(axes.low_x, axes.high_x)]
+    parts = axes.drawn(title, x_title, marks)
+    for line, points in drawn:
+        dash = ' stroke-dasharray="2 3"' if line.dotted else ""
+        paths, pen = [], "M"
+        for step, value in points:
+            if not math.isfinite(value):
+                pen = "M"
+                continue
+            x, y = axes.at_x(step), axes.at_y(value)
+            paths.append(f"{pen}{x:.1f} {y:.1f}")
+            if line.dotted or pen == "M":
+                parts.append(
+                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.2 if line.dotted else 0.9}" fill="{line.colour}"/>'
+                )
+            pen = "L"
+        named = f"<title>{escaped(line.name or line.label)}</title>"
+        parts.append(
+            f'<path fill="none" stroke="{line.colour}" stroke-width="1.3"{dash} d="{"".join(paths)}">{named}</path>'
+        )
+    return "".join([*parts, *_legend(entries), "</svg>"])
+
+
+def bar_plot(title: str, names: Sequence[str], columns: Sequence[tuple[str, Sequence[float]]], x_title: str) -> str:
+    """Bars of several columns beside each other, a place for each name, as one <svg>; values are 0 or more."""
+    palette = colours(len(columns))
+    top = max((value for _, values in columns for value in values), default=0.0)
+    axes = _Axes((-0.5, len(names) - 0.5), [0.0, top or 1.0], "zero", len(columns))
+    parts = axes.drawn(title, x_title, list(enumerate(names)))
+    width = 0.8 * (axes.at_x(1) - axes.at_x(0)) / max(1, len(columns))
+    for number, (label, values) in enumerate(columns):
+        for place, value in enumerate(values):
+            x, y = axes.at_x(place) + (number - len(columns) / 2) * width, axes.at_y(value)
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{axes.bottom - y:.1f}"'
+                f' fill="{palette[number]}"><title>{escaped(f"{label}, {names[place]}: {value:.4g}")}</title></rect>'
+            )
+    entries = [(label, colour, False) for (label, _), colour in zip(columns, palette, strict=True)]
+    return "".join([*parts, *_legend(entries), "</svg>"])

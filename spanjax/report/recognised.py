@@ -1,0 +1,82 @@
+"""Which task a fine-tuning run is of, and which arm of the paper's ablations a pretraining run is, by their settings."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spanjax.report.runs import SCORE, Recorded
+from spanjax.scoring import glue
+
+MRQA: Mapping[str, str] = {
+    "newsqa": "NewsQA",
+    "triviaqa": "TriviaQA",
+    "searchqa": "SearchQA",
+    "hotpotqa": "HotpotQA",
+    "naturalquestions": "Natural Questions",
+    "naturalq": "Natural Questions",
+    "squad": "SQuAD (MRQA)",
+}
+"""How the names of MRQA's files begin, in small letters -> the set."""
+PLAIN = ("Glue", "Questions", "Squad", "Mrqa", "Relation", "Coreference")
+"""Objectives that add a plain head to the encoder, as in the SpanBERT paper; others are named beside the model."""
+
+
+def _file_names(files: Any) -> list[str]:
+    names = [str(each).replace("\\", "/").rstrip("/") for each in files] if isinstance(files, list) else []
+    return [part.casefold().replace("-", "").replace("_", "") for name in names for part in name.split("/")[-2:]]
+
+
+def _mrqa(files: Any) -> str:
+    found = {name for part in _file_names(files) for begin, name in MRQA.items() if part.startswith(begin)}
+    return found.pop() if len(found) == 1 else "MRQA"
+
+
+def task_of(run: Recorded) -> str:
+    """The name of a fine-tuning run's task: as in `scoring.glue.TASKS`, "SQuAD 1.1", "SQuAD 2.0", a set of MRQA (by the names of
+    the dev files), "TACRED", "SemEval-2010", "Coreference"; else the name of the objective's class."""
+    settings, kind = run.objective, str(run.objective.get("class", ""))
+    if "numbers" in settings or settings.get("task") in glue.TASKS:
+        return str(settings.get("task", "own")) if settings.get("task") in glue.TASKS else "own sentences"
+    version = str(settings.get("version", ""))
+    lowered = kind.casefold()
+    if "mrqa" in lowered or version == "mrqa":
+        return _mrqa(settings.get("dev"))
+    if version in ("1.1", "2.0"):
+        return f"SQuAD {version}"
+    if lowered.startswith("squad") or lowered.startswith("question"):
+        two = any(f"{SCORE}best_f1" in record.values for record in run.evaluations)
+        return "SQuAD 2.0" if two else "SQuAD 1.1"
+    if "relation" in lowered or "scheme" in settings:
+        return "SemEval-2010" if settings.get("scheme") == "semeval" else "TACRED"
+    return "Coreference" if "coref" in lowered else kind or "a task"
+
+
+def variant_of(run: Recorded) -> str:
+    """The class of the objective where it is more than a plain head, else ""."""
+    kind = str(run.objective.get("class", ""))
+    return "" if kind in PLAIN else kind
+
+
+def arm_of(settings: Mapping[str, Any] | None, name: str) -> str:
+    """Which row of tables 6 and 7 a pretraining is: by its settings where they are known, else by the name of its folder, which
+    is that of a config in configs/ablations. "" for another one."""
+    if settings is None:
+        named = {arm: arm for arm in ARMS} | {"table7_two_sequences": "table6_geometric_spans"}
+        return next((named[arm] for arm in sorted(named, key=len, reverse=True) if arm in name), "")
+    objective = settings.get("objective", {})
+    masking, pairing = objective.get("masking", {}), objective.get("pairing", {})
+    terms = [term.get("class") for term in objective.get("terms", []) if isinstance(term, dict)]
+    made = (masking.get("class"), masking.get("tag") or None, pairing.get("class"), terms)
+    return next((arm for arm, looks in ARMS.items() if looks == made), "")
+
+
+_TWO: Sequence[str] = ["MaskedTokens", "SentencePair"]
+ARMS: Mapping[str, tuple[str, str | None, str, Sequence[str]]] = {
+    "table6_subword_tokens": ("Tokens", None, "NextSentence", _TWO),
+    "table6_whole_words": ("WholeWords", None, "NextSentence", _TWO),
+    "table6_named_entities": ("TaggedSpans", "entities", "NextSentence", _TWO),
+    "table6_noun_phrases": ("TaggedSpans", "noun_phrases", "NextSentence", _TWO),
+    "table6_geometric_spans": ("GeometricSpans", None, "NextSentence", _TWO),
+    "table7_single_sequence": ("GeometricSpans", None, "Single", ["MaskedTokens"]),
+    "table7_single_sequence_sbo": ("GeometricSpans", None, "Single", ["MaskedTokens", "SpanBoundary"]),
+}
+"""Config in configs/ablations -> class and tag of its masking, pairing, terms; table7_two_sequences is table6_geometric_spans."""

@@ -1,0 +1,193 @@
+"""What a run directory of `spanjax.train` tells: settings, records, evaluations, the newest checkpoint; at work or finished."""
+
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spanjax.training.saved import stored_meta
+
+Values = dict[str, float]
+METRICS = ("mean", "best_f1", "f1", "average_f1", "accuracy")
+"""Scores by which tasks choose their checkpoints; the first that an evaluation has is taken."""
+SCORE, LOSS = "score/", "loss"
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Numbers of one step; NaN and infinity are kept."""
+
+    step: int
+    values: Values
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """A run directory."""
+
+    path: pathlib.Path
+    settings: Mapping[str, Any]
+    """run.json."""
+    training: Sequence[Record]
+    """Without "train/"; names of other kinds keep their prefix ("speed/data_wait")."""
+    evaluations: Sequence[Record]
+    """Without "eval/"; the one of summary.json among them."""
+    bad_lines: int
+    """Lines of metrics.jsonl that are no record."""
+    finished: bool
+    """Whether the run came to its end: it has a summary of its last step."""
+    meta: Mapping[str, Any]
+    """Of the newest checkpoint; empty where there is none."""
+    checkpoint: int
+    """Step of the newest checkpoint, 0 without one."""
+
+    @property
+    def objective(self) -> Mapping[str, Any]:
+        """Settings of the objective."""
+        return self.settings["objective"]
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.settings.get("seed", 0)
+
+    @property
+    def tuned(self) -> bool:
+        """Whether it is a fine-tuning run: its objective reads files of examples."""
+        return "train" in self.objective and "dev" in self.objective
+
+    @property
+    def step(self) -> int:
+        """The newest step that is known of."""
+        return max((record.step for record in (*self.training, *self.evaluations)), default=0)
+
+    @property
+    def metric(self) -> str:
+        """Name of the evaluations' value by which checkpoints are chosen; "" where nothing was evaluated."""
+        names = {name for record in self.evaluations for name in record.values}
+        if not self.tuned:
+            return LOSS if LOSS in names else ""
+        scores = sorted(name for name in names if name.startswith(SCORE))
+        return next((f"{SCORE}{name}" for name in METRICS if f"{SCORE}{name}" in names), scores[0] if scores else "")
+
+    @property
+    def best(self) -> Record | None:
+        """The best evaluation, the first of equals: highest score, or lowest loss. None without a finite one."""
+        name, sign = self.metric, -1 if self.tuned else 1
+        known = [record for record in self.evaluations if math.isfinite(record.values.get(name, math.nan))]
+        return min(known, key=lambda record: sign * record.values[name], default=None)
+
+    @property
+    def status(self) -> str:
+        """How far it came, in words."""
+        steps = self.settings.get("steps", 0)
+        if self.finished:
+            return f"finished, {self.step:,} steps"
+        return f"step {self.step:,} of {steps:,}: stopped or at work"
+
+
+def _record(line: str) -> tuple[int, Values] | None:
+    """(step, numbers) of a line; None where it is no record."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not _whole(found.get("step")):
+        return None
+    numbers = {
+        name: float(value)
+        for name, value in found.items()
+        if name != "step" and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return found["step"], numbers
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
+    """(training records, evaluations, lines that are no record) of a metrics.jsonl; a last line without end is at work."""
+    training, evaluations, bad = [], [], 0
+    if not path.is_file():
+        return training, evaluations, bad
+    *lines, _ = path.read_bytes().decode("utf-8", "replace").split("\n")
+    for line in lines:
+        found = _record(line)
+        if found is None:
+            bad += bool(line.strip())
+            continue
+        step, numbers = found
+        held_out = {name.removeprefix("eval/"): value for name, value in numbers.items() if name.startswith("eval/")}
+        if held_out:
+            evaluations.append(Record(step, held_out))
+        others = {name.removeprefix("train/"): v for name, v in numbers.items() if not name.startswith("eval/")}
+        if others:
+            training.append(Record(step, others))
+    return sorted(training, key=_step), sorted(evaluations, key=_step), bad
+
+
+def _step(record: Record) -> int:
+    return record.step
+
+
+def _summary(path: pathlib.Path) -> Record | None:
+    """The record of a summary.json; None where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        held_out = {name: float(value) for name, value in found["eval"].items()}
+        return Record(int(found["step"]), held_out)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _settings(path: pathlib.Path) -> dict[str, Any]:
+    """run.json; ValueError where it is none."""
+    if not path.is_dir():
+        raise ValueError(f"{path}: {'a file' if path.exists() else 'no such folder'}: expected a run directory")
+    file = path / "run.json"
+    if not file.is_file():
+        raise ValueError(f"{path} is no run directory (no run.json): give a --workdir of spanjax.train")
+    try:
+        found = json.loads(file.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} is not readable JSON ({error}): restore it, or leave this run out") from None
+    if not isinstance(found, dict) or not isinstance(found.get("objective"), dict):
+        raise ValueError(f"{file} describes no run (no objective in it): expected what spanjax.train wrote")
+    return found
+
+
+def read_run(path: pathlib.Path) -> Recorded:
+    """A run directory. ValueError where it is none."""
+    settings = _settings(path)
+    training, evaluations, bad = read_metrics(path / "metrics.jsonl")
+    summary, folder = _summary(path / "summary.json"), path / "checkpoints"
+    if summary and summary.values and summary.step not in {record.step for record in evaluations}:
+        evaluations = sorted([*evaluations, summary], key=_step)
+    saved = [int(p.name) for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
+    newest = max(saved, default=0)
+    meta = stored_meta(path, newest) if newest else {}
+    last = max((record.step for record in training), default=0)
+    done = summary is not None and summary.step >= last
+    return Recorded(path, settings, training, evaluations, bad, done, meta if isinstance(meta, dict) else {}, newest)
+
+
+def read_runs(paths: Sequence[str]) -> list[Recorded]:
+    """The runs, each folder once. One ValueError with all problems."""
+    found, problems, seen = [], [], set()
+    for name in paths:
+        path = pathlib.Path(name)
+        if path.resolve() in seen:
+            continue
+        seen.add(path.resolve())
+        try:
+            found.append(read_run(path))
+        except ValueError as error:
+            problems.append(str(error))
+    if not paths:
+        problems.append("no run is given: name run directories, the --workdir of spanjax.train")
+    if problems:
+        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    return found

@@ -1,0 +1,201 @@
+"""Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them."""
+
+import json
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
+from spanjax.report.groups import Group, pretrained_folder, pretrained_names
+from spanjax.report.paper import TABLES, Column, PaperTable
+from spanjax.report.recognised import arm_of, task_of, variant_of
+from spanjax.report.runs import SCORE, Recorded
+
+
+class Tuned(NamedTuple):
+    """The fine-tuning groups of one pretrained model, or of one with a larger head."""
+
+    name: str
+    arm: str
+    """Config in configs/ablations that the pretraining is of, or ""."""
+    by_task: Mapping[str, Sequence[Group]]
+    """The best first."""
+
+    def best(self, task: str, names: Sequence[str]) -> tuple[Group, str] | None:
+        """The best group of a task and the score that it has of these."""
+        for group in self.by_task.get(task, ()):
+            for name in names:
+                if group.spread(SCORE + name):
+                    return group, SCORE + name
+        return None
+
+
+def _quality(group: Group) -> float:
+    spread = group.spread(group.first.metric)
+    return spread.mean if spread else -math.inf
+
+
+def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] | None:
+    """The settings of the pretraining run that a run started from: of those given, or read from its folder."""
+    folder = pretrained_folder(str(run.settings.get("init_from") or ""))
+    given = [each for each in runs if not each.tuned]
+    there = [each for each in given if each.path.resolve() == folder.resolve()]
+    named = [each for each in given if each.path.absolute().name == folder.name]
+    if there or (len(named) == 1 and not folder.exists()):
+        return (there or named)[0].settings
+    try:
+        found = json.loads((folder / "run.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("objective"), dict) else None
+
+
+def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
+    """Every pretrained model with its groups, in the order of the runs."""
+    runs = [run for group in groups for run in group.runs]
+    tuned = [group for group in groups if group.tuned]
+    names = pretrained_names([group.first for group in tuned])
+    found: dict[tuple[str, str], list[Group]] = {}
+    for group in tuned:
+        origin = str(group.first.settings.get("init_from") or "")
+        found.setdefault((origin, variant_of(group.first)), []).append(group)
+    models = []
+    for (origin, variant), some in found.items():
+        by_task: dict[str, list[Group]] = {}
+        for group in sorted(some, key=_quality, reverse=True):
+            by_task.setdefault(task_of(group.first), []).append(group)
+        settings = _pretraining(some[0].first, runs) if origin else None
+        arm = arm_of(settings, origin) if origin else ""
+        models.append(Tuned(names[origin] + (f", {variant}" if variant else ""), arm, by_task))
+    return models
+
+
+def _mean_of(model: Tuned, parts: Sequence[tuple[str, str]]) -> float | None:
+    """The mean over tasks; the halves of MNLI are one. None where a task is missing."""
+    tasks: dict[str, list[float]] = {}
+    for task, score in parts:
+        found = model.best(task, (score,))
+        spread = found[0].spread(found[1]) if found else None
+        if spread is None:
+            return None
+        tasks.setdefault(task.removesuffix("-mm").removesuffix("-m"), []).append(spread.mean)
+    means = [math.fsum(values) / len(values) for values in tasks.values()]
+    return math.fsum(means) / len(means)
+
+
+def cell_of(model: Tuned, column: Column) -> str:
+    """'84.3 ± 0.5 (3)', a mean of other columns, or a dash."""
+    if column.mean_of:
+        return percent(_mean_of(model, column.mean_of))
+    found = model.best(column.task, column.score)
+    spread = found[0].spread(found[1]) if found else None
+    return spread.words(percent) if spread else percent(None)
+
+
+def _quoted(name: str, values: Sequence[float | None]) -> list[Cell]:
+    return [[Words(each, "paper")] for each in (f"{name} (paper)", *map(percent, values))]
+
+
+def filled(table: PaperTable, models: Sequence[Tuned]) -> Table | None:
+    """The table with a row for every model that fills a cell of it; None where none does."""
+    ours: dict[str, list[Sequence[Cell]]] = {}
+    for model in models:
+        row = table.arms.get(model.arm, "") if table.arms else ""
+        cells = [cell_of(model, column) for column in table.columns]
+        if (table.arms and not row) or all(cell == percent(None) for cell in cells):
+            continue
+        ours.setdefault(row, []).append([f"{row}: {model.name}" if row else model.name, *cells])
+    if not ours:
+        return None
+    rows: list[Sequence[Cell]] = []
+    for name, values in table.rows.items():
+        rows += [_quoted(name, values), *ours.get(name, [])]
+    head = ["", *(column.title for column in table.columns)]
+    return Table(head, [*rows, *ours.get("", [])], f"{table.source}: {table.title}")
+
+
+def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
+    """What the cells of runs were measured on: dev files by task, and how many settings the best is of."""
+    parts = []
+    tasks = {column.task for column in table.columns} | {task for column in table.columns for task, _ in column.mean_of}
+    for task in sorted(tasks - {""}):
+        groups = [group for model in models for group in model.by_task.get(task, ())]
+        said = [dev_files(run) for group in groups for run in group.runs]
+        if said:
+            parts.append(f"{task} on {'; '.join(dict.fromkeys(said))}")
+        most = max((len(model.by_task.get(task, ())) for model in models), default=0)
+        if most > 1:
+            parts.append(f"of up to {most} settings of {task} the best counts")
+    return ". ".join(parts)
+
+
+def dev_files(run: Recorded) -> str:
+    """The names of a run's dev files, and how many examples they have where a checkpoint says it."""
+    files = run.objective.get("dev")
+    names = ", ".join("/".join(pathlib.PurePath(str(each)).parts[-2:]) for each in files) if files else "no file"
+    examples = run.meta.get("examples")
+    size = examples.get("dev") if isinstance(examples, dict) else None
+    return f"{names} ({size:,} examples)" if isinstance(size, int) else names
+
+
+def score_table(groups: Sequence[Group]) -> Table:
+    """All scores of every group of fine-tuning runs."""
+    names = pretrained_names([group.first for group in groups])
+    rows: list[Sequence[Cell]] = []
+    for group in groups:
+        best = [run.best for run in group.runs]
+        scores = sorted({name for record in best if record for name in record.values if name.startswith(SCORE)})
+        metric = group.first.metric
+        told = []
+        for name in sorted(scores, key=lambda name: name != metric):
+            spread = group.spread(name)
+            shown = spread.words(lambda value: f"{value:.2f}") if spread else "NaN"
+            told.append(f"{name.removeprefix(SCORE)} {shown}")
+        steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
+        start = names[str(group.first.settings.get("init_from") or "")]
+        rows.append([group.name, task_of(group.first), start, steps, "; ".join(told) or "not evaluated yet"])
+    head = ["runs", "task", "started from", "best at step", "dev scores: mean ± deviation (runs)"]
+    return Table(head, rows, "Scores at the best evaluation of each run", numbers=False)
+
+
+def score_blocks(groups: Sequence[Group]) -> list[Block]:
+    """The section of scores and of the paper's tables; nothing where there is no fine-tuning run."""
+    tuned = [group for group in groups if group.tuned]
+    if not tuned:
+        return []
+    models = tuned_models(groups)
+    blocks: list[Block] = [Heading(2, "Scores of fine-tuning"), score_table(tuned)]
+    blocks.append(
+        Text(
+            "Dev scores in percent, at the evaluation that is best by the first score of the row, whose checkpoint is kept. ± is"
+            " the standard deviation over seeds (n - 1), the number of runs is in brackets. A score that is chosen and measured"
+            " on the same dev file is a little too high.",
+            small=True,
+        )
+    )
+    blocks.append(Heading(2, "Beside the paper"))
+    left = []
+    for table in TABLES:
+        shown = filled(table, models)
+        if shown is None:
+            left.append(table.source)
+            continue
+        blocks += [shown, Text(f"{table.note} {_sources(table, models)}.", small=True)]
+    if left:
+        listed = ", ".join(left)
+        blocks.append(Text(f"No run fills a cell of {listed} (Joshi et al., 2020): left out.", small=True))
+    return blocks
+
+
+def loss_table(groups: Sequence[Group]) -> Table | None:
+    """The lowest held-out loss of every group of pretraining runs; None where none was evaluated."""
+    rows: list[Sequence[Cell]] = []
+    for group in groups:
+        best = [run.best for run in group.runs]
+        spreads = {name: group.spread(name) for name in sorted({name for each in best if each for name in each.values})}
+        told = "; ".join(f"{name} {spread.words(number)}" for name, spread in spreads.items() if spread)
+        steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
+        rows.append([group.name, steps, told or "not evaluated yet"])
+    head = ["runs", "best at step", "held out: mean ± deviation (runs)"]
+    return Table(head, rows, "Held-out rows at the lowest loss of each run", numbers=False) if rows else None

@@ -1,0 +1,57 @@
+"""Grouping by seed, names, figures over seeds."""
+
+import math
+import pathlib
+
+import pytest
+
+from spanjax.report.groups import Spread, grouped, pretrained_names, tails
+from spanjax.report.runs import read_run
+from tests.report.made_runs import cola, made_run
+
+
+def test_runs_that_differ_in_seed_alone_are_one_group(tmp_path: pathlib.Path) -> None:
+    first = cola(tmp_path, "lr1", [1.0, 2.0, 6.0])
+    other = cola(tmp_path, "lr2", [4.0], batch_size=999)
+    bookkeeping = read_run(made_run(tmp_path / "lr1_9", [{"mean": 3.0}], seed=9, cadence={"log_every": 7}))
+    groups = grouped([*reversed(first), *other, bookkeeping])
+    assert [(group.name, [run.seed for run in group.runs]) for group in groups] == [
+        ("lr1", [0, 1, 2, 9]),
+        ("lr2_0", [0]),
+    ]
+    spread = groups[0].spread("score/mean")
+    assert spread is not None and spread.mean == 3.0
+    assert spread.deviation == pytest.approx(math.sqrt(14 / 3))
+    assert spread.words(lambda value: f"{value:.1f}") == "3.0 ± 2.2 (4)"
+
+
+def test_other_settings_other_groups(tmp_path: pathlib.Path) -> None:
+    one = read_run(made_run(tmp_path / "a"))
+    rows = read_run(made_run(tmp_path / "b", rows_fingerprint="other"))
+    labels = read_run(made_run(tmp_path / "c", objective={"task": "RTE"}))
+    assert len(grouped([one, rows, labels])) == 3
+
+
+def test_a_single_value_has_no_deviation_and_nan_is_no_value() -> None:
+    one = Spread.of([2.0, math.nan])
+    assert one is not None and one.values == (2.0,) and math.isnan(one.deviation)
+    assert one.words(str) == "2.0 (1)"
+    assert Spread.of([math.nan, math.inf]) is None
+
+
+def test_tails_tell_paths_apart() -> None:
+    paths = [pathlib.Path(path) for path in ("/r/a/run", "/r/b/run", "/r/c")]
+    assert tails(paths) == ["a/run", "b/run", "c"]
+    assert tails([pathlib.Path("/r/x"), pathlib.Path("/r/x")]) == ["x", "x"]
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: pathlib.Path) -> None:
+    origins = ("m/base/run", "m/large/run", "m/large/run/checkpoints/1200", "", "m/other")
+    runs = [read_run(made_run(tmp_path / str(n), init_from=path)) for n, path in enumerate(origins)]
+    assert list(pretrained_names(runs).values()) == [
+        "base/run",
+        "large/run",
+        "large/run, step 1,200",
+        "fresh weights",
+        "other",
+    ]
