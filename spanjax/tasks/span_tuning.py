@@ -19,10 +19,8 @@ import numpy as np
 from flax import nnx
 
 from spanjax.data import segmentation
-from spanjax.data.annotate import DEFAULT_MODEL, NOUN_PHRASES, SPACY, annotator_problems, open_annotator
+from spanjax.data.annotate import DEFAULT_MODEL, SPACY
 from spanjax.data.base_vocab import Vocabulary
-from spanjax.data.cleaning import Cleaning
-from spanjax.data.documents import checked_spans
 from spanjax.data.ngrams import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
 from spanjax.data.segmentation import Tail
 from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
@@ -30,13 +28,10 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
 from spanjax.tasks.base import HEAD_SITE
-from spanjax.tasks.tables import read_records
+from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
 
 SPAN_SITE = HEAD_SITE + 16  # of dropout on the vectors of spans
-GIVEN = "given:"
 FIELD = "span_BL"
-SHOWN = 5
-CharacterSpans = Sequence[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,10 +92,8 @@ class SpanTuning:
             self._layout(max(length, 5))
         except ValueError as error:
             found += str(error).splitlines()
-        if self.segmentation == "chunker" and not self.chunker.startswith(GIVEN):
-            found += [
-                f"chunker: {problem}, or {GIVEN}FILE" for problem in annotator_problems(self.chunker, [NOUN_PHRASES])
-            ]
+        if self.segmentation == "chunker":
+            found += chunker_problems(self.chunker)
         if not self.has_spans and "attention" in (self.network.token_level, self.network.span_level):
             found.append("segmentation is none: expected convolutions at both levels of network, or max at span_level")
         return [f"objective.spans.{problem}" for problem in found]
@@ -127,14 +120,16 @@ class SpanTuning:
         """
         flat = [text for row in texts for text in row]
         numbers = [2 * number + place for number, row in enumerate(texts, start=first) for place in range(len(row))]
-        encoded = iter(zip(self._cut(flat, numbers), vocabulary.encode_with_starts(flat), strict=True))
-        layout, laid = self._layout(length), []
-        for row in texts:
-            sentences = []
-            for (words, first_S), (ids_T, start_T) in (next(encoded) for _ in row):
-                sentences.append(Sentence(ids_T, segmentation.spans_of_pieces(first_S, words.start_W, start_T)))
-            laid.append(layout.laid(sentences, vocabulary.specials))
-        return laid
+        sentences, layout = iter(self.sentences(vocabulary, flat, numbers)), self._layout(length)
+        return [layout.laid([next(sentences) for _ in row], vocabulary.specials) for row in texts]
+
+    def sentences(self, vocabulary: Vocabulary, texts: Sequence[str], numbers: Sequence[int]) -> list[Sentence]:
+        """The pieces of clean texts with their spans; `numbers` is what random segmentations are drawn by, one a text."""
+        cut = zip(self._cut(texts, numbers), vocabulary.encode_with_starts(texts), strict=True)
+        return [
+            Sentence(ids_T, segmentation.spans_of_pieces(first_S, words.start_W, start_T))
+            for (words, first_S), (ids_T, start_T) in cut
+        ]
 
     def spans_of_words(self, words: Sequence[str], word_T: np.ndarray, number: int) -> np.ndarray:
         """int32[T]: 1, 2, ... the span of every piece of a row, whose word is word_T (-1 for specials, which have span 0).
@@ -145,8 +140,7 @@ class SpanTuning:
             return (word_T >= 0).astype(np.int32)
         start_W = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).astype(np.int32)
         (_, first_S), *_ = self._cut([" ".join(words)], [2 * number], [Words(list(words), start_W)])
-        span_T = np.where(word_T >= 0, np.searchsorted(first_S, word_T, side="right"), 0)
-        return np.where(word_T >= 0, np.unique(np.append(span_T, 0), return_inverse=True)[1][:-1], 0).astype(np.int32)
+        return numbered(np.where(word_T >= 0, np.searchsorted(first_S, word_T, side="right"), 0))
 
     def _layout(self, length: int) -> SpanLayout:
         return SpanLayout(length, self.spans, self.pieces, self.special_spans, self.halves)
@@ -159,8 +153,8 @@ class SpanTuning:
         settings = dictionary.settings if dictionary else NgramSettings()
         found = given or [find_words(text, settings) for text in texts]
         if self.segmentation == "chunker":
-            chunks = self._chunks(texts)
-            return [(words, _around(words.start_W, spans)) for words, spans in zip(found, chunks, strict=True)]
+            spans = chunks(self.chunker, texts)
+            return [(words, first_words(words.start_W, each)) for words, each in zip(found, spans, strict=True)]
         made = []
         for words, number in zip(found, numbers, strict=True):
             count = len(words.words)
@@ -175,27 +169,13 @@ class SpanTuning:
 
     def _dictionary(self) -> tuple[NgramDictionary, str]:
         """The dictionary and its fingerprint."""
-        dictionary, fingerprint = _read_dictionary(self.ngrams, self.most, _stamp(self.ngrams, "ngrams"))
+        dictionary, fingerprint = _read(self.ngrams, self.most, changed(pathlib.Path(self.ngrams)))
         if self.fingerprint and fingerprint != self.fingerprint:
             raise ValueError(
                 f"objective.spans.ngrams {self.ngrams} is another dictionary ({fingerprint[:12]}) than that of the training"
                 f" ({self.fingerprint[:12]}): give the file that was trained with"
             )
         return dictionary, fingerprint
-
-    def _chunks(self, texts: Sequence[str]) -> list[CharacterSpans]:
-        if not self.chunker.startswith(GIVEN):
-            chunker = _open_chunker(self.chunker)
-            layers = chunker(texts, [[(0, len(text))] for text in texts], [{}] * len(texts))
-            return [layer[NOUN_PHRASES] for layer in layers]
-        path = self.chunker.removeprefix(GIVEN)
-        known = _read_chunks(path, _stamp(path, "chunker"))
-        if lacking := [text for text in texts if text not in known]:
-            some = "; ".join(repr(text[:60]) for text in lacking[:SHOWN])
-            raise ValueError(
-                f"{path}: no spans for {len(lacking)} sentences ({some}): expected a line for every sentence"
-            )
-        return [known[text] for text in texts]
 
     # -- rows -> vectors
 
@@ -232,59 +212,16 @@ class SpanTuning:
         return jnp.concatenate([hidden_BLD, spans_BLD], axis=-1) if self.concatenated else spans_BLD
 
 
-def _stamp(path: str, setting: str) -> tuple[int, int]:
-    """What changes when a file does; ValueError where there is none."""
-    if not pathlib.Path(path).is_file():
-        made = (
-            "what `python -m spanjax.prepare ngrams` writes"
-            if setting == "ngrams"
-            else "lines of texts with their spans"
-        )
-        raise ValueError(f"objective.spans.{setting}: {path}: no such file; expected {made}")
-    found = pathlib.Path(path).stat()
-    return found.st_mtime_ns, found.st_size
-
-
 @functools.lru_cache(2)
-def _read_dictionary(path: str, most: int, stamp: tuple[int, int]) -> tuple[NgramDictionary, str]:
-    del stamp
+def _read(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, str]:
+    """A dictionary as its file was `at` some time, and its fingerprint."""
+    del at
+    dictionary = read_ngrams(path, most)
     with open(path, "rb") as file:
-        fingerprint = hashlib.file_digest(file, "sha256").hexdigest()
-    return read_ngrams(path, most), fingerprint
+        return dictionary, hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@functools.lru_cache(1)
-def _open_chunker(name: str) -> Any:
-    return open_annotator(name, [NOUN_PHRASES])
-
-
-@functools.lru_cache(2)
-def _read_chunks(path: str, stamp: tuple[int, int]) -> dict[str, CharacterSpans]:
-    """The spans of every clean text."""
-    del stamp
-    found: dict[str, CharacterSpans] = {}
-    problems, cleaning = [], Cleaning()
-    for place, record, problem in read_records(pathlib.Path(path)):
-        try:
-            if record is None or not isinstance(record.get("text"), str) or "spans" not in record:
-                raise ValueError(problem or "expected `text` and `spans`")
-            spans = checked_spans({NOUN_PHRASES: record["spans"]}, len(record["text"]))
-            text, moved = cleaning.with_spans(record["text"], spans)
-            found[text] = moved.get(NOUN_PHRASES, ())
-        except ValueError as error:
-            problems.append(f"{place}: {error}")
-    if problems:
-        more = [f"and {len(problems) - SHOWN:,} lines more"] if len(problems) > SHOWN else []
-        raise ValueError("\n".join([*problems[:SHOWN], *more]))
-    return found
-
-
-def _around(start_W: np.ndarray, spans: CharacterSpans) -> np.ndarray:
-    """int32 first_S of character spans: each takes the words that it touches and no earlier span has taken."""
-    taken, words = 0, []
-    for start, end in sorted(spans):
-        first, last = (max(0, int(np.searchsorted(start_W, at, side="right")) - 1) for at in (start, end - 1))
-        if max(first, taken) <= last:
-            words.append((max(first, taken), last + 1))
-            taken = last + 1
-    return segmentation.from_spans(words, len(start_W))
+def numbered(span_T: np.ndarray) -> np.ndarray:
+    """int32[T]: rising numbers of spans as 1, 2, ... without gaps, whatever was left out; 0 stays 0."""
+    _, number_T = np.unique(np.append(span_T, 0), return_inverse=True)
+    return number_T[:-1].astype(np.int32)

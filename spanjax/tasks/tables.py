@@ -24,8 +24,11 @@ def read_lines(path: pathlib.Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
-        with open_decompressed(str(path)) as content:
-            for number, line in enumerate(io.TextIOWrapper(content, encoding="utf-8-sig", newline="\n"), start=1):
+        with (
+            open_decompressed(str(path)) as content,
+            io.TextIOWrapper(content, encoding="utf-8-sig", newline="\n") as lines,
+        ):
+            for number, line in enumerate(lines, start=1):
                 yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
