@@ -18,7 +18,7 @@ from spanjax.tasks.span_tuning import SpanTuning
 from spanjax.training.optimizer import AdamW
 
 RUN = Run(
-    objective=Glue(task="RTE", length=128, epochs=5, warmup=0.1, spans=SpanTuning(ngrams="runs/ngrams.txt")),
+    objective=Glue(task="RTE", length=128, epochs=5, warmup=0.1, spans=SpanTuning(ngrams="runs/ngrams.txt", spans=128)),
     optimizer=AdamW(learning_rate=2e-5, epsilon=1e-6, weight_decay=0.01),
     batch_size=32,
 )
