@@ -29,6 +29,14 @@ class SpanRows(NamedTuple):
     piece_weight_BSP: np.ndarray  # float32: 1 for a piece, else 0
 
 
+class LaidRow(NamedTuple):
+    """A row without padding, of T pieces with its specials; the fields are those of `SpanRows`."""
+
+    tokens_T: np.ndarray
+    types_T: np.ndarray
+    span_T: np.ndarray
+
+
 @dataclasses.dataclass(frozen=True)
 class SpanLayout:
     """The shapes, and what is left out where they do not hold everything.
@@ -72,23 +80,21 @@ class SpanLayout:
             np.zeros(shape, np.int32),
         )
         for b, row in enumerate(rows):
-            self._lay(self.fitted(row), specials, tokens_BL[b], types_BL[b], span_BL[b])
+            laid = self.laid(row, specials)
+            for array_BL, array_T in zip((tokens_BL, types_BL, span_BL), laid, strict=True):
+                array_BL[b, : len(array_T)] = array_T
         return SpanRows(tokens_BL, types_BL, span_BL, *gather_spans(span_BL, self.spans, self.pieces))
 
-    def _lay(
-        self, row: Sequence[Sentence], specials: Specials, tokens_L: np.ndarray, types_L: np.ndarray, span_L: np.ndarray
-    ) -> None:
+    def laid(self, row: Sequence[Sentence], specials: Specials) -> LaidRow:
+        """One row as `__call__` lays it out, without padding."""
         own = int(self.special_spans)
-        tokens_L[0], span_L[0] = specials.cls, own
-        place, spans = 1, own
-        for number, (ids_T, span_T) in enumerate(row):
-            end = place + len(ids_T)
-            tokens_L[place:end], tokens_L[end] = ids_T, specials.sep
-            span_L[place:end] = spans + 1 + span_T
+        parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [_special(specials.cls, 0, own)]
+        spans = own
+        for number, (ids_T, span_T) in enumerate(self.fitted(row)):
+            parts.append((ids_T, np.full(len(ids_T), number), spans + 1 + span_T))
             spans += _spans(span_T) + own
-            span_L[end] = own * spans
-            types_L[place : end + 1] = number
-            place = end + 1
+            parts.append(_special(specials.sep, number, own * spans))
+        return LaidRow(*(np.concatenate(arrays).astype(np.int32) for arrays in zip(*parts, strict=True)))
 
     def fitted(self, row: Sequence[Sentence]) -> list[Sentence]:
         """The sentences of a row without what is left out."""
@@ -112,6 +118,10 @@ def _fitted(row: Sequence[Sentence], pieces: int, spans: int) -> list[Sentence]:
         else:
             size[most] -= 1
     return [Sentence(one.ids_T[:end], one.span_T[:end]) for one, end in zip(row, size, strict=True)]
+
+
+def _special(piece: int, number: int, span: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.array([piece]), np.array([number]), np.array([span])
 
 
 def _spans(span_T: np.ndarray) -> int:

@@ -21,6 +21,7 @@ from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.span_tuning import FIELD
 from spanjax.tasks.tables import read_lines, read_records
 
 CHUNK = 1000  # sentences that are cut into pieces at once
@@ -122,22 +123,39 @@ class Glue(SentenceTask):
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
     def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """The labels: the task's, or those of the examples in alphabetical order."""
+        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`."""
+        task = super().fitted(examples, vocabulary)
         if self.labels or self.regression:
-            return self
+            return task
         own = _labels(self.task) or tuple(sorted({each.label for each in examples if each.label is not None}))
-        return dataclasses.replace(self, labels=own)
+        return dataclasses.replace(task, labels=own)
 
     def rows(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Iterator[Row]:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer sentence is cut from its end, the second of equals."""
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer sentence is cut from its end, the second of equals.
+
+        With spans their rows, see `SpanTuning.lay`.
+        """
         for start in range(0, len(examples), CHUNK):
             some = examples[start : start + CHUNK]
-            firsts = vocabulary.encode([each.first for each in some])
-            seconds = iter(vocabulary.encode([each.second for each in some if each.second is not None]))
-            for number, (example, first) in enumerate(zip(some, firsts, strict=True), start=start):
-                second = next(seconds) if example.second is not None else None
-                tokens, types = joined(vocabulary, self.length, first, second)
-                yield Row(tokens, types, number, {"label_B": self._label(example)})
+            laid = self._with_spans(some, vocabulary, start) or self._laid(some, vocabulary)
+            for number, (example, (tokens, types, fields)) in enumerate(zip(some, laid, strict=True), start=start):
+                yield Row(tokens, types, number, {"label_B": self._label(example), **fields})
+
+    def _laid(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> list[tuple[Any, Any, dict[str, Any]]]:
+        firsts = vocabulary.encode([each.first for each in examples])
+        seconds = iter(vocabulary.encode([each.second for each in examples if each.second is not None]))
+        pairs = [
+            (first, None if each.second is None else next(seconds))
+            for each, first in zip(examples, firsts, strict=True)
+        ]
+        return [(*joined(vocabulary, self.length, *pair), {}) for pair in pairs]
+
+    def _with_spans(self, examples: Sequence[Sentences], vocabulary: Vocabulary, first: int) -> list[Any]:
+        if self.spans is None or not self.spans.has_spans:
+            return []
+        texts = [[each.first] if each.second is None else [each.first, each.second] for each in examples]
+        laid = self.spans.lay(vocabulary, self.length, texts, first)
+        return [(row.tokens_T, row.types_T, {FIELD: row.span_T}) for row in laid]
 
     def _label(self, example: Sentences) -> Any:
         if self.regression:

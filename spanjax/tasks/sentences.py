@@ -5,19 +5,21 @@ Shapes: B rows, L positions, D hidden size, C classes.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import Pooler, cross_entropy
 from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row
+from spanjax.tasks.span_tuning import SpanTuning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,8 @@ class SentenceTask(Task):
     """How much an example of each class counts in the loss, in the order of `labels`; empty: all alike."""
     pooler: Literal["dense", "none"] = "dense"
     """dense: BERT's pooler between [CLS] and the classifier, as released; none: the classifier reads [CLS] itself (paper 4.1)."""
+    spans: SpanTuning | None = None
+    """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
     @property
     def regression(self) -> bool:
@@ -51,22 +55,35 @@ class SentenceTask(Task):
             )
         if any(weight < 0 for weight in self.class_weights):
             found.append(f"objective.class_weights is {self.class_weights}: expected 0 or more")
-        return found
+        return found + (self.spans.problems(self.length) if self.spans else [])
+
+    def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
+        """See `Task.fitted`: what the spans need to know. Tasks that decide more begin with this."""
+        return dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`pooler` where it is asked for, and `classifier`."""
-        if self.pooler == "dense":
+        """`pooler` where it is asked for, `span_network` with spans, and `classifier`."""
+        if self.pooler == "dense" and (self.spans is None or self.spans.concatenated):
             module.pooler = Pooler(encoder, rngs)
+        if self.spans:
+            self.spans.add_network(module, encoder, rngs)
         module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
         module.rate = encoder.dropout
 
     def vector_size(self, encoder: EncoderConfig) -> int:
         """Width of what the classifier reads."""
-        return encoder.hidden_size
+        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vector(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """What the classifier reads, [B, D]."""
-        first_B1D = self.hidden(module, batch, key)[:, :1]
+        """What the classifier reads, [B, D]; with spans what `SpanTuning.vector` makes, [B, 2 D] or [B, D]."""
+        hidden_BLD = self.hidden(module, batch, key)
+        if self.spans is None:
+            return self._first(module, hidden_BLD)
+        first_BD = self._first(module, hidden_BLD) if self.spans.concatenated else None
+        return self.spans.vector(module, hidden_BLD, first_BD, batch, key)
+
+    def _first(self, module: Any, hidden_BLD: jax.Array) -> jax.Array:
+        first_B1D = hidden_BLD[:, :1]
         return (module.pooler(first_B1D) if self.pooler == "dense" else first_B1D)[:, 0]
 
     def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:

@@ -1,0 +1,227 @@
+"""Span fine-tuning (Bao et al., 2021) as a setting of a task: texts cut into spans, rows with spans, the network over them.
+
+A row has one field more, `span_BL`: 1, 2, ... the span of every position, 0 where there is none. Tokens and spans are cut to the
+length of a row together, by `data.span_layout`. With segmentation "none" rows are those of the task without spans.
+
+Shapes: B rows, L positions, D hidden size, T pieces, W words, S spans.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from spanjax.data import segmentation
+from spanjax.data.annotate import DEFAULT_MODEL, SPACY
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.ngrams import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
+from spanjax.data.segmentation import Tail
+from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
+from spanjax.nn.dropout import DropoutKey
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
+from spanjax.tasks.base import HEAD_SITE
+from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
+
+SPAN_SITE = HEAD_SITE + 16  # of dropout on the vectors of spans
+FIELD = "span_BL"
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanTuning:
+    """How texts are cut into spans, how many of them a row has, and the network over them."""
+
+    ngrams: str = ""
+    """The dictionary, a file of `python -m spanjax.prepare ngrams`; for the segmentations dictionary and random."""
+    most: int = 0
+    """Take so many n-grams of it, the most frequent; 0 takes all."""
+    segmentation: Literal["dictionary", "random", "chunker", "words", "none"] = "dictionary"
+    """dictionary: longest n-grams first; random: the same spans' lengths in a random order; chunker: noun phrases; words: each
+    word a span; none: two convolutions over all pieces, the CNN of Table 6."""
+    tail: Tail = "whole"
+    """whole: an n-gram at the end of a sentence is found; as-released: it is missed as in the released code."""
+    chunker: str = SPACY + DEFAULT_MODEL
+    """spacy:MODEL for its noun chunks, or given:FILE with lines {"text": ..., "spans": [[start, end], ...]} in characters. The
+    paper's is that of NLTK."""
+    spans: int = 64
+    """Most spans of a row; more are left out of the row. The paper's r is 16, the released commands have 64 to 128 (D23)."""
+    pieces: int = 16
+    """Pieces of a span that count; further ones stay in the row. The paper's l is 64 or 128, the commands have 16 (D23)."""
+    special_spans: bool = True
+    """[CLS] and each [SEP] are spans of one piece, as in the released code."""
+    halves: bool = False
+    """Each sentence of a pair has at most half of the room, as in the released code."""
+    network: SpanNetworkConfig = SpanNetworkConfig()
+    """The two levels."""
+    concatenated: bool = True
+    """The classifier reads [CLS] and the spans' vector (the paper), else that vector alone (section 5.3; D24)."""
+    token: Literal["span", "piece"] = "span"
+    """For tasks of tokens: each piece gets the vector of its span, or that of the window around it, not pooled (D26)."""
+    seed: int = 0
+    """Of the random segmentation."""
+    fingerprint: str = ""
+    """The dictionary's content, sha256; it is filled in by training, and another dictionary is refused from then on."""
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether rows have spans at all."""
+        return self.segmentation != "none"
+
+    @property
+    def has_dictionary(self) -> bool:
+        """Whether the dictionary is read."""
+        return self.segmentation in ("dictionary", "random")
+
+    def problems(self, length: int) -> list[str]:
+        """What is wrong with these settings for rows of this length, in words."""
+        found = []
+        if self.has_dictionary and not self.ngrams:
+            found.append("ngrams is not set: give the file that `python -m spanjax.prepare ngrams` writes")
+        if self.most < 0:
+            found.append(f"most is {self.most}: expected 1 or more, or 0 for all n-grams")
+        if not 0 <= self.network.dropout < 1:
+            found.append(f"network.dropout is {self.network.dropout}: expected at least 0 and less than 1")
+        try:
+            self._layout(max(length, 5))
+        except ValueError as error:
+            found += str(error).splitlines()
+        if self.segmentation == "chunker":
+            found += chunker_problems(self.chunker)
+        if not self.has_spans and "attention" in (self.network.token_level, self.network.span_level):
+            found.append("segmentation is none: expected convolutions at both levels of network, or max at span_level")
+        return [f"objective.spans.{problem}" for problem in found]
+
+    def token_problems(self) -> list[str]:
+        """What else is wrong with them for a task of tokens."""
+        found = []
+        if self.token == "piece" and self.network.token_level != "cnn":
+            found.append("objective.spans.token is piece: expected network.token_level cnn, which has windows")
+        if self.token == "span" and not self.has_spans:
+            found.append("objective.spans.segmentation is none: expected token piece, or another segmentation")
+        return found
+
+    def fitted(self) -> Self:
+        """With the fingerprint of the dictionary. ValueError where it cannot be read, or is another than it was."""
+        return dataclasses.replace(self, fingerprint=self._dictionary()[1]) if self.has_dictionary else self
+
+    # -- texts -> spans -> rows
+
+    def lay(self, vocabulary: Vocabulary, length: int, texts: Sequence[Sequence[str]], first: int) -> list[LaidRow]:
+        """Rows of one or two clean texts each, at most `length` long; `first` is the number of the first of them.
+
+        ValueError where the dictionary, the chunker or its file cannot be used.
+        """
+        flat = [text for row in texts for text in row]
+        numbers = [2 * number + place for number, row in enumerate(texts, start=first) for place in range(len(row))]
+        sentences, layout = iter(self.sentences(vocabulary, flat, numbers)), self._layout(length)
+        return [layout.laid([next(sentences) for _ in row], vocabulary.specials) for row in texts]
+
+    def sentences(self, vocabulary: Vocabulary, texts: Sequence[str], numbers: Sequence[int]) -> list[Sentence]:
+        """The pieces of clean texts with their spans; `numbers` is what random segmentations are drawn by, one a text."""
+        cut = zip(self._cut(texts, numbers), vocabulary.encode_with_starts(texts), strict=True)
+        return [
+            Sentence(ids_T, segmentation.spans_of_pieces(first_S, words.start_W, start_T))
+            for (words, first_S), (ids_T, start_T) in cut
+        ]
+
+    def spans_of_words(self, words: Sequence[str], word_T: np.ndarray, number: int) -> np.ndarray:
+        """int32[T]: 1, 2, ... the span of every piece of a row, whose word is word_T (-1 for specials, which have span 0).
+
+        For tasks whose input is words: sentence `number` of the file. A row may hold a part of its words, in their order.
+        """
+        if not self.has_spans:
+            return (word_T >= 0).astype(np.int32)
+        start_W = np.cumsum([0, *(len(word) + 1 for word in words[:-1])]).astype(np.int32)
+        (_, first_S), *_ = self._cut([" ".join(words)], [2 * number], [Words(list(words), start_W)])
+        return numbered(np.where(word_T >= 0, np.searchsorted(first_S, word_T, side="right"), 0))
+
+    def _layout(self, length: int) -> SpanLayout:
+        return SpanLayout(length, self.spans, self.pieces, self.special_spans, self.halves)
+
+    def _cut(
+        self, texts: Sequence[str], numbers: Sequence[int], given: Sequence[Words] | None = None
+    ) -> list[tuple[Words, np.ndarray]]:
+        """The words of each text, and those at which its spans begin, int32[S]."""
+        dictionary = self._dictionary()[0] if self.has_dictionary else None
+        settings = dictionary.settings if dictionary else NgramSettings()
+        found = given or [find_words(text, settings) for text in texts]
+        if self.segmentation == "chunker":
+            spans = chunks(self.chunker, texts)
+            return [(words, first_words(words.start_W, each)) for words, each in zip(found, spans, strict=True)]
+        made = []
+        for words, number in zip(found, numbers, strict=True):
+            count = len(words.words)
+            if dictionary is None:
+                first_S = segmentation.single_words(count)
+            else:
+                first_S = segmentation.by_dictionary(words.words, dictionary, self.tail)
+            if self.segmentation == "random":
+                first_S = segmentation.shuffled(first_S, count, self.seed, 0, number)
+            made.append((words, first_S))
+        return made
+
+    def _dictionary(self) -> tuple[NgramDictionary, str]:
+        """The dictionary and its fingerprint."""
+        dictionary, fingerprint = _read(self.ngrams, self.most, changed(pathlib.Path(self.ngrams)))
+        if self.fingerprint and fingerprint != self.fingerprint:
+            raise ValueError(
+                f"objective.spans.ngrams {self.ngrams} is another dictionary ({fingerprint[:12]}) than that of the training"
+                f" ({self.fingerprint[:12]}): give the file that was trained with"
+            )
+        return dictionary, fingerprint
+
+    # -- rows -> vectors
+
+    def add_network(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs, of_tokens: bool = False) -> None:
+        """Sets `module.span_network`; for a task of tokens without the level of spans."""
+        network = dataclasses.replace(self.network, span_level="max") if of_tokens else self.network
+        module.span_network = SpanNetwork(encoder, network, rngs, self.spans, self.pieces)
+
+    def vector_size(self, encoder: EncoderConfig) -> int:
+        """Width of `vector` and `token_vectors`."""
+        return encoder.hidden_size * (2 if self.concatenated else 1)
+
+    def vector(
+        self,
+        module: Any,
+        hidden_BLD: jax.Array,
+        first_BD: jax.Array | None,
+        batch: Mapping[str, jax.Array],
+        key: DropoutKey | None,
+    ) -> jax.Array:
+        """[first ; s] of every row, [B, 2 D], where `first_BD` is what stands for [CLS]; s alone, [B, D], without it."""
+        network = module.span_network
+        if self.has_spans:
+            spans_BD = network(hidden_BLD, batch[FIELD], key, SPAN_SITE)
+        else:
+            spans_BD = network.without_spans(hidden_BLD, batch["segments_BL"] > 0, key, SPAN_SITE)
+        return spans_BD if first_BD is None else jnp.concatenate([first_BD, spans_BD], axis=-1)
+
+    def token_vectors(
+        self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
+    ) -> jax.Array:
+        """[hidden ; that of its span or window] of every position, [B, L, 2 D], or the second alone (`concatenated`)."""
+        spans_BLD = module.span_network.of_pieces(hidden_BLD, batch[FIELD], self.token == "span", key, SPAN_SITE)
+        return jnp.concatenate([hidden_BLD, spans_BLD], axis=-1) if self.concatenated else spans_BLD
+
+
+@functools.lru_cache(2)
+def _read(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, str]:
+    """A dictionary as its file was `at` some time, and its fingerprint."""
+    del at
+    dictionary = read_ngrams(path, most)
+    with open(path, "rb") as file:
+        return dictionary, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def numbered(span_T: np.ndarray) -> np.ndarray:
+    """int32[T]: rising numbers of spans as 1, 2, ... without gaps, whatever was left out; 0 stays 0."""
+    _, number_T = np.unique(np.append(span_T, 0), return_inverse=True)
+    return number_T[:-1].astype(np.int32)
