@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.span_layout import Sentence
 
 Marking = Literal["types", "markers", "typed_markers", "none"]
 ROLES = ("SUBJ", "OBJ")
@@ -118,6 +119,29 @@ def placed(
             ranks.append(np.arange(1, len(text) + 1) if part.entity else np.full(len(text), -1))
     tokens_T = np.concatenate([np.zeros(0, np.int32), *tokens])
     return tokens_T if len(tokens_T) <= room else tokens_T[_nearest(np.concatenate(ranks), room)]
+
+
+def placed_with_spans(
+    found: Sequence[Part], encoded: Sequence[Sentence], ids: Mapping[str, int], text_V: np.ndarray, room: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """What `placed` gives, and int32[T]: 1, 2, ... the span of every piece; a marker is a span of its own."""
+    sizes = [len(each.ids_T) for each in encoded]
+    ends = np.cumsum([0, *sizes])
+    names = {name: -1 - place for place, name in enumerate(ids)}
+    numbers = [np.arange(end - size, end) for size, end in zip(sizes, ends[1:], strict=True)]
+    number_T = placed(found, numbers, names, np.arange(ends[-1]), room)
+    all_ids = np.concatenate(
+        [np.zeros(0, np.int32), *(text_V[each.ids_T] for each in encoded), list(ids.values())[::-1]]
+    )
+    part = np.repeat(np.arange(len(sizes)), sizes)
+    span = np.concatenate([np.zeros(0, np.int32), *(each.span_T for each in encoded)])
+    text_T = number_T >= 0
+    place_T = np.where(text_T, number_T, 0)
+    keys = np.stack([part[place_T], span[place_T]]) if len(span) else np.zeros((2, len(number_T)), np.int64)
+    keys = np.where(text_T, keys, np.stack([np.full(len(number_T), -1), np.arange(len(number_T))]))
+    begins_T = np.ones(len(number_T), bool)
+    begins_T[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    return all_ids[number_T].astype(np.int32), np.cumsum(begins_T).astype(np.int32)
 
 
 def _nearest(rank_T: np.ndarray, room: int) -> np.ndarray:

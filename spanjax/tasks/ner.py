@@ -24,6 +24,7 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.scoring import entities as scoring
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
 from spanjax.tasks.rows import Row
+from spanjax.tasks.span_tuning import FIELD, SpanTuning
 from spanjax.tasks.tagged_files import PREFIXES, Scheme, Tagged, read_tagged, retagged
 
 OUTSIDE = "O"
@@ -47,6 +48,9 @@ class Ner(Task):
     word_prefix: str = ""
     """What stands before every word of the files and is no part of it: en: in WikiANN."""
 
+    spans: SpanTuning | None = None
+    """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
+
     @property
     def metric(self) -> str:
         """F1 of entities."""
@@ -65,7 +69,7 @@ class Ner(Task):
             found.append(f"objective.labels is {self.labels}: expected O and each tag once")
         if self.word_column == self.tag_column:
             found.append(f"objective.word_column and objective.tag_column are {self.word_column}: expected two columns")
-        return found
+        return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
 
     def read(self, path: pathlib.Path) -> Examples:
         """See `Task.read` and `read_tagged`. A sentence with a bad line is left out as a whole."""
@@ -96,14 +100,15 @@ class Ner(Task):
 
     def fitted(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
         """O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
+        task = dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
         if self.labels:
-            return self
+            return task
         tags = {tag for each in examples for tag in each.tags or () if tag != OUTSIDE}
         if all(each.tags is None for each in examples):
             raise ValueError("no training example has tags: give files with a column of tags")
         kinds = sorted({tag.partition("-")[2] for tag in tags})
         own = [f"{letter}-{kind}" for kind in kinds for letter in PREFIXES[self.scheme]]
-        return dataclasses.replace(self, labels=(OUTSIDE, *own))
+        return dataclasses.replace(task, labels=(OUTSIDE, *own))
 
     def rows(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Iterator[Row]:
         """[CLS] pieces [SEP] of every window of a sentence: see `windows`.
@@ -126,20 +131,26 @@ class Ner(Task):
                     if tags[place] in numbers:
                         tag[first], weight[first] = numbers[tags[place]], 1
                 fields = {"tag_BL": tag, "tag_weight_BL": weight, "word_BL": word}
+                if self.spans:
+                    of_piece = np.repeat([place for place, _ in window], np.diff(ends)) if window else []
+                    fields[FIELD] = self.spans.spans_of_words(sentence.words, np.array([-1, *of_piece, -1]), example)
                 yield Row(tokens.astype(np.int32), np.zeros(len(tokens), np.int32), example, fields)
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`classifier`."""
+        """`classifier`, and `span_network` with spans."""
+        if self.spans:
+            self.spans.add_network(module, encoder, rngs, of_tokens=True)
         module.classifier = linear(self.vector_size(encoder), len(self.labels), encoder, rngs)
         module.rate = encoder.dropout
 
     def vector_size(self, encoder: EncoderConfig) -> int:
         """Width of what the classifier reads."""
-        return encoder.hidden_size
+        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vectors(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """What the classifier reads at every position, [B, L, D]."""
-        return self.hidden(module, batch, key)
+        """What the classifier reads at every position, [B, L, D]; with spans what `SpanTuning.token_vectors` makes."""
+        hidden_BLD = self.hidden(module, batch, key)
+        return self.spans.token_vectors(module, hidden_BLD, batch, key) if self.spans else hidden_BLD
 
     def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """Scores of the tags at every position, float32 [B, L, C]."""

@@ -15,15 +15,17 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
+from spanjax.data.span_layout import Sentence
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples
-from spanjax.tasks.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed
+from spanjax.tasks.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans
 from spanjax.tasks.relation_files import Mentions, read_mentions, read_semeval, read_tacred
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.span_tuning import FIELD
 from spanjax.tasks.tables import kind_of
 
 CHUNK = 1000  # sentences that are cut into pieces at once
@@ -83,7 +85,7 @@ class Relation(SentenceTask):
 
     def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
         """Labels and markers of these examples, whatever their order. ValueError where there are none, or no ids are left."""
-        labels, pieces = self.labels, self.pieces
+        task, labels, pieces = super().fitted(examples, vocabulary), self.labels, self.pieces
         if not labels:
             found = {each.label for each in examples if each.label is not None}
             labels = tuple(sorted(found, key=lambda label: (label != scoring.NO_RELATION, label)))
@@ -94,7 +96,7 @@ class Relation(SentenceTask):
         if not pieces:
             names = marker_names(self.marking, [each.kinds for each in examples])
             pieces = tuple(zip(names, marker_ids(vocabulary, len(names)), strict=True))
-        return dataclasses.replace(self, labels=labels, pieces=pieces)
+        return dataclasses.replace(task, labels=labels, pieces=pieces)
 
     def rows(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Iterator[Row]:
         """[CLS] words and markers [SEP]. See `markers.placed` for what is cut; [CLS] and [SEP] never are (the released code
@@ -107,15 +109,23 @@ class Relation(SentenceTask):
                 for example in examples[start : start + CHUNK]
             ]
             texts = [clean(part.text) for _, found in some for part in found if not part.marker]
-            encoded = iter(vocabulary.encode(texts))
+            encoded = iter(self._encoded(texts, vocabulary, start))
             for number, (example, found) in enumerate(some, start=start):
                 own = list(itertools.islice(encoded, sum(not part.marker for part in found)))
-                inner = placed(found, own, ids, text_V, self.length - 2)
+                inner, span = placed_with_spans(found, own, ids, text_V, self.length - 2)
                 tokens = np.concatenate([[specials.cls], inner, [specials.sep]]).astype(np.int32)
                 known = example.label in self.labels
                 label = self.labels.index(example.label) if known else 0
                 fields = {"label_B": np.int32(label), "known_B": np.float32(known)}
+                if self.spans and self.spans.has_spans:
+                    fields[FIELD] = self.spans.framed(span)
                 yield Row(tokens, np.zeros(len(tokens), np.int32), number, fields)
+
+    def _encoded(self, texts: Sequence[str], vocabulary: Vocabulary, first: int) -> list[Sentence]:
+        """The pieces of texts, each with its span where there are spans. `first` numbers them for random segmentations."""
+        if self.spans and self.spans.has_spans:
+            return self.spans.sentences(vocabulary, texts, range(2 * first, 2 * first + 2 * len(texts), 2))
+        return [Sentence(ids_T, np.zeros(len(ids_T), np.int32)) for ids_T in vocabulary.encode(texts)]
 
     def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """See `SentenceTask.counts`; rows without a label, or with one that is not among `labels`, count nothing."""

@@ -131,6 +131,14 @@ class SpanTuning:
             for (words, first_S), (ids_T, start_T) in cut
         ]
 
+    def framed(self, span_T: np.ndarray) -> np.ndarray:
+        """int32[T + 2]: the spans of a row's pieces (1, 2, ...) with those of [CLS] and [SEP] around them. What is more than
+        `spans` has none."""
+        one = int(self.special_spans)
+        last = int(span_T.max(initial=0)) + one
+        found = np.concatenate([[one], np.where(span_T > 0, span_T + one, 0), [one * (last + 1)]])
+        return np.where(found > self.spans, 0, found).astype(np.int32)
+
     def spans_of_words(self, words: Sequence[str], word_T: np.ndarray, number: int) -> np.ndarray:
         """int32[T]: 1, 2, ... the span of every piece of a row, whose word is word_T (-1 for specials, which have span 0).
 

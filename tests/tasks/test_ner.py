@@ -1,5 +1,6 @@
 """Named entities: files of columns, schemes, first pieces and windows, entity F1 against sets, conlleval's file."""
 
+import json
 import pathlib
 import random
 
@@ -14,6 +15,7 @@ from spanjax import train
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.vocab import ByteBpeVocabulary, load_vocabulary, train_byte_bpe
 from spanjax.nn.encoder import EncoderConfig
+from spanjax.predict import main as predict
 from spanjax.scoring.entities import Entity, spans
 from spanjax.tasks.ner import Ner, windows, word_pieces
 from spanjax.tasks.rows import TaskRows
@@ -296,7 +298,7 @@ def test_file_of_predictions(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["bioes", pytest.param("iob2", marks=pytest.mark.slow)])
 def test_a_tiny_model_learns_sixteen_sentences(
-    scheme: Scheme, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    scheme: Scheme, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """One is cut into windows, words of several pieces and of none are among them."""
     monkeypatch.chdir(ROOT)
@@ -310,7 +312,17 @@ def test_a_tiny_model_learns_sixteen_sentences(
     assert train.main(arguments) == 0
     assert max(records(tmp_path / "run", "eval/score/f1").values()) == 100.0
     stored = stored_meta(tmp_path / "run", whole_step(tmp_path / "run")[0])["run"]["objective"]
-    assert stored["labels"] == list(Ner(scheme=scheme).fitted(Ner(scheme=scheme).read(path), small_wordpiece()).labels)
+    task = Ner(scheme=scheme)
+    assert stored["labels"] == list(task.fitted(task.read(path), small_wordpiece()).labels)
+
+    capsys.readouterr()
+    text = " ".join(task.read(path)[0].words)
+    assert predict(["ner", str(tmp_path / "run"), "--text", text, ""]) == 0
+    said, empty = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    wanted = spans(task.read(path)[0].tags or ())
+    assert [(each["type"], each["first"], each["first"] + len(each["words"])) for each in said["prediction"]] == wanted
+    assert all(text[each["start"] : each["end"]] == " ".join(each["words"]) for each in said["prediction"])
+    assert "`text`, a sentence" in empty["error"]
 
 
 @pytest.mark.parametrize(

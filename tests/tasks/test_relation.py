@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from spanjax import train
 from spanjax.data.vocab import load_vocabulary
+from spanjax.evaluate import main as evaluate
 from spanjax.nn.encoder import EncoderConfig
+from spanjax.predict import main as predict
 from spanjax.scoring.relation import SEMEVAL_LABELS
 from spanjax.tasks.markers import Marking
 from spanjax.tasks.relation import Relation
@@ -284,7 +286,7 @@ def test_f1_against_sets() -> None:
 
 @pytest.mark.parametrize("marking", ["types", pytest.param("typed_markers", marks=pytest.mark.slow)])
 def test_a_tiny_model_learns_sixteen_examples(
-    marking: Marking, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    marking: Marking, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(ROOT)
     draw = random.Random(3)
@@ -307,6 +309,19 @@ def test_a_tiny_model_learns_sixteen_examples(
     stored = stored_meta(tmp_path / "run", whole_step(tmp_path / "run")[0])["run"]["objective"]
     task = Relation(marking=marking).fitted(Relation().read(path), small_wordpiece())
     assert stored["pieces"] == [list(each) for each in task.pieces] and stored["labels"] == list(task.labels)
+
+    capsys.readouterr()
+    lines = written(tmp_path, [{k: v for k, v in each.items() if k != "relation"} for each in found], "asked.jsonl")
+    assert (
+        predict(["relation", str(tmp_path / "run"), "--file", str(lines), "--text", "<e1>Anna</e1> of <e2>Bonn</e2>"])
+        == 0
+    )
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["prediction"] for each in said[1:]] == [each["relation"] for each in found]
+    assert said[0]["prediction"] in RELATIONS
+    assert evaluate([str(tmp_path / "run"), "--data", str(path), "--output", str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"]["f1"] == 100.0
+    assert (tmp_path / "out" / "predictions.txt").read_text().split() == [each["relation"] for each in found]
 
 
 def test_tacred_sample(shared_data: pathlib.Path) -> None:

@@ -15,6 +15,7 @@ from flax import nnx
 from spanjax import train
 from spanjax.data.wordpiece_vocab import WordPieceVocabulary
 from spanjax.nn.encoder import EncoderConfig
+from spanjax.predict import main as predict
 from spanjax.tasks.answers import Answer, Prediction
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.questions import Question
@@ -182,7 +183,9 @@ def short_questions(shared_data: pathlib.Path, count: int) -> dict[str, Any]:
     return {"version": "1.1", "data": [{"title": "", "paragraphs": kept}]}
 
 
-def test_training_fits_real_questions(shared_data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_training_fits_real_questions(
+    shared_data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
     file, workdir = tmp_path / "questions.json", tmp_path / "run"
     file.write_text(json.dumps(short_questions(shared_data, 20)))
     sizes = [word for word in TINY if "batch-size" not in word and "hidden-size" not in word]
@@ -209,3 +212,15 @@ def test_training_fits_real_questions(shared_data: pathlib.Path, tmp_path: pathl
     f1 = records(workdir, "eval/score/f1")
     untrained = json.loads((tmp_path / "untrained" / "summary.json").read_text())["eval"]["score/f1"]
     assert untrained < 25 and f1[max(f1)] > 90 > 2 * untrained
+
+    capsys.readouterr()
+    asked = Questions().read(file)[:3]
+    lines = tmp_path / "asked.jsonl"
+    lines.write_text(
+        "".join(json.dumps({"id": q.name, "question": q.question, "context": q.context}) + "\n" for q in asked)
+    )
+    assert predict(["qa", str(workdir), "--file", str(lines), "--question", "Who?", "--context", asked[0].context]) == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["id"] for each in said[1:]] == [each.name for each in asked]
+    assert said[0]["prediction"] in asked[0].context and 0 < said[0]["best"][0]["probability"] <= 1
+    assert sum(each["prediction"] in q.answers for each, q in zip(said[1:], asked, strict=True)) >= 2
