@@ -74,9 +74,8 @@ def span_texts(row: Row, vocabulary: WordPieceVocabulary) -> list[str]:
     return [vocabulary.decode(row.tokens_T[span_T == span]).replace(" ", "") for span in range(1, span_T.max() + 1)]
 
 
-def spans_of(spans: SpanTuning, vocabulary: WordPieceVocabulary, *texts: str) -> list[str]:
-    second = texts[1] if len(texts) > 1 else None
-    (row,) = dataclasses.replace(task(spans), length=128).rows([Sentences("0", texts[0], second, "1")], vocabulary)
+def spans_of(spans: SpanTuning, vocabulary: WordPieceVocabulary, first: str, second: str | None = None) -> list[str]:
+    (row,) = dataclasses.replace(task(spans), length=128).rows([Sentences("0", first, second, "1")], vocabulary)
     return span_texts(row, vocabulary)
 
 
@@ -290,7 +289,7 @@ def test_vectors_of_tokens(ngrams: str, vocabulary: WordPieceVocabulary, token: 
     assert span_T.tolist() == [0, 1, 1, 1, 1, 2, 3, 4, 0]
     window = spans.spans_of_words(words, np.array([-1, 2, 3, 5, 6, 6, -1]), 0)  # a part of the words
     assert window.tolist() == [0, 1, 2, 3, 3, 3, 0]
-    module = TaskModule(dataclasses.replace(ENCODER, vocab_size=vocabulary.size), nnx.Rngs(0))
+    module: Any = TaskModule(dataclasses.replace(ENCODER, vocab_size=vocabulary.size), nnx.Rngs(0))
     spans.add_network(module, ENCODER, nnx.Rngs(1), of_tokens=True)
     assert not hasattr(module.span_network, "span")
     batch = {"segments_BL": jnp.ones((1, 9), jnp.int32), FIELD: jnp.asarray(span_T)[None]}
