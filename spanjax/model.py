@@ -53,7 +53,7 @@ class Model:
     loaded: Loaded | None = None
     """Their names, where it was read from a folder of PyTorch weights."""
     task: Mapping[str, Any] | None = None
-    """What it was fine-tuned for: the described objective of its run; of a folder of PyTorch weights see `our_task`."""
+    """What it was fine-tuned for: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
 
     @property
     def name(self) -> str:
@@ -208,7 +208,7 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     tensors, unused = without_left_over(tensors, family, kind)
     try:
         loaded = our_params(tensors, encoder, with_heads(family, kind))
-        task = our_task(settings, kind, loaded.params, encoder.hidden_size, family) if kind else None
+        task = our_task(settings, kind, loaded.params, encoder) if kind else None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_shapes(path, loaded.params, encoder)

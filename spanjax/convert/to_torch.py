@@ -66,7 +66,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     family, dtype = family_of(model.encoder), DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
     task = model.task or {}
-    tuned = their_task(task, model.kind, model.params, model.encoder.hidden_size, family) if model.kind else None
+    tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None
     config = their_config(model.encoder, specials, model.parts, options.dtype, tuned)
     tensors = their_tensors(model.params, model.encoder, with_heads(family, model.kind))
     if options.format == "fairseq":
@@ -93,7 +93,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
             write_safetensors(folder / EXTRA_HEADS, extra, model.step)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if model.vocabulary:
-        types = model.encoder.types if "class" in task else 0  # fine-tuned here, on pairs as tasks make them
+        types = model.encoder.types if "epochs" in task else 0  # fine-tuned here, on pairs as tasks make them
         files = tokenizer_files(model.vocabulary, family.model_type, model.encoder.positions, types)
         for name, content in files.items():
             (folder / name).write_bytes(content)

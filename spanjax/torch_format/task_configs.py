@@ -3,23 +3,25 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.torch_format.tables import Family
-from spanjax.torch_format.task_tables import NEEDED, Kind, class_name
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.tables import family_of
+from spanjax.torch_format.task_tables import NEEDED, Kind, class_name, our_kind
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
 PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing elsewhere
+_TASKS: Mapping[Kind, str] = {"sequence": "Glue", "token": "Ner", "question": "Questions"}  # without settings of ours
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
 def their_task(
-    task: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], hidden_size: int, family: Family
+    task: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
     """The settings of config.json that make transformers load its class for this task, with all settings of the task under
     `task_specific_params` (markers of relations among them).
 
     ValueError lists why transformers has no class that computes the same.
     """
-    name, problems = class_name(family, kind), []
+    name, hidden_size, problems = class_name(family_of(encoder), kind), encoder.hidden_size, []
     if "span_network" in params:
         problems.append(
             "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
@@ -53,17 +55,18 @@ def their_task(
 
 
 def our_task(
-    config: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], hidden_size: int, family: Family
+    config: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
-    """The task that a config.json describes, for the weights beside it: what `their_task` wrote where it did, and always "kind",
-    "labels" (empty for a number or an answer) and "regression".
+    """The task that a config.json describes, for the weights beside it, as `run.describe` does: what `their_task` wrote, else the
+    class of the kind with its labels, for rows as long as the encoder can read.
 
     ValueError where weights are missing or have other sizes, the labels are not theirs, or several labels of a row hold at once.
     """
-    outputs = _outputs(kind, params, hidden_size, family)
+    outputs = _outputs(kind, params, encoder)
     stored = config.get("task_specific_params")
     own = stored.get(OWN) if isinstance(stored, Mapping) else None
-    found = {**(own if isinstance(own, Mapping) else {}), "kind": kind, "labels": [], REGRESSION: False}
+    found = dict(own) if isinstance(own, Mapping) and our_kind(params, own) == kind else {}
+    found = found or {"class": _TASKS[kind], "length": encoder.positions}
     if kind == "question":
         return found
     problem_type, listed = config.get("problem_type"), config.get("id2label")
@@ -78,14 +81,16 @@ def our_task(
             f"config.json: id2label has the numbers {', '.join(labels)}, the classifier {outputs} outputs: expected 0 to "
             f"{outputs - 1}"
         )
+    names = [labels[str(number)] for number in range(outputs)] if labels else default_labels(outputs)
     if kind == "sequence" and outputs == 1:
-        return found | {REGRESSION: True}
-    return found | {"labels": [labels[str(number)] for number in range(outputs)] if labels else default_labels(outputs)}
+        return found if "labels" in found else {**found, "labels": [], "numbers": True}
+    ends = {"scheme": "bioes"} if kind == "token" and any(name.startswith(("E-", "S-")) for name in names) else {}
+    return {**ends, **found, "labels": names}
 
 
-def _outputs(kind: Kind, params: Mapping[str, Any], hidden_size: int, family: Family) -> int:
+def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
     """How many scores the head gives. ValueError where parts of it are missing, or have sizes that no such head has."""
-    name = class_name(family, kind)
+    name, hidden_size = class_name(family_of(encoder), kind), encoder.hidden_size
     if missing := [part for part in NEEDED[kind] if part not in params]:
         raise ValueError(
             f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"

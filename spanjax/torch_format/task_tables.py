@@ -71,13 +71,13 @@ def without_left_over(
 def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
     """The kind of a canonical tree with these parts; None without a head of fine-tuning.
 
-    `task` tells classifiers apart: {"kind": "token"} is one of tokens, and {"class": "Ner"} that says no kind.
+    `task`, as `run.describe` gives it, tells classifiers apart: that of the class Ner is one of tokens.
     """
     if "qa" in parts:
         return "question"
     if "classifier" not in parts:
         return None
-    return "token" if task.get("kind", "token" if task.get("class") == "Ner" else "") == "token" else "sequence"
+    return "token" if task.get("class") == "Ner" else "sequence"
 
 
 def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> Kind | None:

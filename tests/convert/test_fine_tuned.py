@@ -11,14 +11,16 @@ import pytest
 from flax import nnx
 
 from spanjax import train
+from spanjax.applying import open_model
 from spanjax.convert import main as convert
-from spanjax.model import Model, equal_weights, load_model, stored_vocabulary
+from spanjax.model import Model, equal_weights, load_model, module_params, stored_vocabulary
 from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import Pooler
 from spanjax.run import describe
 from spanjax.starting import start_from
 from spanjax.tasks.base import TaskModule
-from spanjax.tasks.glue import Glue
+from spanjax.tasks.glue import Glue, Sentences
+from spanjax.tasks.rows import TaskRows
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.state import abstract_module
@@ -65,7 +67,8 @@ def checkpoint(folder: pathlib.Path, task: dict[str, Any], family: str = "bert",
         initializer_std=0.3,
         **FAMILIES[family],
     )
-    module, rngs = TaskModule(encoder, nnx.Rngs(0)), nnx.Rngs(1)
+    rngs = nnx.Rngs(1)
+    module: Any = TaskModule(encoder, nnx.Rngs(0))
     if heads.pop("pooler", 0):
         module.pooler = Pooler(encoder, rngs)
     for name, outputs in heads.items():
@@ -86,37 +89,28 @@ def heads_of(kind: str) -> dict[str, int]:
     return {"qa": 2} if kind == "question" else {"classifier": 3, "pooler": int(kind == "sequence")}
 
 
-def fine_tuned(folder: pathlib.Path, lines: list[str], *more: str) -> pathlib.Path:
-    """A run of configs/finetune/glue.py on these lines, a checkpoint after each of two epochs."""
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of configs/finetune/glue.py with three labels for pairs, a checkpoint after each of two epochs; not to be changed."""
+    folder = tmp_path_factory.mktemp("pairs")
+    lines = ["sentence1\tsentence2\tlabel", *("\t".join(pair) for pair in PAIRS)]
     (folder / "vocab.txt").write_text("\n".join(vocabulary().pieces) + "\n", encoding="utf-8")
     (folder / "rows.tsv").write_text("\n".join(lines) + "\n")
     files = [f"--train={folder / 'rows.tsv'}", f"--dev={folder / 'rows.tsv'}", f"--workdir={folder / 'run'}"]
     settings = ["--objective.length=32", "--objective.epochs=2", f"--objective.vocabulary={folder / 'vocab.txt'}"]
     tiny = [word for word in TINY if "eval-batches" not in word and "layers" not in word]
     config = f"--config={ROOT / 'configs/finetune/glue.py'}"
-    assert train.main([config, *tiny, "--encoder.layers=1", *files, *settings, *more]) == 0
+    settings.append("--optimizer.learning-rate=0.01")
+    assert train.main([config, *tiny, "--encoder.layers=1", *files, *settings]) == 0
     return folder / "run"
-
-
-@pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Three labels for pairs, an encoder of BERT's kind; not to be changed."""
-    lines = ["sentence1\tsentence2\tlabel", *("\t".join(pair) for pair in PAIRS)]
-    return fine_tuned(tmp_path_factory.mktemp("pairs") / "work", lines, "--optimizer.learning-rate=0.01")
 
 
 def logits(model: Model, pairs: list[tuple[str, str]], task: Glue) -> tuple[np.ndarray, list[Any]]:
     """Scores here of rows that the task makes, and the rows."""
-    from spanjax.tasks.glue import Sentences
-    from spanjax.tasks.rows import TaskRows
-
     assert model.vocabulary is not None
     rows = list(task.rows([Sentences("", first, second, None) for first, second in pairs], model.vocabulary))
     packed, index = TaskRows(rows, model.vocabulary.specials.pad, task.length), np.arange(len(rows))
-    batch = packed.batch(index, index, packed.length_of(index))
-    from spanjax.model import module_params
-
+    batch: Any = packed.batch(index, index, packed.length_of(index))
     structure, abstract = abstract_module(task, model.encoder)
     module = nnx.merge(structure, jax.tree.map(jax.numpy.asarray, module_params(model, abstract)))
     with jax.default_matmul_precision("highest"):
@@ -133,9 +127,8 @@ def test_a_run_leaves_as_a_class_of_transformers(
 
     run, task = pairs, Glue(labels=("no", "perhaps", "yes"), length=32)
     if name == "roberta":  # one token type and a number
-        lines = ["sentence1\tsentence2\tlabel", *(f"{first}\t{second}\t{len(first)}" for first, second, _ in PAIRS)]
-        options = ("--objective.numbers", "--encoder.position-offset=1", "--encoder.types=1")
-        run, task = fine_tuned(tmp_path / "work", lines, *options), Glue(numbers=True, length=32)
+        task = Glue(numbers=True, length=32)
+        run = checkpoint(tmp_path / "run", describe(task), "roberta", classifier=1, pooler=1)
     assert converted("to-torch", run, tmp_path / "hf", "--verify") == 0
     said = capsys.readouterr().out
     assert "sequence logits" in said and "all within" in said and "not compared" not in said
@@ -172,7 +165,7 @@ def test_nothing_is_missing_and_nothing_is_drawn(pairs: pathlib.Path, tmp_path: 
     assert found[0]["label"] in ("no", "perhaps", "yes")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "roberta", pytest.param("albert", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_kind_there_and_back(family: str, kind: str, tmp_path: pathlib.Path) -> None:
     """The same scores within 1e-5, then the same tensors and the same task again."""
@@ -253,6 +246,7 @@ def test_inspect_verify_and_the_report_know_them(tmp_path: pathlib.Path, capsys:
         assert converted("inspect", tmp_path / source, "--json") == 0
         found = json.loads(capsys.readouterr().out)
         assert found["kind"] == "sequence" and found["task"]["labels"] == ["bad", "good"]
+        assert found["task"]["class"] == "Glue" and found["task"]["length"] == 64
     assert converted("verify", tmp_path / "ours", tmp_path / "theirs", "--tolerance", "1e-5") == 0
     assert "sequence logits" in capsys.readouterr().out
     from safetensors.numpy import load_file, save_file
@@ -304,6 +298,24 @@ def test_runs_start_from_their_fine_tuned_models(tmp_path: pathlib.Path) -> None
         assert "drawn fresh: classifier" in start.lines
 
 
+def test_a_written_folder_answers_as_its_run(pairs: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """So does one without our settings in its config.json: labels are those of transformers."""
+    assert converted("to-torch", pairs, tmp_path / "hf") == 0
+    records = [{"sentence1": first, "sentence2": second} for first, second, _ in PAIRS[:3]]
+    expected = list(open_model(pairs, 4).answers(records))
+    assert {*expected[0]["probabilities"]} == {"no", "perhaps", "yes"}
+    file = tmp_path / "hf" / "config.json"
+    for keys in ((), ("task_specific_params",)):
+        config = json.loads(file.read_text())
+        file.write_text(json.dumps({name: value for name, value in config.items() if name not in keys}))
+        model = open_model(tmp_path / "hf", 4)
+        assert model.task.length == (128 if keys else 32)
+        for answer, other in zip(model.answers(records), expected, strict=True):
+            assert answer["prediction"] == other["prediction"]
+            assert answer["probabilities"] == pytest.approx(other["probabilities"], abs=2e-6)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_written_folder(pairs: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
     """--init-from of the folder of a fine-tuned model: encoder, pooler and classifier are loaded."""
     assert converted("to-torch", pairs, tmp_path / "hf") == 0

@@ -1,7 +1,6 @@
 """Random models of transformers, small, saved as folders with a vocabulary: the other side of every comparison."""
 
 import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +49,7 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
     if family == "albert":
         settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
-    known: Mapping[str, str] = CLASSES
+    known: dict[str, str] = {**CLASSES}
     if (tuned := kind.partition("_")[2]) in known:
         classes[kind] = (classes[family][0], getattr(transformers, family.capitalize() + known[tuned]))
     config, model = classes[kind]
