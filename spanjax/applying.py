@@ -72,13 +72,14 @@ class Applied:
 
 
 def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) -> Applied:
-    """The best checkpoint of a run of fine-tuning, or a checkpoint; `settings` of its task may be others.
+    """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files; `settings` of its
+    task may be others.
 
     ValueError where it is no fine-tuned model, or its parameters are not those of its task.
     """
     model = load_model(path)
-    described = model.meta.get("run", {}).get("objective")
-    if not is_task(described):
+    described = model.task
+    if described is None or not is_task(described):
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
     if model.vocabulary is None:
         raise ValueError(f"{path} has no vocabulary: take another checkpoint")

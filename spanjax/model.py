@@ -21,9 +21,11 @@ from spanjax.torch_format.configs import guessed_config, our_config
 from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.tables import BERT, VOCABULARY_ROWS, Loaded, our_params
+from spanjax.torch_format.task_configs import our_task
+from spanjax.torch_format.task_tables import Kind, our_kind, their_kind, with_heads, without_left_over
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
 from spanjax.training.checkpoint import read_weights
-from spanjax.training.saved import whole_step
+from spanjax.training.saved import best_step, steps_of, stored_losses, stored_meta, whole_step
 from spanjax.trees import map_named, named_leaves
 
 PAIR_NAMES = ("nsp", "sop")
@@ -36,7 +38,7 @@ class Model:
 
     encoder: EncoderConfig
     params: Mapping[str, Any]
-    """Canonical tree: "encoder", and "mlm", "sbo", "pooler", "pair" where they are there."""
+    """Canonical tree: "encoder", and "mlm", "sbo", "pooler", "pair", "classifier", "qa" where they are there."""
     vocabulary: Vocabulary | None
     source: pathlib.Path
     """The checkpoint or folder that was read."""
@@ -50,6 +52,8 @@ class Model:
     """What was passed over, renamed or assumed in reading, in words."""
     loaded: Loaded | None = None
     """Their names, where it was read from a folder of PyTorch weights."""
+    task: Mapping[str, Any] | None = None
+    """What it was fine-tuned for: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
 
     @property
     def name(self) -> str:
@@ -61,6 +65,11 @@ class Model:
     def parts(self) -> set[str]:
         """Top-level names of the parameters."""
         return set(self.params)
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of its head, where it was fine-tuned."""
+        return our_kind(self.parts, self.task or {})
 
     def objective(self) -> MaskedPrediction:
         """Masked prediction with a term for every head that can be used by itself."""
@@ -89,19 +98,22 @@ def of_run(params: Mapping[str, Any], pair: str = "nsp") -> dict[str, Any]:
 
 
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:
-    """The parameters that the module of `model.objective()` has, under its names."""
-    own = named_leaves(of_run(model.params, model.pair))
+    """The parameters that the module of `model.objective()`, or of a task, has, under its names."""
+    own = named_leaves(model.params if "pooler" in abstract else of_run(model.params, model.pair))
     return map_named(lambda name, _: own[name], abstract)
 
 
 def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = None) -> Model:
-    """The newest whole checkpoint of a run directory, one checkpoint, or a folder or file of PyTorch weights.
+    """A whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, or PyTorch weights.
 
     `config` is a config.json for weights that come without one. ValueError says what is wrong with the path or its files.
     """
     path = pathlib.Path(path)
     if (path / "checkpoints").is_dir():
-        step, said = whole_step(path)
+        tuned = _fine_tuned(path)
+        step, said = best_step(path) if tuned else whole_step(path)
+        if tuned and step in stored_losses(path):
+            said.append(f"step {step} is the best of the whole checkpoints of this fine-tuned run")
         return _from_checkpoint(path / "checkpoints" / str(step), said)
     if path.name.isdigit() and (path / "state").is_dir():
         return _from_checkpoint(path, [])
@@ -112,6 +124,21 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
         f"{path} {what}: expected a run directory (with checkpoints/), a checkpoint (checkpoints/STEP), or a folder or file of "
         "PyTorch weights (model.safetensors, pytorch_model.bin, model.pt)"
     )
+
+
+def described_task(meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The task in a checkpoint's meta; None in that of pretraining, whose objective has `terms`."""
+    for place, name in (("model", "task"), ("run", "objective")):
+        found = meta.get(place)
+        found = found.get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, Mapping) and "terms" not in found:
+            return found
+    return None
+
+
+def _fine_tuned(workdir: pathlib.Path) -> bool:
+    metas = (stored_meta(workdir, step) for step in reversed(steps_of(workdir)))
+    return any(isinstance(meta, Mapping) and described_task(meta) is not None for meta in metas)
 
 
 def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
@@ -132,6 +159,7 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         pair=pair,
         meta=meta,
         said=tuple(said),
+        task=described_task(meta),
     )
 
 
@@ -175,19 +203,23 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     else:
         encoder, family = our_config(found.config, str(found.files[-1]))
         tensors, said = known_names(found.tensors, family)
+    settings, task = found.config or {}, None
+    kind = their_kind(settings, tensors, family)
+    tensors, unused = without_left_over(tensors, family, kind)
     try:
-        loaded = our_params(tensors, encoder, family)
+        loaded = our_params(tensors, encoder, with_heads(family, kind))
+        task = our_task(settings, kind, loaded.params, encoder) if kind else None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_shapes(path, loaded.params, encoder)
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
-    said += [f"{', '.join(halves)} became float32"] if halves else []
+    said += [*unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
         said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: left out")
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
-    return Model(encoder, loaded.params, vocabulary, path, pair=pair, said=tuple(said), loaded=loaded)
+    return Model(encoder, loaded.params, vocabulary, path, pair=pair, said=tuple(said), loaded=loaded, task=task)
 
 
 def _check_shapes(path: pathlib.Path, params: Mapping[str, Any], encoder: EncoderConfig) -> None:
@@ -213,7 +245,7 @@ def model_meta(model: Model) -> dict[str, Any]:
 
     return {
         **model.meta,
-        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name},
+        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name, "task": model.task},
         "vocabulary": stored_vocabulary(model.vocabulary) if model.vocabulary else {},
     }
 

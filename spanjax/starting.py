@@ -5,7 +5,7 @@ normal draw with the initialiser's deviation, and the mean of the trained biases
 from the first on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.model import PAIR_NAMES, Model, of_run
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.torch_format.tables import VOCABULARY_ROWS
+from spanjax.torch_format.task_configs import default_labels
 from spanjax.trees import named_leaves
 
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
@@ -21,6 +22,8 @@ _EQUAL = (
     *("hidden_size", "layers", "heads", "intermediate_size", "embedding_size", "groups"),
     *("activation", "norm_epsilon", "position_offset"),
 )
+CLASSIFIER = ("classifier/kernel", "classifier/bias")
+SHOWN = 8  # labels that are listed
 TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
 
 
@@ -33,9 +36,12 @@ class Start(NamedTuple):
     """What was loaded, drawn and left out, in words."""
 
 
-def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, shapes: Any, seed: int) -> Start:
+def start_from(
+    model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, shapes: Any, seed: int, labels: Sequence[str] = ()
+) -> Start:
     """The weights of `model` for a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
+    A classifier for other labels than the run's `labels` is drawn fresh; for the same ones in another order it is put in order.
     ValueError lists everything that does not fit, with the settings that would make it fit.
     """
     wanted = named_leaves(shapes)
@@ -48,6 +54,8 @@ def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, sha
         known_V, lines = _known_pieces(model, vocabulary)
     except ValueError as error:
         problems.append(str(error))
+    found, said = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
+    lines += said
     leaves: dict[str, np.ndarray] = {}
     comparable = not problems
     random = np.random.default_rng([seed, len(known_V)])
@@ -76,6 +84,25 @@ def start_from(model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, sha
     lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
     lines += [f"not used: {', '.join(unused)}"] if unused else []
     return Start(leaves, (*model.said, *lines))
+
+
+def _classifier(
+    found: Mapping[str, np.ndarray], wanted: Mapping[str, Any], theirs: Sequence[str], labels: Sequence[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The parameters found with a classifier for the run's labels, or without one, and what was done to it, in words."""
+    kernel, bias = CLASSIFIER
+    if not found.keys() & wanted.keys() & {kernel}:
+        return dict(found), []
+    nameless = not theirs or not labels or list(theirs) == default_labels(len(theirs))
+    if found[kernel].shape == wanted[kernel].shape and (nameless or sorted(theirs) == sorted(labels)):
+        if nameless or list(theirs) == list(labels):
+            unsure = bool(labels) and nameless
+            return dict(found), ["classifier: its labels have no names, they are taken to mean the same"] * unsure
+        order = [list(theirs).index(label) for label in labels]
+        return {**found, kernel: found[kernel][:, order], bias: found[bias][order]}, ["classifier: labels put in order"]
+    before = ", ".join(theirs[:SHOWN]) or f"{found[kernel].shape[-1]} outputs"
+    said = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
+    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [said]
 
 
 def _part(name: str) -> str:

@@ -125,7 +125,8 @@ class TaskSession(Built):
         """The weights that the run begins with, checked; None where it draws all of its own."""
         if self.model is None:
             return None
-        return start_from(self.model, self.run.encoder, self.vocabulary, self.abstract.params, self.run.seed)
+        labels, params = getattr(self.task, "labels", ()), self.abstract.params
+        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels)
 
     def batch_rows(self, number: int) -> list[int]:
         """Numbers of the examples of a global batch."""

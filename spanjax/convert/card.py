@@ -8,10 +8,18 @@ from spanjax import __version__
 from spanjax.model import Model
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.tables import family_of
+from spanjax.torch_format.task_configs import PLACES
+from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
+from spanjax.training.judging import KEY
 from spanjax.training.state import count_parameters
 
-_CLASSES = {"bert": "Bert", "roberta": "Roberta", "albert": "Albert"}
+_SHOWN = 20  # labels that are listed one by one
+_KINDS: Mapping[Kind, str] = {
+    "sequence": "classification of sentences and pairs of sentences",
+    "token": "classification of tokens",
+    "question": "question answering by a span of the text",
+}
 
 
 def model_card(model: Model, name: str, license_: str, language: str) -> str:
@@ -19,7 +27,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     front = [
         "---",
         "library_name: transformers",
-        "pipeline_tag: " + ("fill-mask" if "mlm" in model.params else "feature-extraction"),
+        "pipeline_tag: " + _pipeline(model),
     ]
     front += [f"license: {license_}"] if license_ else ["# license: TO FILL IN"]
     front += [f"language: {language}"] if language else ["# language: TO FILL IN"]
@@ -32,9 +40,10 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
         "",
     ]
     body += _usage(model, name)
+    body += _section("Task", _task(model)) if model.kind else []
     body += _section("Architecture", _architecture(model))
     body += _section("Data", _data(rows)) if rows else []
-    body += _section("Training", _training(run, model.step, rows)) if run else []
+    body += _section("Training", _training(run, model, rows)) if run else []
     body += _section("Results", _results(lines)) + _section("Hardware and time", _hardware(model, lines))
     notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.said]
     body += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
@@ -42,12 +51,13 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
 
 
 def _usage(model: Model, name: str) -> list[str]:
-    kind = _CLASSES[family_of(model.encoder).model_type]
-    head = "ForMaskedLM" if "mlm" in model.params else "Model"
-    lines = ["```python", f"from transformers import AutoTokenizer, {kind}{head}", ""]
+    family = family_of(model.encoder)
+    known = class_name(family, model.kind) if model.kind else ""
+    known = known or family.model_type.capitalize() + ("ForMaskedLM" if "mlm" in model.params else "Model")
+    lines = ["```python", f"from transformers import AutoTokenizer, {known}", ""]
     lines += [
         f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
-        f'model = {kind}{head}.from_pretrained("{name}")',
+        f'model = {known}.from_pretrained("{name}")',
         "```",
         "",
     ]
@@ -57,7 +67,7 @@ def _usage(model: Model, name: str) -> list[str]:
             "(`cls.pair_target_predictions.*`); transformers has no class for it.",
             "",
         ]
-    if "pooler" not in model.params:
+    if "pooler" not in model.params and model.kind is None:
         lines += [
             "There is no pooler: `AutoModel` draws one at random unless it is told `add_pooling_layer=False`.",
             "",
@@ -78,10 +88,50 @@ def _architecture(model: Model) -> dict[str, Any]:
         "parameters": f"{count_parameters(model.params, encoder):,}",
         "layers, hidden, heads, feed-forward": ", ".join(map(str, sizes)),
         "positions": encoder.positions,
-        "heads of pretraining": ", ".join(sorted(model.parts - {"encoder"})) or "none",
+        "heads": ", ".join(sorted(model.parts - {"encoder"})) or "none",
         "vocabulary": f"{encoder.vocab_size:,} pieces"
         + (f", {model.vocabulary.kind}, {model.vocabulary.casing}" if model.vocabulary else ""),
     }
+
+
+def _pipeline(model: Model) -> str:
+    if model.kind:
+        return PIPELINES[model.kind]
+    return "fill-mask" if "mlm" in model.params else "feature-extraction"
+
+
+def task_words(model: Model) -> str:
+    """What a fine-tuned model does, and its labels, in a line."""
+    assert model.kind is not None
+    labels = (model.task or {}).get("labels") or ()
+    shown = ", ".join(map(str, labels[:_SHOWN])) + ", ..." * (len(labels) > _SHOWN)
+    number = model.kind == "sequence" and model.params["classifier"]["bias"].shape == (1,)
+    what = "a number for sentences and pairs of sentences" if number else _KINDS[model.kind]
+    return f"{what}, {len(labels)} labels: {shown}" if labels and not number else what
+
+
+def _task(model: Model) -> dict[str, Any]:
+    task = model.task or {}
+    examples = model.meta.get("examples")
+    name = " ".join(str(task[key]) for key in ("class", "task", "scheme") if task.get(key))
+    return {
+        "task": name or None,
+        "predicts": task_words(model),
+        "length": task.get("length"),
+        "examples": ", ".join(f"{part} {count:,}" for part, count in examples.items()) if examples else None,
+        "pretrained weights": model.meta.get("pretrained"),
+        **_scores(model),
+    }
+
+
+def _scores(model: Model) -> dict[str, str]:
+    """Scores of the dev examples at the checkpoint's step, from the metrics of the run; else the one by which it was chosen."""
+    start = "held-out score/"
+    found = {name: value for name, value in _results(_lines(model)).items() if name.startswith(start)}
+    if found:
+        return {f"dev {name.removeprefix(start)}": value for name, value in found.items()}
+    judged = dict(model.meta.get(KEY) or ())
+    return {"dev score": f"{-judged[model.step]:.4f}"} if model.step in judged else {}
 
 
 def _data(rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,8 +142,10 @@ def _data(rows: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _training(run: Mapping[str, Any], step: int, rows: Mapping[str, Any]) -> dict[str, Any]:
-    objective, optimizer = run.get("objective", {}), run.get("optimizer", {})
+def _training(run: Mapping[str, Any], model: Model, rows: Mapping[str, Any]) -> dict[str, Any]:
+    objective, optimizer, step = run.get("objective", {}), run.get("optimizer", {}), model.step
+    if model.kind:  # files of examples and labels are no settings of training that anybody could use
+        objective = {name: value for name, value in objective.items() if name not in (*PLACES, "labels")}
     batch = run.get("batch_size", 0)
     seen = step * batch * rows.get("length", 0) * rows.get("fill", 1.0)
     return {

@@ -22,6 +22,7 @@ import rich.console
 import rich.table
 from flax import nnx
 
+from spanjax.convert.task_scores import scores_here, their_class, their_scores
 from spanjax.data.vocab import Vocabulary
 from spanjax.model import Model, load_model, module_params
 from spanjax.torch_format.folder import is_weights
@@ -58,6 +59,7 @@ class Outputs(NamedTuple):
     sbo_SLV: np.ndarray | None
     ids: list[list[int]] | None
     by: str
+    task: np.ndarray | None = None  # [S, C] or [S, L, C]
 
 
 class Difference(NamedTuple):
@@ -117,8 +119,9 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
             arrays = {name: jnp.asarray(array) for name, array in batch.items()}
             logits_STLV = np.asarray(objective.logits(module, states_NSLD[-1], arrays))[..., : model.encoder.vocab_size]
             scores = {term.name: logits_STLV[:, place] for place, term in enumerate(objective.token_terms)}
+        task = scores_here(model, states_NSLD[-1])
     ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
-    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax")
+    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax", task)
 
 
 def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
@@ -126,9 +129,12 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
     import torch
     import transformers
 
-    known = transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
     with _silenced():
-        theirs = known.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+        theirs = (
+            their_class(transformers, model)
+            .from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
+            .eval()
+        )
     with torch.no_grad():
         found = theirs(
             input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
@@ -140,14 +146,16 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         sbo = None
         if "sbo" in model.params:
             sbo = _torch_boundaries(model.params["sbo"], model, states[-1], inputs).numpy()
-        mlm = found.logits.numpy() if "mlm" in model.params else None
+        mlm = found.logits.numpy() if "mlm" in model.params and model.kind is None else None
     try:
         with _silenced():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
     except (OSError, ValueError):
         ids = None
-    return Outputs(states.numpy(), mlm, sbo, ids, f"transformers {transformers.__version__}")
+    return Outputs(
+        states.numpy(), mlm, sbo, ids, f"transformers {transformers.__version__}", their_scores(model, found)
+    )
 
 
 def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, inputs: Inputs) -> Any:
@@ -231,12 +239,18 @@ def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCE
         )
     for name, a, b in zip(names, left.states_NSLD, right.states_NSLD, strict=True):
         found.append(Difference(name, float(np.abs(a - b)[inputs.used_SL].max())))
-    for name, a, b in (("mlm logits", left.mlm_SLV, right.mlm_SLV), ("sbo logits", left.sbo_SLV, right.sbo_SLV)):
+    heads = [("mlm logits", left.mlm_SLV, right.mlm_SLV), ("sbo logits", left.sbo_SLV, right.sbo_SLV)]
+    if kind := one.kind or second.kind:
+        heads = [(f"{kind} logits", left.task, right.task), *(each for each in heads if each[1] is not None)]
+    for name, a, b in heads:
         if a is None or b is None:
             missing = "both" if a is None and b is None else str(one.source if a is None else other)
             found.append(Difference(name, 0.0, f"not compared: no such head in {missing}"))
+        elif a.shape != b.shape:
+            raise ValueError(f"{name} are {a.shape[1:]} and {b.shape[1:]}: different models")
         else:
-            found.append(Difference(name, float(np.abs(a - b)[inputs.used_SL].max())))
+            used = inputs.used_SL if a.ndim > 2 else slice(None)
+            found.append(Difference(name, float(np.abs(a - b)[used].max())))
     found.append(_tokenizer_difference(left, right))
     return f"{one.source} by {left.by}, {other} by {right.by}", found
 

@@ -11,6 +11,7 @@ import pathlib
 import tyro
 
 from spanjax.command import exit_code
+from spanjax.convert.card import task_words
 from spanjax.data.vocab import load_vocabulary
 from spanjax.model import Model, load_model, model_meta
 from spanjax.torch_format.folder import new_folder
@@ -50,8 +51,10 @@ def report_lines(model: Model) -> list[str]:
     pieces = "none: give --vocab"
     if vocabulary:
         pieces = f"{vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}"
+    task = [f"task      {task_words(model)}"] if model.kind else []
     return [
         *(f"note      {line}" for line in model.said),
+        *task,
         f"loaded    {len(loaded.loaded)} tensors: {', '.join(['encoder', *sorted(model.parts - {'encoder'})])}",
         f"tied      {', '.join(loaded.repeated) or 'none is repeated in the file'}",
         f"unused    {', '.join(loaded.buffers) or 'none'}" + (" (no parameters)" if loaded.buffers else ""),

@@ -49,6 +49,8 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
         "step": model.step,
         "family": family_of(model.encoder).model_type,
         "heads": sorted(model.parts - {"encoder"}),
+        "kind": model.kind,
+        "task": model.task,
         "encoder": describe(model.encoder),
         "vocabulary": None
         if model.vocabulary is None

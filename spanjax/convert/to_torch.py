@@ -25,6 +25,8 @@ from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import family_of, their_tensors
+from spanjax.torch_format.task_configs import their_task
+from spanjax.torch_format.task_tables import with_heads
 from spanjax.torch_format.tokenizer_files import tokenizer_files
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -35,7 +37,7 @@ class ToTorch:
     """What is written where."""
 
     source: tyro.conf.Positional[str]
-    """A run directory (its newest whole checkpoint), one checkpoint (RUN/checkpoints/STEP), or a folder of PyTorch weights."""
+    """A run directory (its newest whole checkpoint; of a fine-tuned run the best), one checkpoint, or a folder of weights."""
     output: tyro.conf.Positional[str]
     """Folder to write; nothing is left there when something goes wrong."""
     format: Literal["hf", "hf-bin", "fairseq"] = "hf"
@@ -63,9 +65,15 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so."""
     family, dtype = family_of(model.encoder), DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
-    config = their_config(model.encoder, specials, model.parts, options.dtype)
-    tensors = their_tensors(model.params, model.encoder, family)
+    task = model.task or {}
+    tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None
+    config = their_config(model.encoder, specials, model.parts, options.dtype, tuned)
+    tensors = their_tensors(model.params, model.encoder, with_heads(family, model.kind))
     if options.format == "fairseq":
+        if model.kind:
+            raise ValueError(
+                "--format fairseq: the original SpanBERT layout has no heads of fine-tuning: use --format hf"
+            )
         if family.model_type != "bert":
             raise ValueError(
                 f"--format fairseq: the original SpanBERT layout has no {family.model_type}: use --format hf"
@@ -85,7 +93,9 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
             write_safetensors(folder / EXTRA_HEADS, extra, model.step)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if model.vocabulary:
-        for name, content in tokenizer_files(model.vocabulary, family.model_type, model.encoder.positions).items():
+        types = model.encoder.types if "epochs" in task else 0  # fine-tuned here, on pairs as tasks make them
+        files = tokenizer_files(model.vocabulary, family.model_type, model.encoder.positions, types)
+        for name, content in files.items():
             (folder / name).write_bytes(content)
     card = model_card(model, options.name or pathlib.Path(options.output).name, options.license, options.language)
     (folder / "README.md").write_text(card)

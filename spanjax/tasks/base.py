@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import tyro
 from flax import nnx
@@ -120,9 +121,10 @@ class Task(Objective):
         return module
 
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """The encoder's hidden states of the rows, [B, L, D]."""
-        inputs = (batch[name] for name in ("tokens_BL", "segments_BL", "positions_BL", "types_BL"))
-        return module.encoder(*inputs, key)
+        """The encoder's hidden states of the rows, [B, L, D]. Types that it does not have are its last one (RoBERTa has one)."""
+        tokens_BL, segments_BL, positions_BL = (batch[f"{name}_BL"] for name in ("tokens", "segments", "positions"))
+        types_BL = jnp.minimum(batch["types_BL"], module.encoder.embeddings.type.embedding.shape[0] - 1)
+        return module.encoder(tokens_BL, segments_BL, positions_BL, types_BL, key)
 
     def loss_weights(self) -> dict[str, float]:
         """The one loss of a task."""

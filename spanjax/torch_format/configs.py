@@ -52,9 +52,9 @@ def their_config(
     specials: Specials | None,
     parts: set[str],
     dtype: str,
-    labels: Mapping[str, Any] | None = None,
+    task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """config.json of a model that has these parts of the canonical tree; `labels` are added as they are.
+    """config.json of a model that has these parts of the canonical tree; `task` is what `their_task` says of a fine-tuned one.
 
     ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
     """
@@ -95,7 +95,7 @@ def their_config(
     if specials:
         names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
         found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
-    return found | dict(labels or {})
+    return found | dict(task or {})
 
 
 def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:

@@ -43,7 +43,8 @@ class Family(NamedTuple):
         return f"{self.model_type}."
 
 
-def _dense(ours: str, theirs: str) -> Iterator[Entry]:
+def dense(ours: str, theirs: str) -> Iterator[Entry]:
+    """A dense layer: kernel and bias."""
     yield Entry(f"{ours}/kernel", f"{theirs}.weight", "transposed")
     yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
 
@@ -63,14 +64,14 @@ def _embeddings(prefix: str) -> Iterator[Entry]:
 
 def _layers(names: Mapping[str, str]) -> Iterator[Entry]:
     for ours, theirs in names.items():
-        yield from (_norm if ours.endswith("norm") else _dense)(LAYER + ours, theirs)
+        yield from (_norm if ours.endswith("norm") else dense)(LAYER + ours, theirs)
 
 
 def _boundary() -> Iterator[Entry]:
     theirs = "cls.pair_target_predictions"
     yield Entry("sbo/position/embedding", f"{theirs}.position_embeddings.weight", "same")
     for number in (1, 2):
-        yield from _dense(f"sbo/dense{number}", f"{theirs}.mlp_layer_norm.linear{number}")
+        yield from dense(f"sbo/dense{number}", f"{theirs}.mlp_layer_norm.linear{number}")
         yield from _norm(f"sbo/norm{number}", f"{theirs}.mlp_layer_norm.layer_norm{number}")
     yield Entry("sbo/bias", f"{theirs}.bias", "pieces")
 
@@ -102,11 +103,11 @@ BERT = Family(
     (
         *_embeddings("bert"),
         *_layers(_bert_layers("bert")),
-        *_dense("mlm/dense", "cls.predictions.transform.dense"),
+        *dense("mlm/dense", "cls.predictions.transform.dense"),
         *_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
         Entry("mlm/bias", "cls.predictions.bias", "pieces"),
-        *_dense("pooler/dense", "bert.pooler.dense"),
-        *_dense("pair", "cls.seq_relationship"),
+        *dense("pooler/dense", "bert.pooler.dense"),
+        *dense("pair", "cls.seq_relationship"),
         *_boundary(),
     ),
     _tied("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
@@ -118,11 +119,11 @@ ROBERTA = Family(
     (
         *_embeddings("roberta"),
         *_layers(_bert_layers("roberta")),
-        *_dense("mlm/dense", "lm_head.dense"),
+        *dense("mlm/dense", "lm_head.dense"),
         *_norm("mlm/norm", "lm_head.layer_norm"),
         Entry("mlm/bias", "lm_head.bias", "pieces"),
-        *_dense("pooler/dense", "roberta.pooler.dense"),
-        *_dense("pair", "cls.seq_relationship"),
+        *dense("pooler/dense", "roberta.pooler.dense"),
+        *dense("pair", "cls.seq_relationship"),
         *_boundary(),
     ),
     _tied("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
@@ -134,7 +135,7 @@ ALBERT = Family(
     "albert",
     (
         *_embeddings("albert"),
-        *_dense("encoder/embeddings/widen", "albert.encoder.embedding_hidden_mapping_in"),
+        *dense("encoder/embeddings/widen", "albert.encoder.embedding_hidden_mapping_in"),
         *_layers(
             {
                 **{name: f"{_GROUP}.attention.{name}" for name in ("query", "key", "value")},
@@ -145,11 +146,11 @@ ALBERT = Family(
                 "feed_norm": f"{_GROUP}.full_layer_layer_norm",
             }
         ),
-        *_dense("mlm/dense", "predictions.dense"),
+        *dense("mlm/dense", "predictions.dense"),
         *_norm("mlm/norm", "predictions.LayerNorm"),
         Entry("mlm/bias", "predictions.bias", "pieces"),
-        *_dense("pooler/dense", "albert.pooler"),
-        *_dense("pair", "sop_classifier.classifier"),
+        *dense("pooler/dense", "albert.pooler"),
+        *dense("pair", "sop_classifier.classifier"),
         *_boundary(),
     ),
     _tied("albert.embeddings.word_embeddings.weight", "predictions.decoder", "predictions.bias"),

@@ -31,11 +31,12 @@ _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "firs
 _BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
-def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int) -> dict[str, bytes]:
+def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_types: int = 0) -> dict[str, bytes]:
     """The tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
     with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
+    A model that was fine-tuned here saw BERT's pairs whatever its family: `tuned_types` are the token types that it has.
     A SentencePiece model that tokenizers cannot represent (one of words, say) gets no tokenizer.json, and AutoTokenizer
     raises: `tokenizer_notes` says so, and what else a user must know.
     ValueError where the family is not known or the name of a special is also text.
@@ -48,7 +49,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int) -> dic
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
     if family == "roberta":
         roles |= {"bos_token": cls, "eos_token": sep}
-        inputs.remove("token_type_ids")
+        if tuned_types < 2:
+            inputs.remove("token_type_ids")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     config |= {"model_input_names": inputs}
     if isinstance(vocabulary, WordPieceVocabulary):
@@ -62,7 +64,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int) -> dic
     config |= kind | roles
     files[CONFIG_FILE] = _json(config)
     if tokenizer is not None:
-        _add_specials(tokenizer, vocabulary, family, lstrip=_blank_goes_with_mask(vocabulary))
+        pairs = "bert" if tuned_types else family
+        _add_specials(tokenizer, vocabulary, pairs, lstrip=_blank_goes_with_mask(vocabulary))
         files |= {TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), NAMES_FILE: _json(roles)}
     return files
 
@@ -134,8 +137,8 @@ def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
     return mask == "<mask>" or not own or bool(own[0].get("lstrip"))
 
 
-def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, family: str, lstrip: bool) -> None:
-    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around the text."""
+def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, pairs: str, lstrip: bool) -> None:
+    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around text and pairs."""
     specials, pieces = vocabulary.specials, vocabulary.pieces
     tokens = [
         tokenizers.AddedToken(pieces[number], lstrip=lstrip and number == specials.mask, normalized=False, special=True)
@@ -145,7 +148,7 @@ def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, famil
     wrong = [pieces[number] for number in specials if tokenizer.token_to_id(pieces[number]) != number]
     assert not wrong and tokenizer.get_vocab_size() == vocabulary.size, wrong
     cls, sep = pieces[specials.cls], pieces[specials.sep]
-    second = f"{sep} $B:0 {sep}" if family == "roberta" else f"$B:1 {sep}:1"
+    second = f"{sep} $B:0 {sep}" if pairs == "roberta" else f"$B:1 {sep}:1"
     around: Any = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
         pair=f"{cls} $A {sep} {second}",

@@ -7,11 +7,12 @@ the save is complete, `checksums.json`. A damaged checkpoint becomes `STEP.damag
 import contextlib
 import json
 import logging
+import math
 import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ from spanjax.training.saved import (
     no_room,
     reason_of,
     remove_unfinished,
+    stored_losses,
     stored_meta,
 )
 from spanjax.training.state import TrainState
@@ -57,16 +59,32 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
     return not (record.exc_info and "orbax" in record.pathname)
 
 
+class _Best(checkpoint_managers.PreservationPolicy):
+    """Keeps the step with the least loss, the first of equals. Orbax's own policy forgets what was before a resume."""
+
+    def __init__(self, losses: Mapping[int, float]):
+        self.losses = losses
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+        *,
+        context: checkpoint_managers.PreservationContext,
+    ) -> Sequence[bool]:
+        """See `PreservationPolicy.should_preserve`."""
+        known = [(self.losses[each.step], each.step) for each in checkpoints if each.step in self.losses]
+        best = min(known)[1] if known else None
+        return [each.step == best for each in checkpoints]
+
+
 class Checkpoints:
     """The checkpoints of one work directory."""
 
     def __init__(self, workdir: pathlib.Path, keep: int):
         self.folder = workdir / "checkpoints"
         self.settling: _Settling | None = None
-        best = checkpoint_managers.BestN(
-            get_metric_fn=lambda metrics: metrics["loss"], reverse=True, n=1, keep_checkpoints_without_metrics=False
-        )
-        policy = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(n=keep), best])
+        self.losses = stored_losses(workdir)
+        policy = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(n=keep), _Best(self.losses)])
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             step_prefix=None,
@@ -98,10 +116,11 @@ class Checkpoints:
         if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
             self._agree(step, no_room(self.folder, state) if jax.process_index() == 0 else None)
         items = ocp.args.Composite(state=ocp.args.StandardSave(state._asdict()), meta=ocp.args.JsonSave(meta))
-        metrics = None if loss is None else {"loss": float(loss)}
+        if loss is not None and math.isfinite(loss):
+            self.losses[step] = float(loss)
         failed = None
         try:
-            self.manager.save(step, args=items, metrics=metrics, force=True)
+            self.manager.save(step, args=items, force=True)
         except Exception as error:
             failed = error
         self._agree(step, failed)

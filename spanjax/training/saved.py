@@ -1,6 +1,8 @@
 """Checkpoints as folders: which are whole, which were never finished, and whether there is room for one more."""
 
+import contextlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -11,6 +13,7 @@ from typing import Any
 import jax
 
 from spanjax.training.checksums import damage, incomplete
+from spanjax.training.judging import KEY
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
 PROBE_BYTES = 1 << 16
@@ -65,8 +68,39 @@ def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
 
     CheckpointError where there is none.
     """
+    return _first_whole(workdir, steps_of(workdir)[::-1])
+
+
+def best_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
+    """As `whole_step`, but the step whose evaluation was best, the first of equals; the newest where none was evaluated."""
+    losses = stored_losses(workdir)
+    return _first_whole(
+        workdir,
+        sorted(steps_of(workdir), key=lambda step: (losses.get(step, math.inf), step if step in losses else -step)),
+    )
+
+
+def steps_of(workdir: pathlib.Path) -> list[int]:
+    """Steps of a work directory that have a folder of their own, whole or not, oldest first."""
+    folder = workdir / "checkpoints"
+    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+
+
+def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
+    """What evaluations gave at the steps that are kept, less is better; without steps at which none took place.
+
+    The meta of every checkpoint lists all evaluations before it, so that of a damaged one is known too.
+    """
+    found: dict[int, float] = {}
+    steps = steps_of(workdir)
+    for step in steps:
+        with contextlib.suppress(TypeError, ValueError, AttributeError):  # a meta that is damaged
+            found |= {int(at): float(value) for at, value in stored_meta(workdir, step).get(KEY, [])}
+    return {step: found[step] for step in steps if math.isfinite(found.get(step, math.nan))}
+
+
+def _first_whole(workdir: pathlib.Path, steps: list[int]) -> tuple[int, list[str]]:
     folder, said = workdir / "checkpoints", []
-    steps = sorted((int(p.name) for p in folder.iterdir() if p.name.isdigit()), reverse=True) if folder.is_dir() else []
     unfinished = [p.name for p in folder.glob(f"*{UNFINISHED}*")] if folder.is_dir() else []
     said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
     for step in steps:

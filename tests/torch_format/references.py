@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.torch_format.task_tables import CLASSES
 
 REASON = "compares with torch and transformers: pip install torch transformers (the extra `verify`)"
 SIZES = {
@@ -29,7 +30,8 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 
 
 def reference(kind: str, **changes: Any) -> Any:
-    """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert"."""
+    """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
+    and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
     size = vocabulary().size
@@ -47,6 +49,9 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
     if family == "albert":
         settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
+    known: dict[str, str] = {**CLASSES}
+    if (tuned := kind.partition("_")[2]) in known:
+        classes[kind] = (classes[family][0], getattr(transformers, family.capitalize() + known[tuned]))
     config, model = classes[kind]
     torch.manual_seed(0)
     made = model(config(**(settings | changes)))
@@ -62,7 +67,7 @@ def saved(kind: str, folder: pathlib.Path, **changes: Any) -> Any:
 
     made = reference(kind, **changes)
     made.save_pretrained(folder)
-    pieces = vocabulary(kind == "roberta").pieces
+    pieces = vocabulary(kind.startswith("roberta")).pieces
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"do_lower_case": False, "tokenizer_class": "BertTokenizer"})

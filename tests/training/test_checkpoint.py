@@ -1,6 +1,7 @@
 """The last N and the best are kept; what is restored is what was saved, on any mesh; failed and damaged saves do not count."""
 
 import logging
+import math
 import os
 import pathlib
 import time
@@ -16,7 +17,8 @@ from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replica
 from spanjax.training import checksums, saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
 from spanjax.training.checksums import CHECKSUMS, damage
-from spanjax.training.saved import CheckpointError, SaveError, no_room, reason_of, whole_step
+from spanjax.training.judging import KEY
+from spanjax.training.saved import CheckpointError, SaveError, best_step, no_room, reason_of, stored_losses, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 
@@ -48,6 +50,41 @@ def test_last_and_best_are_kept(tmp_path: pathlib.Path) -> None:
     assert (step, meta) == (6, {"note": 6}) and whole_step(tmp_path) == (6, [])
     np.testing.assert_array_equal(params["table"]["embedding"], state(6, 1).params["table"]["embedding"])
     assert (tmp_path / "checkpoints" / "6" / CHECKSUMS).exists() and damage(tmp_path / "checkpoints" / "6") is None
+
+
+def judged(workdir: pathlib.Path, losses: dict[int, float | None], keep: int = 1) -> None:
+    """Checkpoints of these steps, saved by one run, with the evaluations up to each in its meta, as the loop writes them."""
+    checkpoints = Checkpoints(workdir, keep)
+    before = list(stored_losses(workdir).items())
+    for step, loss in losses.items():
+        before += [(step, loss)] if loss is not None else []
+        checkpoints.save(state(step, 1), step, {KEY: before}, loss)
+    checkpoints.close()
+
+
+def test_the_best_is_kept_when_a_run_goes_on(tmp_path: pathlib.Path) -> None:
+    judged(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0})
+    judged(tmp_path, {4: 1.0, 5: None, 6: 2.5})
+    assert names(tmp_path) == ["2", "6"] and stored_losses(tmp_path) == {2: 1.0, 6: 2.5}
+    judged(tmp_path, {7: math.nan, 8: 0.5, 9: 0.7})
+    assert names(tmp_path) == ["8", "9"] and best_step(tmp_path) == (8, [])
+
+
+def test_the_best_whole_step(tmp_path: pathlib.Path) -> None:
+    """Least loss, then the next; a damaged one is passed over and said; without evaluations the newest is taken."""
+    judged(tmp_path, {1: 3.0, 2: 1.0, 3: 2.0, 4: None}, keep=4)
+    assert best_step(tmp_path) == (2, []) and whole_step(tmp_path) == (4, [])
+    (tmp_path / "checkpoints" / "2" / "meta" / "metadata").write_text("[")
+    step, said = best_step(tmp_path)
+    assert step == 3 and len(said) == 1 and "checkpoint 2 is damaged" in said[0]
+    for number in (1, 3):
+        (tmp_path / "checkpoints" / str(number) / "meta" / "metadata").unlink()
+    assert best_step(tmp_path)[0] == 4
+    (tmp_path / "checkpoints" / "4" / "meta" / "metadata").write_text('{"judged": 7}')
+    with pytest.raises(CheckpointError, match="no whole checkpoint"):
+        best_step(tmp_path)
+    judged(tmp_path / "never", {1: None, 2: None}, keep=2)
+    assert best_step(tmp_path / "never") == (2, [])
 
 
 @pytest.mark.parametrize("devices", [1, 4])

@@ -1,0 +1,41 @@
+"""Scores of the heads of fine-tuning, computed here and taken from what transformers returns.
+
+Shapes: S sentences, L positions, D hidden size, C classes (2 for start and end of an answer).
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from spanjax.model import Model
+from spanjax.torch_format.task_tables import CLASSES
+
+
+def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Scores of a row [S, C], or of every position [S, L, C], of hidden states of the last layer; None without such a head."""
+    if model.kind is None or "span_network" in model.params:
+        return None
+    head = model.params["qa" if model.kind == "question" else "classifier"]
+    read_SLD = jnp.asarray(hidden_SLD)
+    if model.kind == "sequence":
+        read_SLD = read_SLD[:, 0]
+        if "pooler" in model.params:
+            dense = model.params["pooler"]["dense"]
+            read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
+    scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
+    return np.asarray(scores_SLC) + head["bias"]
+
+
+def their_class(transformers: Any, model: Model) -> Any:
+    """The class of transformers that loads a folder of such a model."""
+    if model.kind:
+        return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
+    return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
+
+
+def their_scores(model: Model, output: Any) -> np.ndarray | None:
+    """The same scores in the output of such a class."""
+    if model.kind == "question":
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    return output.logits.numpy() if model.kind else None

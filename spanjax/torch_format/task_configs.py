@@ -1,0 +1,117 @@
+"""What config.json says of a fine-tuned model: class, labels, regression, and settings of the task that transformers ignores."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.tables import family_of
+from spanjax.torch_format.task_tables import NEEDED, Kind, class_name, our_kind
+
+OWN = "spanjax"  # the key of our settings in task_specific_params
+PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing elsewhere
+_TASKS: Mapping[Kind, str] = {"sequence": "Glue", "token": "Ner", "question": "Questions"}  # without settings of ours
+REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
+
+
+def their_task(
+    task: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
+) -> dict[str, Any]:
+    """The settings of config.json that make transformers load its class for this task, with all settings of the task under
+    `task_specific_params` (markers of relations among them).
+
+    ValueError lists why transformers has no class that computes the same.
+    """
+    name, hidden_size, problems = class_name(family_of(encoder), kind), encoder.hidden_size, []
+    if "span_network" in params:
+        problems.append(
+            "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
+            "to write such a folder, or use these weights with spanjax"
+        )
+    elif kind == "sequence" and "pooler" not in params:
+        problems.append(
+            f"objective.pooler is none: the classifier reads [CLS] itself, {name} reads it through a pooler; fine-tune with "
+            "--objective.pooler dense to write such a folder"
+        )
+    head = params[NEEDED[kind][-1]]["kernel"]
+    if head.shape[0] != hidden_size and not problems:
+        problems.append(
+            f"the classifier reads {head.shape[0]} numbers, that of {name} the {hidden_size} of one position"
+        )
+    labels, outputs = [str(each) for each in task.get("labels") or ()], head.shape[1]
+    one_number = kind == "sequence" and outputs == 1
+    if kind != "question" and not one_number and labels and len(labels) != outputs:
+        problems.append(f"the task has {len(labels)} labels, the classifier {outputs} outputs: expected as many")
+    if problems:
+        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    found: dict[str, Any] = {"architectures": [name]}
+    if kind != "question":
+        labels = labels if labels and not one_number else default_labels(outputs)
+        found["id2label"] = {str(number): label for number, label in enumerate(labels)}
+        found["label2id"] = {label: number for number, label in enumerate(labels)}
+    if kind == "sequence":
+        found["problem_type"] = REGRESSION if one_number else "single_label_classification"
+    settings = {setting: value for setting, value in task.items() if setting not in PLACES}
+    return {**found, "task_specific_params": {OWN: settings}} if settings else found
+
+
+def our_task(
+    config: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
+) -> dict[str, Any]:
+    """The task that a config.json describes, for the weights beside it, as `run.describe` does: what `their_task` wrote, else the
+    class of the kind with its labels, for rows as long as the encoder can read.
+
+    ValueError where weights are missing or have other sizes, the labels are not theirs, or several labels of a row hold at once.
+    """
+    outputs = _outputs(kind, params, encoder)
+    stored = config.get("task_specific_params")
+    own = stored.get(OWN) if isinstance(stored, Mapping) else None
+    found = dict(own) if isinstance(own, Mapping) and our_kind(params, own) == kind else {}
+    found = found or {"class": _TASKS[kind], "length": encoder.positions}
+    if kind == "question":
+        return found
+    problem_type, listed = config.get("problem_type"), config.get("id2label")
+    if problem_type == MULTI_LABEL or (problem_type == REGRESSION and outputs != 1):
+        raise ValueError(
+            f"config.json: problem_type is {problem_type!r} with {outputs} outputs: expected one label or one number for a row; "
+            "take problem_type out to use the weights so"
+        )
+    labels = {str(number): str(label) for number, label in listed.items()} if isinstance(listed, Mapping) else {}
+    if labels and labels.keys() != {str(number) for number in range(outputs)}:
+        raise ValueError(
+            f"config.json: id2label has the numbers {', '.join(labels)}, the classifier {outputs} outputs: expected 0 to "
+            f"{outputs - 1}"
+        )
+    names = [labels[str(number)] for number in range(outputs)] if labels else default_labels(outputs)
+    if kind == "sequence" and outputs == 1:
+        return found if "labels" in found else {**found, "labels": [], "numbers": True}
+    ends = {"scheme": "bioes"} if kind == "token" and any(name.startswith(("E-", "S-")) for name in names) else {}
+    return {**ends, **found, "labels": names}
+
+
+def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
+    """How many scores the head gives. ValueError where parts of it are missing, or have sizes that no such head has."""
+    name, hidden_size = class_name(family_of(encoder), kind), encoder.hidden_size
+    if missing := [part for part in NEEDED[kind] if part not in params]:
+        raise ValueError(
+            f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"
+        )
+    head = params[NEEDED[kind][-1]]
+    outputs = 2 if kind == "question" else head["kernel"].shape[-1]
+    expected = {"kernel": (hidden_size, outputs), "bias": (outputs,)}
+    wrong = [
+        f"{NEEDED[kind][-1]}/{leaf} is {head[leaf].shape}, expected {shape}"
+        for leaf, shape in expected.items()
+        if head[leaf].shape != shape
+    ]
+    if "pooler" in params and params["pooler"]["dense"]["kernel"].shape != (hidden_size, hidden_size):
+        wrong.append(
+            f"pooler/dense/kernel is {params['pooler']['dense']['kernel'].shape}, expected two times {hidden_size}"
+        )
+    if wrong:
+        raise ValueError(f"these are not the weights of a {name}: {'; '.join(wrong)}")
+    return outputs
+
+
+def default_labels(outputs: int) -> list[str]:
+    """The names that transformers gives to classes without any: LABEL_0, LABEL_1, ..."""
+    return [f"LABEL_{number}" for number in range(outputs)]

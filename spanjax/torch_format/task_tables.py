@@ -1,0 +1,103 @@
+"""Heads of fine-tuned models: our parameter <-> their name <-> transform, for each family and kind; and which kind a model is.
+
+Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
+RoBERTa and ALBERT alike. RoBERTa's classifier of sequences is two layers: the first is our pooler.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from spanjax.torch_format.tables import Entry, Family, dense
+
+Kind = Literal["sequence", "token", "question"]
+"""sequence: a class or a number for a row. token: a class for every token. question: start and end of an answer."""
+CLASSES: Mapping[Kind, str] = {
+    "sequence": "ForSequenceClassification",
+    "token": "ForTokenClassification",
+    "question": "ForQuestionAnswering",
+}
+"""How the names of transformers' classes end."""
+PIPELINES: Mapping[Kind, str] = {
+    "sequence": "text-classification",
+    "token": "token-classification",
+    "question": "question-answering",
+}
+"""What transformers calls the use of such a model."""
+NEEDED: Mapping[Kind, tuple[str, ...]] = {
+    "sequence": ("pooler", "classifier"),
+    "token": ("classifier",),
+    "question": ("qa",),
+}
+"""The parts of our tree that such a class computes its scores with."""
+OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names and another meaning
+
+_HEADS: Mapping[Kind, tuple[Entry, ...]] = {
+    "sequence": tuple(dense("classifier", "classifier")),
+    "token": tuple(dense("classifier", "classifier")),
+    "question": tuple(dense("qa", "qa_outputs")),
+}
+_ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("classifier", "classifier.out_proj"))
+HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
+    "bert": _HEADS,
+    "roberta": {**_HEADS, "sequence": _ROBERTA_SEQUENCE},
+    "albert": _HEADS,
+}
+
+
+def with_heads(family: Family, kind: Kind | None) -> Family:
+    """The family's table with the heads of a fine-tuned model; they come before heads of pretraining for the same parameter."""
+    if kind is None:
+        return family
+    heads = HEADS[family.model_type][kind]
+    own = {entry.ours for entry in heads}
+    return family._replace(entries=(*(entry for entry in family.entries if entry.ours not in own), *heads))
+
+
+def without_left_over(
+    tensors: Mapping[str, Any], family: Family, kind: Kind | None
+) -> tuple[Mapping[str, Any], list[str]]:
+    """The tensors without those that such a model has under other names, and what was left out, in words.
+
+    Older files of RoBERTa hold a pooler beside its classifier of sequences, which computes nothing.
+    """
+    known = {entry.theirs for entry in with_heads(family, kind).entries}
+    unused = sorted({entry.theirs for entry in family.entries if entry.theirs not in known} & tensors.keys())
+    if kind is None or not unused:
+        return tensors, []
+    kept = {name: tensor for name, tensor in tensors.items() if name not in unused}
+    return kept, [f"{', '.join(unused)} left out: {class_name(family, kind)} does not use them"]
+
+
+def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
+    """The kind of a canonical tree with these parts; None without a head of fine-tuning.
+
+    `task`, as `run.describe` gives it, tells classifiers apart: that of the class Ner is one of tokens.
+    """
+    if "qa" in parts:
+        return "question"
+    if "classifier" not in parts:
+        return None
+    return "token" if task.get("class") == "Ner" else "sequence"
+
+
+def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> Kind | None:
+    """The kind of a file of weights: what `architectures` in its config.json says, else what its names tell."""
+    listed = config.get("architectures")
+    classes = [str(each) for each in listed] if isinstance(listed, list) else []
+    for kind, end in CLASSES.items():
+        if any(name.endswith(end) for name in classes):
+            return kind
+    if any(name.endswith(OTHER_CLASSIFIERS) for name in classes):
+        return None
+    if "qa_outputs.weight" in names:
+        return "question"
+    if "classifier.out_proj.weight" in names:
+        return "sequence"
+    if "classifier.weight" in names:
+        return "sequence" if any(name.startswith(f"{family.prefix}pooler") for name in names) else "token"
+    return None
+
+
+def class_name(family: Family, kind: Kind) -> str:
+    """transformers' class for the family and kind: BertForSequenceClassification."""
+    return family.model_type.capitalize() + CLASSES[kind]

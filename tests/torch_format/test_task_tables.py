@@ -1,0 +1,148 @@
+"""Fine-tuned models of three families and three kinds: every name comes back, scores are those of transformers."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from spanjax.model import Model, load_model, module_params
+from spanjax.nn.encoder import EncoderConfig, linear
+from spanjax.tasks.base import TaskModule
+from spanjax.tasks.glue import Glue
+from spanjax.tasks.rows import Row, TaskRows
+from spanjax.torch_format.tables import BERT, FAMILIES, family_of, their_tensors
+from spanjax.torch_format.task_tables import CLASSES, HEADS, NEEDED, Kind, our_kind, their_kind, with_heads
+from spanjax.training.state import abstract_module
+from tests.torch_format.references import saved, tensors
+
+LABELS = {0: "no", 1: "perhaps", 2: "yes"}
+TUNED = [f"{family}_{kind}" for family in FAMILIES for kind in CLASSES]
+
+
+@pytest.fixture(scope="module", params=TUNED)
+def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any, Model]:
+    """Its name, transformers' model, and what is read from the folder that transformers wrote."""
+    name, folder = request.param, tmp_path_factory.mktemp(request.param)
+    labels = {} if name.endswith("question") else {"id2label": LABELS, "label2id": {v: k for k, v in LABELS.items()}}
+    return name, saved(name, folder, **labels), load_model(folder)
+
+
+def batch_of_rows(encoder: EncoderConfig) -> dict[str, np.ndarray]:
+    """Rows as tasks make them, of one and two segments, padded."""
+    random = np.random.default_rng(0)
+    rows = []
+    for number, (first, second) in enumerate(((9, 6), (14, 0), (2, 1), (1, 0))):
+        tokens = random.integers(5, encoder.vocab_size, first + second).astype(np.int32)
+        types = np.repeat([0, min(1, encoder.types - 1)], [first, second]).astype(np.int32)
+        rows.append(Row(tokens, types, number, {"label_B": np.int32(0)}))
+    packed = TaskRows(rows, max(0, encoder.position_offset - 1), 16)
+    return packed.batch(np.arange(len(rows)), np.arange(len(rows)), 16)
+
+
+def our_scores(model: Model, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Scores of the module that a task of this kind trains."""
+    encoder, kind = model.encoder, model.kind
+    if kind == "sequence":
+        task = Glue(labels=tuple(LABELS.values()))
+        structure, abstract = abstract_module(task, encoder)
+        module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
+        return np.asarray(task.outputs(module, {name: jnp.asarray(each) for name, each in batch.items()})["logits_BC"])
+    head = "qa" if kind == "question" else "classifier"
+    module = TaskModule(encoder, nnx.Rngs(0))
+    setattr(module, head, linear(encoder.hidden_size, 2 if head == "qa" else len(LABELS), encoder, nnx.Rngs(0)))
+    structure, state = nnx.split(module)
+    module = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, nnx.to_pure_dict(state))))
+    inputs = (jnp.asarray(batch[f"{name}_BL"]) for name in ("tokens", "segments", "positions", "types"))
+    return np.asarray(getattr(module, head)(module.encoder(*inputs, None)))
+
+
+def their_scores(theirs: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
+    import torch
+
+    with torch.no_grad():
+        output = theirs(
+            input_ids=torch.from_numpy(batch["tokens_BL"]).long(),
+            attention_mask=torch.from_numpy(batch["segments_BL"]).long(),
+            token_type_ids=torch.from_numpy(batch["types_BL"]).long(),
+        )
+    if "start_logits" in output:
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    return output.logits.numpy()
+
+
+def test_scores_are_those_of_transformers(tuned: tuple[str, Any, Model]) -> None:
+    name, theirs, model = tuned
+    assert f"{family_of(model.encoder).model_type}_{model.kind}" == name
+    batch = batch_of_rows(model.encoder)
+    with jax.default_matmul_precision("highest"):
+        ours, expected = our_scores(model, batch), their_scores(theirs, batch)
+    used = batch["segments_BL"] > 0 if ours.ndim > 2 else slice(None)
+    assert ours.shape == expected.shape and np.abs(expected[used]).max() > 0.1
+    np.testing.assert_allclose(ours[used], expected[used], atol=1e-5)
+
+
+def test_every_name_is_consumed_and_comes_back(tuned: tuple[str, Any, Model]) -> None:
+    name, theirs, model = tuned
+    names, family = tensors(theirs), family_of(model.encoder)
+    assert model.loaded is not None and {*model.loaded.loaded} | {*model.loaded.buffers} == {*names}
+    back = dict(their_tensors(model.params, model.encoder, with_heads(family, model.kind)))
+    assert back.keys() == {*model.loaded.loaded}
+    assert all(np.array_equal(array, names[each]) for each, array in back.items())
+    assert model.task is not None and model.task.get("labels") == (
+        None if model.kind == "question" else [*LABELS.values()]
+    )
+
+
+def test_older_files_of_roberta_hold_a_pooler_that_computes_nothing(tmp_path: pathlib.Path) -> None:
+    """As roberta-large-mnli does: `roberta.pooler` beside a classifier of two layers."""
+    from safetensors.numpy import save_file
+
+    theirs = saved("roberta_sequence", tmp_path)
+    stale = {
+        f"roberta.pooler.dense.{name}": np.ones((48, 48) if name == "weight" else 48, "f")
+        for name in ("weight", "bias")
+    }
+    save_file({**tensors(theirs), **stale}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(tmp_path)
+    assert any("roberta.pooler.dense.weight left out: RobertaForSequenceClassification" in line for line in model.said)
+    np.testing.assert_array_equal(
+        model.params["pooler"]["dense"]["bias"], theirs.classifier.dense.bias.detach().numpy()
+    )
+
+
+def test_the_kind_is_told_by_class_then_by_names() -> None:
+    listed: tuple[tuple[dict[str, Any], set[str], Kind | None], ...] = (
+        ({"architectures": ["BertForTokenClassification"]}, {"classifier.weight", "bert.pooler.dense.weight"}, "token"),
+        ({"architectures": ["BertForMultipleChoice"]}, {"classifier.weight"}, None),
+        ({"architectures": "BertForTokenClassification"}, {"qa_outputs.weight"}, "question"),
+        ({}, {"classifier.weight", "bert.pooler.dense.weight"}, "sequence"),
+        ({}, {"classifier.weight"}, "token"),
+        ({}, {"classifier.out_proj.weight"}, "sequence"),
+        ({"architectures": ["BertForMaskedLM"]}, {"cls.predictions.bias", "bert.pooler.dense.weight"}, None),
+    )
+    for config, names, kind in listed:
+        assert their_kind(config, names, BERT) == kind, (config, names)
+    ours: tuple[tuple[set[str], dict[str, Any], Kind | None], ...] = (
+        ({"encoder", "qa", "pooler"}, {}, "question"),
+        ({"encoder", "classifier"}, {"class": "Ner"}, "token"),
+        ({"encoder", "classifier", "pooler"}, {"class": "Relation"}, "sequence"),
+        ({"encoder", "mlm", "pooler"}, {}, None),
+    )
+    for parts, task, kind in ours:
+        assert our_kind(parts, task) == kind, (parts, task)
+
+
+def test_tables_are_whole() -> None:
+    """Each family has each kind; what a kind needs is in its table; no name of theirs stands for two parameters."""
+    for name, family in FAMILIES.items():
+        assert HEADS[name].keys() == CLASSES.keys() == NEEDED.keys()
+        for kind in CLASSES:
+            entries = with_heads(family, kind).entries
+            assert {part for part in NEEDED[kind]} <= {entry.ours.split("/")[0] for entry in entries}
+            for side in ("ours", "theirs"):
+                names = [getattr(entry, side) for entry in entries]
+                assert len(names) == len({*names}), (name, kind, side)
