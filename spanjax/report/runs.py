@@ -154,8 +154,9 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
         found = json.loads(file.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not readable JSON ({error}): restore it, or leave this run out") from None
-    if not isinstance(found, dict) or not isinstance(found.get("objective"), dict):
-        raise ValueError(f"{file} describes no run (no objective in it): expected what spanjax.train wrote")
+    numbers = isinstance(found, dict) and all(_whole(found.get(name, 0)) for name in ("seed", "steps"))
+    if not numbers or not isinstance(found.get("objective"), dict):
+        raise ValueError(f"{file} describes no run (its objective, seed or steps): expected what spanjax.train wrote")
     return found
 
 

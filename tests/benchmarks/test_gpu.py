@@ -110,6 +110,7 @@ def test_ratios_are_those_of_the_rows(tiny: dict[str, Any]) -> None:
     assert tiny["machine"]["device"] == "cpu" and tiny["machine"]["versions"]["torch"]
 
 
+@pytest.mark.slow
 def test_without_tensorflow(tmp_path: pathlib.Path) -> None:
     """A machine without TensorFlow and seqio: the ceilings and rows from disk are measured."""
     command = ["--tiny", "--sections", "ceilings", "feed", "--sizes", "base", "--json", str(tmp_path / "gpu.json")]
@@ -127,6 +128,7 @@ def test_without_tensorflow(tmp_path: pathlib.Path) -> None:
     assert found["values"]["rows from disk"] > 0 and found["values"]["matmul_tflops"] > 0
 
 
+@pytest.mark.slow
 def test_disturbed_peer_is_refused(
     tmp_path: pathlib.Path, one_thread: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,6 +152,7 @@ def test_disturbed_peer_is_refused(
     assert "losses of the two sides differ" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_over_budget(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without time nothing is measured, everything says so, and --check names it."""
     arguments = ["--tiny", "--budget-s", "0", "--json", str(tmp_path / "gpu.json")]

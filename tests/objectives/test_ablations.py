@@ -9,6 +9,7 @@ import pytest
 
 from spanjax import train
 from spanjax.data.share import HostShare
+from spanjax.objectives.base import Pretraining
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.run import Run, describe, differences, load
 from tests.data.numbered_rows import random_rows
@@ -89,6 +90,7 @@ def test_arms_read_the_same_rows_at_the_same_steps(tmp_path: pathlib.Path) -> No
     expected = None
     for path in ARMS:
         run = load(path)
+        assert isinstance(run.objective, Pretraining)
         spec = run.objective.feed_spec(seed=run.seed, batch_size=8, order=run.data.order)
         share = HostShare(rows, spec)
         found = [share.global_rows(step) for steps in order for step in steps]
@@ -107,6 +109,7 @@ def test_arms_of_table_6_read_the_same_pairs(tmp_path: pathlib.Path) -> None:
     read = []
     for path in (path for path in ARMS if "table6" in path):
         run = load(path)
+        assert isinstance(run.objective, Pretraining)
         spec = run.objective.feed_spec(seed=run.seed, batch_size=8, order=run.data.order)
         read.append(HostShare(rows, spec).read(3)[0])
     for other in read[1:]:

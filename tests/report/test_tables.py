@@ -46,6 +46,9 @@ def test_averages_come_out() -> None:
         halves = ((mrpc + mrpc_) / 2, (sts + sts_) / 2, (qqp + qqp_) / 2, (m + mm) / 2)
         assert (cola_ + sst + sum(halves) + qnli + rte + 65.1) / 9 == pytest.approx(mean, abs=0.06)
     assert paper.OBJECTIVES.rows["Span masking (2seq) + NSP"] == paper.MASKING.rows["Geometric spans"]
+    for values in paper.RELATIONS.rows.values():
+        p, r, f = values
+        assert p is None or r is None or 2 * p * r / (p + r) == pytest.approx(f, abs=0.11)
     assert paper.SQUAD.rows["SpanBERT"] == (88.8, 94.6, 85.7, 88.7)
     assert paper.RELATIONS.rows["SpanBERT"][2] == 70.8
 

@@ -341,6 +341,7 @@ def stopped_and_continued(files: pathlib.Path, workdir: str, *more: str) -> None
     assert train.main(arguments(files, workdir, *more)) == 0
 
 
+@pytest.mark.slow
 def test_a_run_trains_resumes_and_keeps_to_its_dictionary(files: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     stopped_and_continued(files, "run")
     assert "from step 5" in capsys.readouterr().out

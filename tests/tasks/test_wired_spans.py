@@ -52,7 +52,9 @@ def value_and_gradient(task: Task, rows: list[Row]) -> tuple[float, dict[str, An
     return float(value), gradient
 
 
-@pytest.mark.parametrize("marking", ["types", "markers", "none"])
+@pytest.mark.parametrize(
+    "marking", [pytest.param("types", marks=pytest.mark.slow), "markers", pytest.param("none", marks=pytest.mark.slow)]
+)
 def test_spans_of_a_relation(spans: SpanTuning, marking: Marking) -> None:
     plain = Relation(marking=marking, length=32).fitted(
         [EXAMPLE, EXAMPLE._replace(label="no_relation")], small_wordpiece()

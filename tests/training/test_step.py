@@ -104,6 +104,7 @@ def test_training_lowers_the_loss_and_counts_steps(reference: tuple) -> None:
     assert all(np.isfinite(list(values.values())).all() for values in history)
 
 
+@pytest.mark.slow
 def test_fsdp_never_holds_all_layers() -> None:
     encoder = dataclasses.replace(ENCODER, hidden_size=128, intermediate_size=512, layers=8)
     layers = 8 * (4 * 128**2 + 2 * 128 * 512) * 4  # bytes of their kernels
