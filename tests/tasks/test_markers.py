@@ -140,6 +140,11 @@ def test_text_never_has_the_id_of_a_marker() -> None:
     encoded = vocabulary.encode(["a9876a", "red cat"])
     assert {*ids} & {*encoded[0].tolist()} and not {*ids} & {*text_V[encoded[0]].tolist()}
     assert text_V[encoded[1]].tolist() == encoded[1].tolist()
+    names = marker_names("markers", [])
+    found = parts(["a9876a", "red", "cat"], ((1, 2), (2, 3)), KINDS, "markers")
+    own = vocabulary.encode([part.text for part in found if not part.marker])
+    row = placed(found, own, dict(zip(names, ids, strict=True)), text_V, 100).tolist()
+    assert all(row.count(number) == 1 for number in ids) and vocabulary.specials.unk in row
 
 
 def test_names_do_not_depend_on_order_and_hold_the_untyped_ones() -> None:

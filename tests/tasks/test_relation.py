@@ -139,15 +139,9 @@ def test_semeval_text(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.txt"
     path.write_bytes(SEMEVAL.encode())
     examples = Relation(scheme="semeval").read(path)
-    untyped = ("", "")
+    untyped, words = ("", ""), ("The", "red", "cat", "sat", "in", "the", "works", ".")
     assert examples == [
-        Mentions(
-            "1",
-            tuple(["The", "red", "cat", "sat", "in", "the", "works", "."]),
-            ((1, 3), (6, 7)),
-            untyped,
-            "Component-Whole(e2,e1)",
-        ),
+        Mentions("1", words, ((1, 3), (6, 7)), untyped, "Component-Whole(e2,e1)"),
         Mentions("2", ("A", "dog", "-", "cat"), ((3, 4), (1, 2)), untyped, "Other"),
         Mentions("6", ("a", "b"), ((0, 1), (1, 2)), untyped, "Other"),
     ]
