@@ -68,7 +68,7 @@ def module() -> Any:
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module: Any) -> None:
     rows = list(TASK.rows(QUESTIONS, VOCABULARY))
     packed = TaskRows(rows, VOCABULARY.specials.pad, TASK.length)
-    batch = packed.batch(np.array([0, 2, -1]), np.arange(3), 16)
+    batch: Any = packed.batch(np.array([0, 2, -1]), np.arange(3), 16)
     found = TASK.measure(module, batch, None)
     outputs = {name: np.asarray(value) for name, value in TASK.outputs(module, batch).items()}
     assert all(value.dtype == np.float32 and value.shape == (3, 16) for value in outputs.values())
@@ -83,9 +83,13 @@ def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module:
     assert float(TASK.counts(batch)[LOSS]) == 2
 
 
+def made_batch(packed: TaskRows, length: int) -> Any:
+    return packed.batch(np.array([2, 3]), np.arange(2), length)
+
+
 def test_padding_changes_nothing(module: Any) -> None:
     packed = TaskRows(list(TASK.rows(QUESTIONS, VOCABULARY)), VOCABULARY.specials.pad, TASK.length)
-    short, long = (packed.batch(np.array([2, 3]), np.arange(2), length) for length in (8, 48))
+    short, long = (made_batch(packed, length) for length in (8, 48))
     one, other = (TASK.outputs(module, batch) for batch in (short, long))
     for name in one:
         assert jnp.allclose(one[name], other[name][:, :8], atol=1e-5), name
@@ -189,6 +193,7 @@ def test_training_fits_real_questions(shared_data: pathlib.Path, tmp_path: pathl
     arguments = [
         f"--config={ROOT / 'configs/finetune/squad1.py'}",
         *sizes,
+        "--encoder.layers=1",
         "--encoder.hidden-size=32",
         "--encoder.dropout=0",
         f"--objective.vocabulary={shared_data / 'vocab' / 'bert-base-cased-vocab.txt'}",
@@ -196,16 +201,16 @@ def test_training_fits_real_questions(shared_data: pathlib.Path, tmp_path: pathl
         "--objective.stride=24",
         "--objective.max-query=32",
         "--objective.evaluations=1",
-        "--optimizer.learning-rate=0.005",
+        "--optimizer.learning-rate=0.01",
         "--batch-size=20",
         "--train",
-        *[str(file)] * 100,  # an epoch of a hundred passes
+        *[str(file)] * 60,  # an epoch of sixty passes
         "--dev",
         str(file),
     ]
-    assert train.main([*arguments, "--objective.epochs=1", f"--workdir={workdir}"]) == 0
-    few = ["--optimizer.learning-rate=1e-9", "--objective.epochs=0.001", f"--workdir={tmp_path / 'untrained'}"]
-    assert train.main([*arguments, *few]) == 0
+    arguments += ["--objective.epochs=1", f"--workdir={workdir}"]
+    assert train.main(arguments) == 0
+    session = train.opened(train.parse(arguments).run)
+    untrained = session.evaluator()(session.fresh_state(None).params)["score/f1"]
     f1 = records(workdir, "eval/score/f1")
-    untrained = json.loads((tmp_path / "untrained" / "summary.json").read_text())["eval"]["score/f1"]
-    assert untrained < 25 and f1[max(f1)] > 90 > 2 * untrained
+    assert untrained < 25 and f1[60] > 75

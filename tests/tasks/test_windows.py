@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,11 +15,14 @@ from spanjax.tasks.windows import Layout, Pieces, pieces_of, pieces_of_answer, w
 from tests.made import made_sentences
 from tests.tasks.reference_qa import cased, real_questions, their_features, their_tokenizer
 
+ORDERS: tuple[Literal["question", "passage"], ...] = ("question", "passage")
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = WordPieceVocabulary([*SPECIALS, "a", "b", "##a", "##b", ",", "."], lower_case=False)
 WIDE = Layout(length=384, stride=128, max_query=64, first="question")
 NARROW = Layout(length=96, stride=32, max_query=24, first="question")
-SIZES = st.tuples(st.integers(0, 300), st.integers(1, 60), st.integers(1, 80))
+SIZES = st.tuples(st.integers(0, 300), st.integers(1, 60), st.integers(1, 80)) | st.tuples(
+    st.integers(150, 600), st.integers(120, 300), st.integers(60, 300)
+)
 
 
 @given(SIZES)
@@ -45,19 +49,19 @@ def test_widest_is_the_window_with_the_most_context(sizes: tuple[int, int, int])
         assert chosen == [scores.index(max(scores))]
 
 
-def test_the_length_of_a_window_decides_between_equals() -> None:
-    # pieces 4 and 5 have one piece before them in the second window, which is shorter, and one behind in the first
-    assert [each.tolist() for each in widest([(0, 7), (4, 8)])] == [
-        [True] * 6 + [False],
-        [False, False, True, True],
-    ]
+def test_the_length_of_a_window_counts_beside_its_context() -> None:
+    assert window_spans(304, 300, 298) == [(0, 300), (298, 304)]
+    first, second = widest([(0, 300), (298, 304)])  # piece 299: 0 + 3.00 in the first, 1 + 0.06 in the second
+    assert first.all() and second.tolist() == [False, False, True, True, True, True]
 
 
 @given(st.lists(st.sampled_from(["a", "ab", "ba.", "a,b", "?"]), max_size=60), st.data())
 def test_answers_are_found_again(words: list[str], data: st.DataObject) -> None:
     text = " ".join(words)
     (passage,) = pieces_of([text], VOCABULARY)
-    layout = Layout(length=20, stride=data.draw(st.integers(1, 12)), max_query=4, first=data.draw(FIRST))
+    layout = Layout(
+        length=20, stride=data.draw(st.integers(1, 12)), max_query=4, first=data.draw(st.sampled_from(ORDERS))
+    )
     (query,) = pieces_of([data.draw(st.sampled_from(["", "a b", "a b a b a b"]))], VOCABULARY)
     if not len(passage.ids_T):
         assert pieces_of_answer(passage, (0, 0)) is None
@@ -82,17 +86,13 @@ def test_answers_are_found_again(words: list[str], data: st.DataObject) -> None:
     assert hits or last - first >= room or layout.stride > room - (last - first)
 
 
-FIRST = st.sampled_from(["question", "passage"])
-
-
 def test_rows_in_both_orders() -> None:
     (query, passage) = pieces_of(["a b", "ab, a"], VOCABULARY)
     ids = {piece: number for number, piece in enumerate(VOCABULARY.pieces)}
-    for first, text, types, start in (
-        ("question", "[CLS] a b [SEP] a ##b , a [SEP]", [0] * 4 + [1] * 5, 5),
-        ("passage", "[CLS] a ##b , a [SEP] a b [SEP]", [0] * 6 + [1] * 3, 2),
+    for layout, text, types, start in (
+        (WIDE, "[CLS] a b [SEP] a ##b , a [SEP]", [0] * 4 + [1] * 5, 5),
+        (dataclasses.replace(WIDE, first="passage"), "[CLS] a ##b , a [SEP] a b [SEP]", [0] * 6 + [1] * 3, 2),
     ):
-        layout = dataclasses.replace(WIDE, first=first)
         (placed,) = windows(query.ids_T, passage, (1, 3), VOCABULARY, layout)
         assert placed.tokens_T.tolist() == [ids[piece] for piece in text.split()]
         assert placed.types_T.tolist() == types and (placed.start, placed.end) == (start, start + 1)
