@@ -32,7 +32,10 @@ def documents(text: str, count: int = 120) -> str:
     return "\n\n".join(joiner.join(draw.choice(sentences, draw.integers(3, 9))) for _ in range(count)) + "\n"
 
 
-@pytest.mark.parametrize(("text", "pieces"), [(CHINESE, 132), (ARABIC, 110)], ids=["chinese", "arabic"])
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [pytest.param(CHINESE, 132, id="chinese"), pytest.param(ARABIC, 110, id="arabic", marks=pytest.mark.slow)],
+)
 def test_prepare_train_and_show(
     text: str, pieces: int, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,7 +114,9 @@ def test_killed_twenty_times(rows_folder: pathlib.Path, tmp_path: pathlib.Path) 
     killed_run(rows_folder, tmp_path, steps=400, kills=20, seed=1)
 
 
-@pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
+@pytest.mark.parametrize(
+    "damage", ["flip", *(pytest.param(each, marks=pytest.mark.slow) for each in ("truncate", "delete"))]
+)
 def test_damaged_newest_checkpoint_is_set_aside(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +153,7 @@ def test_no_whole_checkpoint_left_is_an_error(
         assert "none of the checkpoints [2]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     more = ("--data.feed=numpy", *DROPOUT)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "two", 3, *more)

@@ -296,6 +296,7 @@ def test_file_of_predictions(tmp_path: pathlib.Path) -> None:
     assert task.write(tmp_path, bare, [("B-LOC", "E-LOC")])[0].read_text() == "a B-LOC\nb I-LOC\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["bioes", pytest.param("iob2", marks=pytest.mark.slow)])
 def test_a_tiny_model_learns_sixteen_sentences(
     scheme: Scheme, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

@@ -75,12 +75,12 @@ def reference() -> tuple[list[dict[str, float]], TrainState]:
 @pytest.mark.parametrize(
     ("mesh", "devices", "microbatches"),
     [
-        (MeshConfig(), 2, 1),
+        pytest.param(MeshConfig(), 2, 1, marks=pytest.mark.slow),
         (MeshConfig(), 4, 1),
         (MeshConfig(replica=2), 4, 1),
         (MeshConfig(tensor=2), 4, 1),
         (MeshConfig(), 1, 4),
-        (MeshConfig(), 2, 4),
+        pytest.param(MeshConfig(), 2, 4, marks=pytest.mark.slow),
         (MeshConfig(fsdp=True), 4, 1),
         (MeshConfig(replica=2, fsdp=True), 4, 2),
     ],
