@@ -14,6 +14,7 @@ import tyro
 
 from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
+from spanjax.scoring.glue import TASKS as GLUE
 
 NAMED = {
     "squad1": {"version": "1.1"},
@@ -52,6 +53,8 @@ def evaluate(options: Evaluate) -> None:
 
     settings = NAMED.get(options.task, {"task": options.task} if options.task else {})
     problems = [] if options.batch_size > 0 else [f"--batch-size is {options.batch_size}: expected at least 1"]
+    if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
+        problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
     folder = pathlib.Path(options.output) if options.output else None
     if folder and (problem := output_problem(folder)):
         problems.append(f"--output {folder}: {problem}")

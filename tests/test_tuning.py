@@ -180,5 +180,8 @@ def test_fresh_weights_need_a_vocabulary(
 def test_a_model_of_pretraining_is_not_evaluated(
     run_folder: pathlib.Path, files: tuple[pathlib.Path, pathlib.Path], capsys: pytest.CaptureFixture
 ) -> None:
+    assert evaluate([str(run_folder), "--data", str(files[1]), "--task", "squad3", "--batch-size", "0"]) == 2
+    said = capsys.readouterr().err
+    assert "--task is squad3: expected one of squad1, squad2" in said and "--batch-size is 0" in said
     assert evaluate([str(run_folder), "--data", str(files[1])]) == 2
     assert "not a fine-tuned model" in capsys.readouterr().err
