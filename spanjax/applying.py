@@ -7,8 +7,9 @@ next(model.answers([{"sentence": "A fine film."}]))["prediction"]
 """
 
 import dataclasses
+import functools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from jax.sharding import Mesh
 from spanjax.building import attention_backend
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.model import Model, load_model
-from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, row_shards
+from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, placed, row_shards
 from spanjax.run import Run
 from spanjax.tasks.base import Task
 from spanjax.tasks.stored import is_task, stored_task
@@ -41,28 +42,31 @@ class Applied:
     builder: StepBuilder
     batch_size: int
 
+    @functools.cached_property
+    def _predictor(self) -> Callable[[Any, Set], Predicted]:
+        """Kept, with what it has compiled, from one call to the next."""
+        return predictor(self.builder, self.task, self.mesh, self.batch_size)
+
     def predict(self, examples: Iterable[Any]) -> Predicted:
         """Predictions for examples, as `Task.read` or `Task.example` give them."""
-        given = Set.of(self.task, list(examples), self.vocabulary)
-        return predictor(self.builder, self.task, self.mesh, self.batch_size)(self.params, given)
+        return self._predictor(self.params, Set.of(self.task, list(examples), self.vocabulary))
 
     def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """What the model says of each record, in order and as they come; {"error": ...} for one that cannot be used."""
         waiting: list[tuple[Any, str]] = []
-        predict = predictor(self.builder, self.task, self.mesh, self.batch_size)
         for number, record in enumerate(records):
             waiting.append(self.task.example(record, number))
             if len(waiting) == CHUNK:
-                yield from self._answered(waiting, predict)
+                yield from self._answered(waiting)
                 waiting = []
-        yield from self._answered(waiting, predict)
+        yield from self._answered(waiting)
 
-    def _answered(self, waiting: list[tuple[Any, str]], predict: Any) -> Iterator[dict[str, Any]]:
+    def _answered(self, waiting: list[tuple[Any, str]]) -> Iterator[dict[str, Any]]:
         examples = [example for example, problem in waiting if not problem]
         answers = iter(())
         if examples:
             given = Set.of(self.task, examples, self.vocabulary)
-            found = predict(self.params, given)
+            found = self._predictor(self.params, given)
             outputs: list[list[Any]] = [[] for _ in examples]
             for row, output in zip(given.rows, found.outputs, strict=True):
                 outputs[row.example].append(output)
@@ -114,9 +118,4 @@ def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, 
     ]
     if wrong:
         raise ValueError(f"{path}: its parameters are not those of its task:\n" + "\n".join(wrong[:8]))
-    return map_named(
-        lambda name, sharding: jax.make_array_from_callback(
-            wanted[name].shape, sharding, lambda index: leaves[name][index]
-        ),
-        parameter_shardings(abstract, mesh),
-    )
+    return map_named(lambda name, sharding: placed(leaves[name], sharding), parameter_shardings(abstract, mesh))

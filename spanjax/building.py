@@ -10,7 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from spanjax.nn.attention import choose_backend
-from spanjax.parallel import row_shards
+from spanjax.parallel import placed, row_shards
 from spanjax.run import Run
 from spanjax.starting import Start
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
@@ -47,9 +47,7 @@ class Built:
             return state
 
         def laid(name: str, leaf: jax.Array) -> jax.Array:
-            if name not in start.leaves:
-                return leaf
-            return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: start.leaves[name][index])
+            return placed(start.leaves[name], leaf.sharding) if name in start.leaves else leaf
 
         return state._replace(params=map_named(laid, state.params))
 

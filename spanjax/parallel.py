@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from spanjax.trees import first_match, map_named
 
@@ -119,6 +119,11 @@ def parameter_spec(name: str, shape: tuple[int, ...], mesh: Mesh, manual_only: b
 def parameter_shardings(abstract: Any, mesh: Mesh) -> Any:
     """A NamedSharding for every leaf of a tree of parameters, by its name."""
     return map_named(lambda name, leaf: NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh)), abstract)
+
+
+def placed(array: np.ndarray, sharding: Sharding) -> jax.Array:
+    """A host array, which every process has whole, as a global one; each device takes its part."""
+    return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -62,10 +62,13 @@ def opened(run: Any) -> Any:
 
 def words_of(session: Any) -> Any:
     """The module that says of such a session what a person wants to know."""
-    from spanjax import show, show_task
-    from spanjax.tuning import TaskSession
+    from spanjax.tasks.base import Task
 
-    return show_task if isinstance(session, TaskSession) else show
+    if isinstance(session.run.objective, Task):
+        from spanjax import show_task as words
+    else:
+        from spanjax import show as words
+    return words
 
 
 def _description(session: Any) -> dict[str, Any]:
