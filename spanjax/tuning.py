@@ -20,7 +20,16 @@ from spanjax.parallel import make_mesh, to_global
 from spanjax.run import Run
 from spanjax.starting import Start, start_from
 from spanjax.tasks.base import Examples, Task
-from spanjax.tasks.rows import Batch, Row, TaskRows, batches_of_epoch, host_share, rows_in_order, rows_of_step
+from spanjax.tasks.rows import (
+    Batch,
+    Row,
+    TaskRows,
+    batches_of_epoch,
+    host_share,
+    is_of_tokens,
+    rows_in_order,
+    rows_of_step,
+)
 from spanjax.training.step import StepBuilder
 
 OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
@@ -41,7 +50,7 @@ class Set:
     def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
         """The rows that the task makes of these examples."""
         rows = list(task.rows(examples, vocabulary))
-        return cls(examples, rows, TaskRows(rows, vocabulary.specials.pad, task.length))
+        return cls(examples, rows, TaskRows(rows, vocabulary.specials.pad, task.lengths))
 
 
 class Predicted(NamedTuple):
@@ -60,7 +69,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
 
     Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
     """
-    step = builder.predict_step(task.outputs)
+    step = builder.predict_step(task.judged)
     host, hosts = jax.process_index(), jax.process_count()
 
     def predict(params: Any, given: Set) -> Predicted:
@@ -82,7 +91,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
 
 
 def _of_row(name: str, array: np.ndarray, length: int) -> np.ndarray:
-    return array[:length] if name.endswith(("_BL", "_BLC")) else array
+    return array[:length] if is_of_tokens(name) else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,11 +259,11 @@ def open_task_session(run: Run) -> TaskSession:
 
 def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
     """A backend chosen for the longest batches that cannot do the shorter ones gives way to xla, where none was asked for."""
-    encoder = run.encoder
-    backend, _ = attention_backend(run, mesh, packed.buckets[-1])
+    encoder, longest = run.encoder, run.objective.length  # pyright: ignore[reportAttributeAccessIssue]
+    backend, _ = attention_backend(run, mesh, longest)
     asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
     try:
-        for length in packed.buckets:
+        for length in {min(length, longest) for length in packed.buckets}:
             attention_backend(asked, mesh, length)
     except ValueError:
         if encoder.attention != "auto":

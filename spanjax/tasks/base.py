@@ -16,10 +16,11 @@ import tyro
 from flax import nnx
 
 from spanjax.data.base_vocab import Vocabulary
+from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder, EncoderConfig
 from spanjax.objectives.base import Objective
-from spanjax.tasks.rows import Row
+from spanjax.tasks.rows import Row, lengths_up_to
 
 HEAD_SITE = 1 << 20  # dropout sites of heads; those of the encoder are below
 LOSS = "task/loss"
@@ -109,6 +110,14 @@ class Task(Objective):
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
         """Writes predictions as the official scripts read them; the files."""
+
+    def lengths(self, longest: int) -> tuple[int, ...]:
+        """Lengths of batches, the last one of which holds rows of `longest`: each batch has the least that will do."""
+        return lengths_up_to(self.length)
+
+    def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+        """(`measure` without dropout, `outputs`)."""
+        return self.measure(module, batch, None), self.outputs(module, batch)
 
     def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
         """What `python -m spanjax.predict` says of an example: the prediction, and what else its rows' `outputs` tell."""

@@ -4,7 +4,7 @@ Shapes: N rows, B rows of a batch, T tokens of a row, L positions of a batch. Fi
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,11 @@ POOL = 50  # batches whose rows are sorted by length together
 Batch = dict[str, np.ndarray]
 
 
+def lengths_up_to(most: int) -> tuple[int, ...]:
+    """LENGTHS below `most`, and `most`."""
+    return (*(length for length in LENGTHS if length < most), most)
+
+
 class Row(NamedTuple):
     """One input of the model."""
 
@@ -27,8 +32,8 @@ class Row(NamedTuple):
     example: int
     """The example that it is of: an example can have several rows (windows)."""
     fields: Mapping[str, Any]
-    """Further fields by their names in the batch: one number a row (`label_B`), one a token (`tag_BL`), or an array of one
-    shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
+    """Further fields by their names in the batch: one number a row (`label_B`), one value a token (`tag_BL`, `cluster_BLW`), or
+    an array of one shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
     notes: Any = None
     """What the task's predictions need to know of the row beside; it is in no batch."""
 
@@ -36,14 +41,14 @@ class Row(NamedTuple):
 class TaskRows:
     """The rows of a file's examples."""
 
-    def __init__(self, rows: Iterable[Row], pad: int, most: int):
-        """`pad` is the id of padding, `most` the longest row that there may be."""
+    def __init__(self, rows: Iterable[Row], pad: int, lengths: Callable[[int], tuple[int, ...]]):
+        """`pad` is the id of padding, `lengths` those of batches for rows whose longest is this long, see `Task.lengths`."""
         rows = list(rows)
         self.pad = pad
         self.lengths_N = np.array([len(row.tokens_T) for row in rows], np.int64)
-        assert not len(rows) or self.lengths_N.max() <= most
+        self.buckets = lengths(int(self.lengths_N.max(initial=1)))
+        assert self.lengths_N.max(initial=1) <= self.buckets[-1]
         self.example_N = np.array([row.example for row in rows], np.int64)
-        self.buckets = (*(length for length in LENGTHS if length < most), most)
         self._start_N = np.concatenate([[0], np.cumsum(self.lengths_N)])
         columns: dict[str, list[Any]] = {"tokens_BL": [], "types_BL": []}
         for row in rows:
@@ -83,7 +88,7 @@ class TaskRows:
             "weight_B": here_B.astype(np.float32),
         }
         for name, column in self._columns.items():
-            if name.endswith("_BL"):
+            if is_of_tokens(name):
                 values = column[source_BL]
                 values[~inside_BL] = self.pad if name == "tokens_BL" else 0
             else:
@@ -93,8 +98,13 @@ class TaskRows:
         return made
 
 
+def is_of_tokens(name: str) -> bool:
+    """Whether a field has a value for each token: whether its shape begins with BL."""
+    return name.rpartition("_")[2].startswith("BL")
+
+
 def _column(name: str, values: Sequence[Any]) -> np.ndarray:
-    joined = np.concatenate(values) if name.endswith("_BL") else np.stack([np.asarray(value) for value in values])
+    joined = np.concatenate(values) if is_of_tokens(name) else np.stack([np.asarray(value) for value in values])
     return joined.astype(np.int32 if joined.dtype.kind in "iub" else np.float32)
 
 

@@ -8,7 +8,13 @@ from typing import Any
 
 from spanjax.tasks.base import Task
 
-MODULES: Mapping[str, str] = {"Glue": "glue", "Questions": "squad", "Relation": "relation", "Ner": "ner"}
+MODULES: Mapping[str, str] = {
+    "Glue": "glue",
+    "Questions": "squad",
+    "Relation": "relation",
+    "Ner": "ner",
+    "Coref": "coref",
+}
 """Class of a task -> its module here."""
 
 

@@ -13,6 +13,7 @@ from optax import contrib
 
 from spanjax.trees import map_named, matches_any, named_leaves
 
+ENCODER = "encoder/"
 STACKED, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"  # the first have a leading axis of layers
 
 
@@ -46,6 +47,13 @@ class Optimizer(abc.ABC):
     layer_decay: float = 1.0
     """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
     that of the heads; less than 1 keeps what is below as it was pretrained."""
+    head_learning_rate: float = 0.0
+    """Peak rate of all that is not the encoder; 0: that of the encoder."""
+    head_warmup: bool = True
+    """Whether `head_learning_rate` grows over warmup_steps; False: it begins at its peak, as released for
+    coreference (D21)."""
+    clip_apart: bool = False
+    """Gradients of the encoder and of all else are clipped by norms of their own, as in the released coreference."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
@@ -58,7 +66,7 @@ class Optimizer(abc.ABC):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected at least 0 and less than 1")
-        for name in ("warmup_steps", "weight_decay", "clip_norm", "peak_every"):
+        for name in ("warmup_steps", "weight_decay", "clip_norm", "peak_every", "head_learning_rate"):
             if getattr(self, name) < 0:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected 0 or more")
         return found
@@ -82,11 +90,26 @@ class Optimizer(abc.ABC):
         """The optax chain for a run of `steps` updates."""
         return optax.chain(
             optax.scale(self.gradient_scale),
-            optax.clip_by_global_norm(self.clip_norm) if self.clip_norm else optax.identity(),
+            self._clipped(),
             *self.direction(),
             *([optax.stateless(self._slower_below)] if self.layer_decay < 1 else []),
-            optax.scale_by_learning_rate(self.schedule(steps)),
+            self._scaled(steps),
         )
+
+    def _clipped(self) -> optax.GradientTransformation:
+        if not self.clip_norm:
+            return optax.identity()
+        clip = optax.clip_by_global_norm(self.clip_norm)
+        return optax.partition({"encoder": clip, "heads": clip}, _sides) if self.clip_apart else clip
+
+    def _scaled(self, steps: int) -> optax.GradientTransformation:
+        rate = optax.scale_by_learning_rate(self.schedule(steps))
+        if not self.head_learning_rate:
+            return rate
+        warmup = self.warmup_steps if self.head_warmup else 0
+        own = dataclasses.replace(self, learning_rate=self.head_learning_rate, warmup_steps=warmup)
+        heads = optax.scale_by_learning_rate(own.schedule(steps))
+        return optax.partition({"encoder": rate, "heads": heads}, _sides)
 
     @abc.abstractmethod
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
@@ -115,6 +138,11 @@ class Optimizer(abc.ABC):
             optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon),
             optax.add_decayed_weights(self.weight_decay, mask=self.decayed),
         )
+
+
+def _sides(params: Any) -> Any:
+    """Whether each parameter is one of the encoder or of what stands above it."""
+    return map_named(lambda name, _: "encoder" if name.startswith(ENCODER) else "heads", params)
 
 
 @dataclasses.dataclass(frozen=True)

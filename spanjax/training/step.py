@@ -92,14 +92,17 @@ class StepBuilder:
         return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)))
 
     def predict_step(
-        self, outputs: Callable[[Any, Batch], dict[str, jax.Array]]
+        self, judged: Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]
     ) -> Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]:
-        """(parameters, global batch) -> (every mean as `eval_step` gives it, `outputs` of all rows on every device)."""
+        """(parameters, global batch) -> (means as `eval_step` gives them, outputs of all rows on every device).
+
+        `judged` gives both for the rows of one device.
+        """
 
         def local(params: Any, batch: Batch, _: jax.Array) -> tuple[Means, dict[str, jax.Array]]:
             module = self._module(self._gather(params))
-            means = jax.lax.psum(self.objective.measure(module, batch, None), ROW_AXES)
-            return means, outputs(module, batch)
+            means, outputs = judged(module, batch)
+            return jax.lax.psum(means, ROW_AXES), outputs
 
         mapped = self._mapped(local, lambda specs, rows, whole: (whole, rows))
         whole = replicated(self.mesh)

@@ -109,7 +109,7 @@ def logits(model: Model, pairs: list[tuple[str, str]], task: Glue) -> tuple[np.n
     """Scores here of rows that the task makes, and the rows."""
     assert model.vocabulary is not None
     rows = list(task.rows([Sentences("", first, second, None) for first, second in pairs], model.vocabulary))
-    packed, index = TaskRows(rows, model.vocabulary.specials.pad, task.length), np.arange(len(rows))
+    packed, index = TaskRows(rows, model.vocabulary.specials.pad, task.lengths), np.arange(len(rows))
     batch: Any = packed.batch(index, index, packed.length_of(index))
     structure, abstract = abstract_module(task, model.encoder)
     module = nnx.merge(structure, jax.tree.map(jax.numpy.asarray, module_params(model, abstract)))

@@ -234,7 +234,7 @@ def test_only_first_pieces_are_in_the_loss() -> None:
     )
     module = FIT.build(encoder, nnx.Rngs(0))
     example = Tagged(("abc", "Anna", "ab-c"), ("B-PER", "I-PER", "O"))
-    packed = TaskRows(FIT.rows([example, example], vocabulary), 0, 128)
+    packed = TaskRows(FIT.rows([example, example], vocabulary), 0, FIT.lengths)
     batch = jax.tree.map(jax.numpy.asarray, packed.batch(np.array([0, -1]), np.arange(2), 16))
     measure = jax.jit(lambda batch: FIT.measure(module, batch, None))
     found, logits_BLC = measure(batch), np.asarray(FIT.outputs(module, batch)["logits_BLC"], np.float64)

@@ -222,7 +222,7 @@ def test_only_known_labels_are_in_the_loss() -> None:
     module = task.build(encoder, nnx.Rngs(0))
 
     def measured(labels: list[str | None]) -> dict[str, float]:
-        packed = TaskRows(task.rows([example(label=label) for label in labels], vocabulary), 0, task.length)
+        packed = TaskRows(task.rows([example(label=label) for label in labels], vocabulary), 0, task.lengths)
         index_B = np.arange(2) if len(labels) > 1 else np.array([0, -1])
         batch = jax.tree.map(jax.numpy.asarray, packed.batch(index_B, np.arange(2), 16))
         found = jax.jit(lambda batch: task.measure(module, batch, None))(batch)

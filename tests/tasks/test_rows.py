@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.tasks.rows import POOL, Row, TaskRows, batches_of_epoch, host_share, rows_in_order, rows_of_step
+from spanjax.tasks.rows import (
+    POOL,
+    Row,
+    TaskRows,
+    batches_of_epoch,
+    host_share,
+    lengths_up_to,
+    rows_in_order,
+    rows_of_step,
+)
 
 PAD = 7
 
@@ -27,7 +36,7 @@ def made(lengths: list[int], most: int = 40) -> TaskRows:
             for number, length in enumerate(lengths)
         ),
         PAD,
-        most,
+        lambda _: lengths_up_to(most),
     )
 
 

@@ -208,7 +208,7 @@ def test_another_dictionary_is_refused(tmp_path: pathlib.Path, vocabulary: WordP
 def prepared(tuned: Glue, vocabulary: WordPieceVocabulary) -> tuple[Any, dict[str, jax.Array]]:
     """(the module of a task, a batch of all examples and an empty row)."""
     encoder = dataclasses.replace(ENCODER, vocab_size=vocabulary.size)
-    rows = TaskRows(tuned.rows(examples(), vocabulary), vocabulary.specials.pad, tuned.length)
+    rows = TaskRows(tuned.rows(examples(), vocabulary), vocabulary.specials.pad, tuned.lengths)
     index_B = np.array([*range(len(rows)), -1])
     batch = rows.batch(index_B, np.arange(len(index_B)), tuned.length)
     structure = nnx.split(nnx.eval_shape(lambda: tuned.build(encoder, nnx.Rngs(0))))[0]

@@ -68,7 +68,7 @@ def module() -> Any:
 
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module: Any) -> None:
     rows = list(TASK.rows(QUESTIONS, VOCABULARY))
-    packed = TaskRows(rows, VOCABULARY.specials.pad, TASK.length)
+    packed = TaskRows(rows, VOCABULARY.specials.pad, TASK.lengths)
     batch: Any = packed.batch(np.array([0, 2, -1]), np.arange(3), 16)
     found = TASK.measure(module, batch, None)
     outputs = {name: np.asarray(value) for name, value in TASK.outputs(module, batch).items()}
@@ -89,7 +89,7 @@ def made_batch(packed: TaskRows, length: int) -> Any:
 
 
 def test_padding_changes_nothing(module: Any) -> None:
-    packed = TaskRows(list(TASK.rows(QUESTIONS, VOCABULARY)), VOCABULARY.specials.pad, TASK.length)
+    packed = TaskRows(list(TASK.rows(QUESTIONS, VOCABULARY)), VOCABULARY.specials.pad, TASK.lengths)
     short, long = (made_batch(packed, length) for length in (8, 48))
     one, other = (TASK.outputs(module, batch) for batch in (short, long))
     for name in one:

@@ -41,7 +41,7 @@ def texts(row: Row) -> list[str]:
 
 
 def value_and_gradient(task: Task, rows: list[Row]) -> tuple[float, dict[str, Any]]:
-    packed = TaskRows(rows, 0, task.length)
+    packed = TaskRows(rows, 0, task.lengths)
     batch = {
         name: jax.numpy.asarray(v) for name, v in packed.batch(np.arange(len(rows)), np.arange(len(rows)), 32).items()
     }

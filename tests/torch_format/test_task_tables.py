@@ -39,7 +39,7 @@ def batch_of_rows(encoder: EncoderConfig) -> dict[str, np.ndarray]:
         tokens = random.integers(5, encoder.vocab_size, first + second).astype(np.int32)
         types = np.repeat([0, min(1, encoder.types - 1)], [first, second]).astype(np.int32)
         rows.append(Row(tokens, types, number, {"label_B": np.int32(0)}))
-    packed = TaskRows(rows, max(0, encoder.position_offset - 1), 16)
+    packed = TaskRows(rows, max(0, encoder.position_offset - 1), lambda _: (16,))
     return packed.batch(np.arange(len(rows)), np.arange(len(rows)), 16)
 
 

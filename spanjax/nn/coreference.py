@@ -1,0 +1,238 @@
+"""Coreference from coarse to fine (Lee et al., 2018) on independent segments (Joshi et al., 2019), SpanBERT section 4.1.
+
+The first layers over a span [first piece; last piece; width; head] and over a pair [g_i; g_j; g_i * g_j; features] are linear, so
+they are sums of parts: what depends on a piece or on a span alone is computed once for it, not once for every span or pair.
+The vectors of spans are made for those alone that are kept. Large intermediates exist for some hundreds of spans at a time,
+forward and backward, so that memory grows with the pieces of a document and not with its spans or pairs.
+
+Differences from the published model: spans are chosen by scores without dropout; the projection of heads has no bias, which a
+softmax does not see.
+
+Shapes of one document: N pieces, D hidden size, W widths, M spans that are kept, A antecedents of each, F size of feature
+embeddings, H size of hidden layers, G = 3 D + F size of a span's vector, C pieces of a chunk.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.nn.coreference_parts import (
+    BUCKETS,
+    CoreferenceConfig,
+    Pieces,
+    Resolved,
+    Scorer,
+    by_parts,
+    distance_bucket,
+    product,
+)
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.encoder import EncoderConfig, linear, normal
+from spanjax.nn.span_pruning import keep_best
+
+CHUNK = 1024  # pieces whose spans are scored together
+_OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
+
+
+class Coreference(nnx.Module):
+    """Everything above the encoder."""
+
+    def __init__(self, encoder: EncoderConfig, config: CoreferenceConfig, genres: int, segments: int, rngs: nnx.Rngs):
+        """`genres` that are told apart, beside unknown ones; distances of `segments` and more count as one less."""
+        size, feature = encoder.hidden_size, config.feature_size
+        span = 3 * size + feature
+        self.config, self.size, self.segments = config, size, segments
+
+        def table(rows: int) -> nnx.Embed:
+            return nnx.Embed(rows, feature, embedding_init=normal(encoder), rngs=rngs)
+
+        self.head = nnx.Param(normal(encoder)(rngs.params(), (size,), jnp.float32))
+        self.width, self.width_prior = table(config.max_width), table(config.max_width)
+        self.mention = Scorer(span, config, encoder, rngs)
+        self.width_score = Scorer(feature, config, encoder, rngs)
+        self.coarse = linear(span, span, encoder, rngs)
+        self.coarse_distance, self.distance_prior = table(BUCKETS), linear(feature, 1, encoder, rngs)
+        self.speaker, self.genre = table(2), table(genres + 1)
+        self.distance, self.segment_distance = table(BUCKETS), table(segments)
+        self.pair = Scorer(3 * span + 4 * feature, config, encoder, rngs)
+        if config.refinements:
+            self.gate = linear(2 * span, span, encoder, rngs)
+
+    def __call__(self, hidden_ND: jax.Array, pieces: Pieces, key: DropoutKey | None, site: int) -> Resolved:
+        """Spans and antecedents of one document. `key` has one row; eight dropout sites from `site` on are used."""
+        config, length = self.config, hidden_ND.shape[0]
+        most = min(config.max_spans, int(config.spans_per_piece * length) + 1)
+        budget = jnp.floor(config.spans_per_piece * jnp.sum(pieces.sentence_N > 0)).astype(jnp.int32)
+        score_NW = jax.lax.stop_gradient(self.span_scores(jax.lax.stop_gradient(hidden_ND), pieces))
+        first_M, last_M, real_M = keep_best(score_NW, jnp.clip(budget, 1, config.max_spans), most)
+        vector_MG = self.vectors(hidden_ND, first_M, last_M, key, site)
+        mention_M = self.mention_scores(vector_MG, last_M - first_M, key, site + 1)
+        found = Resolved(first_M, last_M, real_M, mention_M, *self._coarse(vector_MG, mention_M, real_M, key, site + 3))
+        return found._replace(score_MA=self._fine(vector_MG, found, pieces, key, site + 6))
+
+    def _width_scores(self) -> jax.Array:
+        """[W]: the prior of every width, without dropout."""
+        table_WF = self.width_prior.embedding[...]
+        return self.width_score.of(table_WF @ self.width_score.rows(0, table_WF.shape[1]) + self.width_score.bias[None])
+
+    def span_scores(self, hidden_ND: jax.Array, pieces: Pieces) -> jax.Array:
+        """Mention scores of all spans, float32 [N, W], without dropout; -inf for what is no span."""
+        size, widths, length = self.size, self.config.max_width, hidden_ND.shape[0]
+        chunk = min(length, CHUNK)
+        chunks = -(-length // chunk)
+        padded_ND = jnp.pad(hidden_ND, ((0, chunks * chunk - length + widths), (0, 0)))
+        kernels = [self.mention.rows(part * size, size) for part in range(3)]
+        of_width_WH = self.width.embedding[...] @ self.mention.rows(3 * size, self.config.feature_size)
+        prior_W = self._width_scores()
+
+        def scored(start: jax.Array) -> jax.Array:
+            some = jax.lax.dynamic_slice_in_dim(padded_ND, start, chunk + widths)
+            weight = jnp.einsum("nd,d->n", some, self.head[...], preferred_element_type=jnp.float32)
+            first_CH = some[:chunk] @ kernels[0] + self.mention.bias[None]
+            last, head = some @ kernels[1], some @ kernels[2]
+
+            def wider(state: tuple, width: tuple) -> tuple[tuple, jax.Array]:
+                top_C, total_C, sum_CH = state
+                number, of_width_H, prior = width
+                own_C = jax.lax.dynamic_slice_in_dim(weight, number, chunk)
+                last_CH, head_CH = (jax.lax.dynamic_slice_in_dim(each, number, chunk) for each in (last, head))
+                higher_C = jnp.maximum(top_C, own_C)
+                old_C, new_C = jnp.exp(top_C - higher_C), jnp.exp(own_C - higher_C)
+                total_C = total_C * old_C + new_C
+                sum_CH = sum_CH * old_C[:, None] + new_C[:, None] * head_CH
+                hidden_CH = first_CH + last_CH + sum_CH / total_C[:, None] + of_width_H[None]
+                return (higher_C, total_C, sum_CH), self.mention.of(hidden_CH) + prior
+
+            start_C = jnp.full(chunk, -jnp.inf, jnp.float32)
+            state = (start_C, jnp.zeros(chunk, jnp.float32), jnp.zeros((chunk, last.shape[1]), jnp.float32))
+            return jax.lax.scan(wider, state, (jnp.arange(widths), of_width_WH, prior_W))[1].T
+
+        score_NW = jax.lax.map(scored, jnp.arange(chunks) * chunk).reshape(-1, widths)[:length]
+        return jnp.where(self._spans(pieces), score_NW, -jnp.inf)
+
+    def _spans(self, pieces: Pieces) -> jax.Array:
+        """bool[N, W]: what is a span at all: inside of one sentence, and of whole words where those are asked for."""
+        length, widths = pieces.sentence_N.shape[0], self.config.max_width
+        last_NW = jnp.arange(length)[:, None] + jnp.arange(widths)[None]
+        inside_NW = last_NW < length
+        last_NW = jnp.minimum(last_NW, length - 1)
+        same_NW = pieces.sentence_N[last_NW] == pieces.sentence_N[:, None]
+        span_NW = inside_NW & same_NW & (pieces.sentence_N > 0)[:, None]
+        if not self.config.words_only:
+            return span_NW
+        word_N = jnp.where(pieces.sentence_N > 0, pieces.word_N, -1)
+        begins_N = word_N != jnp.pad(word_N[:-1], (1, 0), constant_values=-2)
+        ends_N = word_N != jnp.pad(word_N[1:], (0, 1), constant_values=-2)
+        return span_NW & begins_N[:, None] & ends_N[last_NW]
+
+    def vectors(
+        self, hidden_ND: jax.Array, first_M: jax.Array, last_M: jax.Array, key: DropoutKey | None, site: int
+    ) -> jax.Array:
+        """[first; last; width; head] of spans, [M, G], where the head is a weighted sum of the span's pieces."""
+        weight_N = jnp.einsum("nd,d->n", hidden_ND, self.head[...], preferred_element_type=jnp.float32)
+
+        def head(span: tuple[jax.Array, jax.Array]) -> jax.Array:
+            first, last = span
+            place_W = first + jnp.arange(self.config.max_width)
+            inside_W, place_W = place_W <= last, jnp.minimum(place_W, hidden_ND.shape[0] - 1)
+            share_W = jax.nn.softmax(jnp.where(inside_W, weight_N[place_W], -jnp.inf))
+            return share_W.astype(hidden_ND.dtype) @ hidden_ND[place_W]
+
+        head_MD = by_parts(head, (first_M, last_M))
+        width_MF = dropout(
+            self.width.embedding[...][last_M - first_M][None], self.config.dropout, key, site, strides=_OF_SPANS
+        )[0]
+        return jnp.concatenate([hidden_ND[first_M], hidden_ND[last_M], head_MD, width_MF], axis=1)
+
+    def mention_scores(self, vector_MG: jax.Array, width_M: jax.Array, key: DropoutKey | None, site: int) -> jax.Array:
+        """Of spans by their vectors, float32 [M]; uses two dropout sites."""
+        hidden_MH = jax.nn.relu(product(vector_MG, self.mention.hidden))
+        prior_MF = self.width_prior.embedding[...][width_M]
+        prior_MH = jax.nn.relu(product(prior_MF, self.width_score.hidden))
+        rate = self.config.dropout
+        hidden_MH, prior_MH = (
+            dropout(each[None], rate, key, site + number, strides=_OF_SPANS)[0]
+            for number, each in enumerate((hidden_MH, prior_MH))
+        )
+        return self.mention.of_hidden(hidden_MH) + self.width_score.of_hidden(prior_MH)
+
+    def _coarse(
+        self, vector_MG: jax.Array, mention_M: jax.Array, real_M: jax.Array, key: DropoutKey | None, site: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """(which spans are the best antecedents [M, A], their scores): both mention scores, a bilinear one, the distance's."""
+        rate, most = self.config.dropout, vector_MG.shape[0]
+        own_MG = dropout(product(vector_MG, self.coarse)[None], rate, key, site, strides=_OF_SPANS)[0]
+        other_MG = dropout(vector_MG[None], rate, key, site + 1, strides=_OF_SPANS)[0]
+        features_TF = dropout(self.coarse_distance.embedding[...][None], rate, key, site + 2)[0]
+        prior_T = product(features_TF, self.distance_prior)[:, 0].astype(jnp.float32)
+        before_MM = jnp.arange(most)[:, None] - jnp.arange(most)[None]
+        score_MM = jnp.einsum("ig,jg->ij", own_MG, other_MG, preferred_element_type=jnp.float32)
+        score_MM += mention_M[:, None] + mention_M[None] + prior_T[distance_bucket(before_MM)]
+        score_MM = jnp.where((before_MM > 0) & real_M[:, None] & real_M[None], score_MM, -jnp.inf)
+        score_MA, antecedent_MA = jax.lax.top_k(score_MM, min(self.config.antecedents, most))
+        return antecedent_MA, score_MA
+
+    def _fine(
+        self, vector_MG: jax.Array, found: Resolved, pieces: Pieces, key: DropoutKey | None, site: int
+    ) -> jax.Array:
+        """Coarse and fine scores [M, A], the fine ones of spans that were refined by what their antecedents are."""
+        features = self._features(found, pieces)
+        for number in range(self.config.refinements + 1):
+            last = number == self.config.refinements
+            score_MA, refined_MG = self._pairs(vector_MG, found, features, key, site, last)
+            vector_MG = refined_MG
+        return score_MA  # pyright: ignore[reportPossiblyUnbound]
+
+    def _features(self, found: Resolved, pieces: Pieces) -> tuple[jax.Array, ...]:
+        """Rows of the tables of features: same speaker, distances in spans and segments, each int32 [M, A]; the genre."""
+        other_MA, own_M = found.antecedent_MA, jnp.arange(found.first_M.shape[0])
+        speaker_M, segment_M = pieces.speaker_N[found.first_M], pieces.segment_N[found.first_M]
+        same_MA = (speaker_M[:, None] == speaker_M[other_MA]).astype(jnp.int32)
+        apart_MA = jnp.clip(segment_M[:, None] - segment_M[other_MA], 0, self.segments - 1)
+        return same_MA, distance_bucket(own_M[:, None] - other_MA), apart_MA, pieces.genre
+
+    def _pairs(
+        self,
+        vector_MG: jax.Array,
+        found: Resolved,
+        features: tuple[jax.Array, ...],
+        key: DropoutKey | None,
+        site: int,
+        last: bool,
+    ) -> tuple[jax.Array, jax.Array]:
+        """(scores [M, A], refined vectors [M, G]); the last time the vectors are returned as they are."""
+        span, size, rate = vector_MG.shape[1], self.config.feature_size, self.config.dropout
+        own_MH = vector_MG @ self.pair.rows(0, span) + self.pair.bias[None]
+        other_MH = vector_MG @ self.pair.rows(span, span)
+        product_GH, features_FH = self.pair.rows(2 * span, span), self.pair.rows(3 * span, 4 * size)
+        tables = [each.embedding[...] for each in (self.speaker, self.distance, self.segment_distance)]
+        same_MA, distance_MA, apart_MA, genre = features
+        genre_F = self.genre.embedding[...][genre]
+        row_M = jnp.arange(vector_MG.shape[0], dtype=jnp.uint32)
+        antecedents = found.antecedent_MA.shape[1]
+
+        def drop(x: jax.Array, row: jax.Array, place: int) -> jax.Array:
+            """One mask for each pair, wherever the span lies among others."""
+            own = DropoutKey(key.key, key.row_B.astype(jnp.uint32) * jnp.uint32(1 << 16) + row) if key else None
+            return dropout(x[None], rate, own, place, strides=(x.shape[-1], 1))[0]
+
+        def pair(given: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+            row, vector_G, own_H, antecedent_A, coarse_A, *numbers = given
+            other_AG = vector_MG[antecedent_A]
+            known = [table[number] for table, number in zip(tables, numbers, strict=True)]
+            known.append(jnp.broadcast_to(genre_F[None], (antecedents, size)))
+            known_AF = drop(jnp.concatenate(known, axis=1), row, site)
+            sum_AH = own_H[None] + other_MH[antecedent_A] + (other_AG * vector_G[None]) @ product_GH
+            hidden_AH = drop(jax.nn.relu(sum_AH + known_AF @ features_FH), row, site + 1)
+            score_A = coarse_A + self.pair.of_hidden(hidden_AH)
+            return score_A, vector_G if last else self._refined(vector_G, other_AG, score_A)
+
+        rows = (row_M, vector_MG, own_MH, found.antecedent_MA, found.score_MA, same_MA, distance_MA, apart_MA)
+        return by_parts(jax.checkpoint(pair), rows)
+
+    def _refined(self, vector_G: jax.Array, other_AG: jax.Array, score_A: jax.Array) -> jax.Array:
+        """A span's vector gated with the mean of its antecedents' vectors; the span itself stands for none (Lee et al., 2018)."""
+        share = jax.nn.softmax(jnp.concatenate([jnp.zeros(1, jnp.float32), score_A])).astype(vector_G.dtype)
+        mean_G = share[0] * vector_G + share[1:] @ other_AG
+        gate_G = jax.nn.sigmoid(product(jnp.concatenate([vector_G, mean_G])[None], self.gate)[0])
+        return gate_G * mean_G + (1 - gate_G) * vector_G

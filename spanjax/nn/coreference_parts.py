@@ -1,0 +1,143 @@
+"""What coreference is made of: settings, what goes in and out, scorers, buckets of distances, the loss.
+
+Shapes of one document: N pieces, M spans that are kept, A antecedents of each, F size of feature embeddings, H size of hidden
+layers.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.nn.encoder import EncoderConfig, linear
+
+PART = 128  # spans whose vectors and pairs are made together
+BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 64 and more
+
+
+@dataclasses.dataclass(frozen=True)
+class CoreferenceConfig:
+    """Sizes of the model; by default those of the paper's models."""
+
+    max_width: int = 30
+    """Most pieces of a mention."""
+    spans_per_piece: float = 0.4
+    """Spans that are kept, for each piece of the document."""
+    max_spans: int = 3900
+    """Most spans that are kept."""
+    antecedents: int = 50
+    """Candidates for the antecedent of each span that reach the fine scores."""
+    hidden_size: int = 3000
+    """Size of the hidden layers of mention and pair scores."""
+    feature_size: int = 20
+    """Size of the embeddings of width, distance, speaker and genre."""
+    dropout: float = 0.3
+    """Dropout of hidden layers, features and coarse scores, in [0, 1)."""
+    refinements: int = 1
+    """Times that spans take on what their antecedents are before the last fine score. The published coref_depth of 2 refines
+    twice and uses the first alone (D20)."""
+    words_only: bool = True
+    """Spans begin and end with words; False: anywhere in them, as published."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = []
+        for name in ("max_width", "max_spans", "antecedents", "hidden_size", "feature_size"):
+            if getattr(self, name) < 1:
+                found.append(f"objective.model.{name} is {getattr(self, name)}: expected at least 1")
+        if not 0 < self.spans_per_piece <= 1:
+            found.append(
+                f"objective.model.spans_per_piece is {self.spans_per_piece}: expected more than 0 and at most 1"
+            )
+        if not 0 <= self.dropout < 1:
+            found.append(f"objective.model.dropout is {self.dropout}: expected at least 0 and less than 1")
+        if self.refinements < 0:
+            found.append(f"objective.model.refinements is {self.refinements}: expected 0 or more")
+        return found
+
+
+class Pieces(NamedTuple):
+    """What is known of a document's pieces beside their hidden states."""
+
+    sentence_N: jax.Array
+    """Number of the sentence from 1; 0 behind the last piece."""
+    word_N: jax.Array
+    speaker_N: jax.Array
+    """0 where nobody is known to speak."""
+    segment_N: jax.Array
+    genre: jax.Array
+
+
+class Resolved(NamedTuple):
+    """The spans that are kept, sorted, and the scores of their antecedents."""
+
+    first_M: jax.Array
+    last_M: jax.Array
+    real_M: jax.Array
+    mention_M: jax.Array
+    """Mention scores, float32."""
+    antecedent_MA: jax.Array
+    """Which span each antecedent is."""
+    score_MA: jax.Array
+    """Scores of the antecedents, float32; -inf where there is none. No antecedent has the score 0."""
+
+
+class Scorer(nnx.Module):
+    """A hidden layer and one score. `parts` are the widths of what the hidden layer reads, in order."""
+
+    def __init__(self, inputs: int, config: CoreferenceConfig, encoder: EncoderConfig, rngs: nnx.Rngs):
+        self.hidden = linear(inputs, config.hidden_size, encoder, rngs)
+        self.score = linear(config.hidden_size, 1, encoder, rngs)
+
+    def rows(self, start: int, size: int) -> jax.Array:
+        """The part of the hidden layer's kernel that reads inputs `start` to `start + size`: [size, H]."""
+        return self.hidden.kernel[...][start : start + size]
+
+    @property
+    def bias(self) -> jax.Array:
+        """Of the hidden layer, [H]."""
+        return self.hidden.bias[...]  # pyright: ignore[reportOptionalSubscript]
+
+    def of(self, sum_H: jax.Array) -> jax.Array:
+        """The score of a hidden layer before its ReLU: [..., H] -> float32 [...]."""
+        return self.of_hidden(jax.nn.relu(sum_H))
+
+    def of_hidden(self, hidden_H: jax.Array) -> jax.Array:
+        """The score of a hidden layer behind its ReLU and dropout."""
+        kernel_H, bias_1 = self.score.kernel[...][:, 0], self.score.bias[...]  # pyright: ignore[reportOptionalSubscript]
+        score = jnp.einsum("...h,h->...", hidden_H, kernel_H, preferred_element_type=jnp.float32)
+        return score + bias_1.astype(jnp.float32)[0]
+
+
+def product(x: jax.Array, layer: nnx.Linear) -> jax.Array:
+    """A dense layer over [M, inputs]."""
+    return x @ layer.kernel[...] + layer.bias[...][None]  # pyright: ignore[reportOptionalSubscript]
+
+
+def by_parts(function: Any, rows: Any) -> Any:
+    """`function` over the rows of arrays, PART of them at a time."""
+    count = len(jax.tree.leaves(rows)[0])
+    return jax.vmap(function)(rows) if count <= PART else jax.lax.map(function, rows, batch_size=PART)
+
+
+def distance_bucket(distance: jax.Array) -> jax.Array:
+    """Numbers of BUCKETS of distances from 0 on; negative ones are in the first."""
+    edges = jnp.array([8, 16, 32, 64])
+    far = 5 + jnp.sum(distance[..., None] >= edges.reshape((1,) * distance.ndim + (-1,)), axis=-1)
+    return jnp.where(distance < 5, jnp.maximum(distance, 0), far)
+
+
+def antecedent_loss(found: Resolved, cluster_M: jax.Array) -> jax.Array:
+    """-log of the probability of all right antecedents, summed over spans, in nats: float32.
+
+    `cluster_M` is the gold cluster of each span, 0 for none. Where no antecedent is right, none is the right one.
+    """
+    other_MA = cluster_M[found.antecedent_MA]
+    right_MA = (other_MA == cluster_M[:, None]) & (cluster_M > 0)[:, None] & ~jnp.isneginf(found.score_MA)
+    none_M = jnp.where(right_MA.any(axis=1), -jnp.inf, 0.0)
+    none = jnp.zeros((len(cluster_M), 1), jnp.float32)
+    all_M = jax.nn.logsumexp(jnp.concatenate([none, found.score_MA], axis=1), axis=1)
+    right = jnp.concatenate([none_M[:, None], jnp.where(right_MA, found.score_MA, -jnp.inf)], axis=1)
+    return jnp.sum(jnp.where(found.real_M, all_M - jax.nn.logsumexp(right, axis=1), 0.0))

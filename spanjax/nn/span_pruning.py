@@ -1,0 +1,104 @@
+"""Which of all spans are kept: the best ones of which no two cross (Lee et al., 2017; section 3 of Joshi et al., 2019).
+
+Spans a and b cross where one begins inside of the other and ends behind it: a begins before b, b begins before a ends, and
+b ends behind a. The published code walks down the sorted spans one by one, in C++. Here the same spans come out of a few
+rounds over all spans at once: a span is kept as soon as every better span that crosses it has been dropped, and dropped as soon
+as one that crosses it is kept. Each round costs a few operations for every span: the best span that crosses another one is found
+by a recursion over widths.
+
+Shapes: N pieces, W widths (a span of width w has w + 1 pieces), M spans that are kept.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+NEVER = jnp.iinfo(jnp.int32).max
+
+
+class Kept(NamedTuple):
+    """Spans in the order of first and last piece; those that are `real` come first, all others are zeros."""
+
+    first_M: jax.Array
+    last_M: jax.Array
+    real_M: jax.Array
+
+
+def keep_best(score_NW: jax.Array, budget: jax.Array, most: int) -> Kept:
+    """The best `budget` (at most `most`, M) of the spans with a score above -inf, no two crossing, ties by their order."""
+    pieces, widths = score_NW.shape
+    score_X = jax.lax.stop_gradient(score_NW).reshape(-1)
+    order_X = jnp.argsort(-score_X, stable=True)
+    rank_X = jnp.zeros_like(order_X).at[order_X].set(jnp.arange(order_X.size)).astype(jnp.int32)
+    rank_NW = jnp.where(jnp.isneginf(score_X), NEVER, rank_X).reshape(pieces, widths)
+    kept_NW = _greedy(rank_NW, budget)
+    worst_first = jnp.where(kept_NW, -rank_NW, -NEVER).reshape(-1)
+    chosen = min(most, worst_first.size)
+    value_M, index_M = jax.lax.top_k(worst_first, chosen)
+    real_M = (value_M > -NEVER) & (jnp.arange(chosen) < budget)
+    index_M = jnp.sort(jnp.where(real_M, index_M, NEVER))
+    real_M = index_M < NEVER
+    index_M = jnp.where(real_M, index_M, 0)
+    first_M, width_M = index_M // widths, index_M % widths
+    found = (first_M, first_M + width_M, real_M)
+    return Kept(*(jnp.pad(each, (0, most - chosen)) for each in found))
+
+
+def _greedy(rank_NW: jax.Array, budget: jax.Array) -> jax.Array:
+    """bool[N, W]: spans that a walk from the best to the worst keeps; at least the first `budget` of them are right."""
+
+    def goes_on(state: tuple[jax.Array, jax.Array]) -> jax.Array:
+        open_NW, kept_NW = state
+        best_open = jnp.min(jnp.where(open_NW, rank_NW, NEVER))
+        settled = jnp.sum(kept_NW & (rank_NW < best_open))
+        return jnp.any(open_NW) & (settled < budget)
+
+    def round_of(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        open_NW, kept_NW = state
+        rival_NW = best_crossing(jnp.where(open_NW, rank_NW, NEVER))
+        new_NW = open_NW & (rank_NW < rival_NW)
+        dropped_NW = best_crossing(jnp.where(new_NW, rank_NW, NEVER)) < NEVER
+        return open_NW & ~new_NW & ~dropped_NW, kept_NW | new_NW
+
+    open_NW = rank_NW < NEVER
+    return jax.lax.while_loop(goes_on, round_of, (open_NW, jnp.zeros_like(open_NW)))[1]
+
+
+def best_crossing(rank_NW: jax.Array) -> jax.Array:
+    """The least rank of the spans that cross each span, NEVER where none does; ranks are NEVER for spans that do not count."""
+    by_last_NW = _by_last(rank_NW)
+    later_NW = _begins_inside(rank_NW)
+    earlier_NW = _begins_inside(by_last_NW[::-1])[::-1]
+    return jnp.minimum(later_NW, _by_first(earlier_NW))
+
+
+def _begins_inside(rank_NW: jax.Array) -> jax.Array:
+    """The least rank of the spans that begin inside of a span, behind its first piece, and end behind it.
+
+    With least[s, w] the least rank of the spans that begin at s and are at least as wide as w, the answer for (s, w) is that for
+    (s + 1, w - 1), or least[s + 1, w].
+    """
+    widths = rank_NW.shape[1]
+    least_NW = jax.lax.cummin(rank_NW, axis=1, reverse=True)
+    next_NW = jnp.pad(least_NW[1:], ((0, 1), (0, 0)), constant_values=NEVER)
+
+    def wider(found_N: jax.Array, least_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found_N = jnp.minimum(jnp.pad(found_N[1:], (0, 1), constant_values=NEVER), least_N)
+        return found_N, found_N
+
+    nothing_N = jnp.full(rank_NW.shape[0], NEVER, rank_NW.dtype)
+    found_WN = jax.lax.scan(wider, nothing_N, next_NW.T[1:])[1]
+    return jnp.concatenate([nothing_N[:, None], found_WN.T], axis=1) if widths > 1 else nothing_N[:, None]
+
+
+def _by_last(rank_NW: jax.Array) -> jax.Array:
+    """Spans by their last piece instead of their first."""
+    columns = [jnp.pad(rank_NW[:, w], (w, 0), constant_values=NEVER)[: len(rank_NW)] for w in range(rank_NW.shape[1])]
+    return jnp.stack(columns, axis=1)
+
+
+def _by_first(rank_NW: jax.Array) -> jax.Array:
+    """Spans by their first piece instead of their last."""
+    columns = [jnp.pad(rank_NW[w:, w], (0, w), constant_values=NEVER) for w in range(rank_NW.shape[1])]
+    return jnp.stack([column[: len(rank_NW)] for column in columns], axis=1)

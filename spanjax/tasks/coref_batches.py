@@ -1,0 +1,84 @@
+"""Batches of whole documents: their segments read by the encoder, and what training takes of a long one.
+
+Shapes: B documents, L positions of a row, X segments of all rows, G positions of a segment, N pieces of a document in order
+(padded to L).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spanjax.nn.dropout import DropoutKey, hash32
+
+FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
+"""Fields of pieces in order; where a piece lies in the row is `place_BL`."""
+ENCODED = 64  # segments that the encoder reads at a time without dropout
+CUT = 0x5EC0DE
+
+
+def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """An array of integers filled up to `size` along its first axis, int32."""
+    spare = ((0, size - len(array)), *((0, 0),) * (array.ndim - 1))
+    return np.pad(array.astype(np.int32), spare, constant_values=value)
+
+
+def read_segments(
+    module: Any, tokens_BL: jax.Array, pad_B: jax.Array, segment: int, key: DropoutKey | None
+) -> jax.Array:
+    """Hidden states [B, L, D] of rows of segments, each segment by itself; `pad_B` is the id of padding."""
+    rows, length = tokens_BL.shape
+    count = length // segment
+    tokens_XG = tokens_BL.reshape(-1, segment)
+    inside_XG = (tokens_XG != jnp.repeat(pad_B, count)[:, None]).astype(jnp.int32)
+    positions_XG = jnp.arange(segment, dtype=jnp.int32)[None] * inside_XG
+
+    def encoded(given: tuple[jax.Array, ...], key: DropoutKey | None) -> jax.Array:
+        tokens_XG, inside_XG, positions_XG = given
+        return module.encoder(tokens_XG, inside_XG, positions_XG, jnp.zeros_like(tokens_XG), key)
+
+    given = (tokens_XG, inside_XG, positions_XG)
+    if key is None and len(tokens_XG) > ENCODED:
+        spare = -len(tokens_XG) % ENCODED
+        parts = tuple(jnp.pad(each, ((0, spare), (0, 0))).reshape(-1, ENCODED, segment) for each in given)
+        hidden = jax.lax.map(lambda part: encoded(part, None), parts)
+        return hidden.reshape(-1, *hidden.shape[2:])[: len(tokens_XG)].reshape(rows, length, -1)
+    if key:
+        row_BX = (key.row_B.astype(jnp.uint32)[:, None] << 16) + jnp.arange(count, dtype=jnp.uint32)[None]
+        key = DropoutKey(key.key, row_BX.reshape(-1))
+    return encoded(given, key).reshape(rows, length, -1)
+
+
+def cut(batch: Mapping[str, jax.Array], segment: int, most: int, key: DropoutKey | None) -> Mapping[str, jax.Array]:
+    """In training (with `key`) `most` consecutive segments of each document, drawn by its number and the step."""
+    size = most * segment
+    if key is None or batch["tokens_BL"].shape[1] <= size:
+        return batch
+
+    def slide(array: jax.Array, start: jax.Array, size: int) -> jax.Array:
+        spare = jnp.pad(array, ((0, size), *((0, 0),) * (array.ndim - 1)))
+        return jax.lax.dynamic_slice_in_dim(spare, start, size)
+
+    def one(row: dict[str, jax.Array], number: jax.Array) -> dict[str, jax.Array]:
+        real_N = row["sentence_BL"] > 0
+        segments = jnp.max(jnp.where(real_N, row["place_BL"], 0)) // segment + 1
+        drawn = hash32(key.key ^ hash32(number.astype(jnp.uint32) ^ jnp.uint32(CUT)))
+        choices = jnp.maximum(segments - most + 1, 1).astype(jnp.uint32)
+        first = (drawn % choices).astype(jnp.int32) * segment
+        begin = jnp.sum(real_N & (row["place_BL"] < first))
+        made = dict(row) | {name: slide(row[name], begin, size) for name in FLAT}
+        place_N = made["place_BL"] - first
+        inside_N = (made["sentence_BL"] > 0) & (place_N < size)
+        made["sentence_BL"] = jnp.where(inside_N, made["sentence_BL"], 0)
+        made["place_BL"] = jnp.where(inside_N, place_N, 0)
+        made["tokens_BL"] = slide(row["tokens_BL"], first, size)
+        if "shifted_BL" in row:
+            place_N = slide(row["shifted_place_BL"], begin, size)
+            before = place_N[0] // segment * segment
+            made["shifted_BL"] = slide(row["shifted_BL"], before, size + 2 * segment)
+            made["shifted_place_BL"] = jnp.where(inside_N, place_N - before, 0)
+        return made
+
+    return jax.vmap(one)(dict(batch), batch["row_B"])

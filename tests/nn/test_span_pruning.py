@@ -1,0 +1,79 @@
+"""Pruning equals a walk from the best span to the worst, and what it keeps never crosses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spanjax.nn.span_pruning import NEVER, best_crossing, keep_best
+
+
+def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two spans (first, last) cross."""
+    (first, last), (other_first, other_last) = sorted([a, b])
+    return first < other_first <= last < other_last
+
+
+def walk(score_NW: np.ndarray, budget: int) -> list[tuple[int, int]]:
+    """Spans taken one by one, best first, ties in order, those that cross a taken one left out."""
+    pieces, widths = score_NW.shape
+    spans = [(-score_NW[s, w], s, s + w) for s in range(pieces) for w in range(widths) if score_NW[s, w] > -np.inf]
+    taken: list[tuple[int, int]] = []
+    for _, first, last in sorted(spans, key=lambda span: (span[0], span[1], span[2])):
+        if len(taken) == budget:
+            break
+        if not any(crosses((first, last), other) for other in taken):
+            taken.append((first, last))
+    return sorted(taken)
+
+
+def scores(seed: int, pieces: int, widths: int, ties: bool) -> np.ndarray:
+    """Random scores, -inf for spans that run over the end and some others."""
+    random = np.random.default_rng(seed)
+    score_NW = random.normal(size=(pieces, widths)).astype(np.float32)
+    if ties:
+        score_NW = np.round(score_NW)
+    score_NW[random.random(score_NW.shape) < random.choice([0, 0.3])] = -np.inf
+    score_NW[np.arange(pieces)[:, None] + np.arange(widths) >= pieces] = -np.inf
+    return score_NW
+
+
+@pytest.mark.parametrize("widths", [1, 2, 7])
+def test_pruning_equals_the_walk_one_by_one(widths):
+    pruned = jax.jit(keep_best, static_argnums=2)
+    for seed in range(60):
+        score_NW = scores(seed, 23, widths, ties=seed % 2 == 0)
+        budget = int(np.random.default_rng(seed).integers(1, 25))
+        found = pruned(score_NW, jnp.int32(budget), 25)
+        spans = [(int(a), int(b)) for a, b, real in zip(*found, strict=True) if real]
+        assert spans == walk(score_NW, budget)
+        assert not any(crosses(a, b) for a in spans for b in spans)
+        assert not found.real_M[len(spans) :].any()
+
+
+def test_padding_changes_nothing():
+    score_NW = scores(3, 23, 7, ties=False)
+    padded = np.pad(score_NW, ((0, 40), (0, 0)), constant_values=-np.inf)
+    short, long = keep_best(score_NW, jnp.int32(9), 12), keep_best(padded, jnp.int32(9), 30)
+    for a, b in zip(short, long, strict=True):
+        np.testing.assert_array_equal(a, b[:12])
+    assert not long.real_M[12:].any() and int(short.real_M.sum()) == 9
+
+
+def test_the_best_crossing_span_of_every_span():
+    rank_NW = np.random.default_rng(0).permutation(19 * 6).reshape(19, 6).astype(np.int32)
+    rank_NW[np.arange(19)[:, None] + np.arange(6) >= 19] = NEVER
+    found_NW = np.asarray(best_crossing(jnp.asarray(rank_NW)))
+    spans = {(s, s + w): rank_NW[s, w] for s in range(19) for w in range(6) if rank_NW[s, w] < NEVER}
+    for (first, last), _ in spans.items():
+        rivals = [rank for span, rank in spans.items() if crosses((first, last), span)]
+        assert found_NW[first, last - first] == min(rivals, default=NEVER)
+
+
+def test_fewer_spans_than_the_budget():
+    score_NW = np.full((4, 2), -np.inf, np.float32)
+    found = keep_best(score_NW, jnp.int32(3), 20)
+    assert not found.real_M.any() and len(found.real_M) == 20
+    score_NW[2, 1] = 0.5
+    found = keep_best(score_NW, jnp.int32(3), 20)
+    assert (int(found.first_M[0]), int(found.last_M[0])) == (2, 3) and int(found.real_M.sum()) == 1
