@@ -60,15 +60,20 @@ def open_annotator(annotator: str, tags: Sequence[str]) -> Annotator:
     return given_spans if annotator == GIVEN else SpacyAnnotator(annotator.removeprefix(SPACY), tags)
 
 
+def import_spacy() -> Any:
+    """The spaCy package; ValueError with what to install where it is absent."""
+    try:
+        return importlib.import_module("spacy")
+    except ModuleNotFoundError:
+        raise ValueError("spaCy is not installed: pip install 'spanjax[spacy]'") from None
+
+
 class SpacyAnnotator:
     """Named entities that are no numbers, and noun chunks, by a spaCy model; components that are not needed are off."""
 
     def __init__(self, model: str, tags: Sequence[str]):
         """`model` is an installed package or a folder."""
-        try:
-            spacy: Any = importlib.import_module("spacy")
-        except ModuleNotFoundError:
-            raise ValueError("spaCy is not installed: pip install 'spanjax[spacy]'") from None
+        spacy = import_spacy()
         try:
             self._model = spacy.load(model)
         except OSError:

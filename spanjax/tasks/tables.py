@@ -34,9 +34,9 @@ def read_lines(path: pathlib.Path) -> Generator[tuple[int, str], None, None]:
 
 
 def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """The records of a .jsonl, .json or tab-separated file. `columns` names those of a file without a header line."""
+    """The records of a .jsonl (or .jsonlines), .json or tab-separated file. `columns` names those of a file without a header."""
     kind = kind_of(path)
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".jsonlines"):
         yield from _json_lines(path)
     elif kind == ".json":
         yield from _json_list(path)
