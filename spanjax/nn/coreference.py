@@ -12,6 +12,8 @@ Shapes of one document: N pieces, D hidden size, W widths, M spans that are kept
 embeddings, H size of hidden layers, G = 3 D + F size of a span's vector, C pieces of a chunk.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -30,6 +32,7 @@ from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import EncoderConfig, linear, normal
 from spanjax.nn.span_pruning import keep_best
 
+DEVIATION = 0.02  # of all initial weights, whatever the encoder's
 CHUNK = 1024  # pieces whose spans are scored together
 _OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
 
@@ -39,6 +42,7 @@ class Coreference(nnx.Module):
 
     def __init__(self, encoder: EncoderConfig, config: CoreferenceConfig, genres: int, segments: int, rngs: nnx.Rngs):
         """`genres` that are told apart, beside unknown ones; distances of `segments` and more count as one less."""
+        encoder = dataclasses.replace(encoder, initializer_std=DEVIATION)
         size, feature = encoder.hidden_size, config.feature_size
         span = 3 * size + feature
         self.config, self.size, self.segments = config, size, segments

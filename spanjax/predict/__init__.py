@@ -1,6 +1,6 @@
 """python -m spanjax.predict: what a model says of a text. Needs one device and no TensorFlow.
 
-Commands: fill-mask, spans, qa, classify, relation, ner; `python -m spanjax.predict COMMAND --help` documents each. MODEL is a
+Commands: fill-mask, spans, qa, classify, relation, ner, coref; `python -m spanjax.predict COMMAND --help` documents each. MODEL is a
 run directory, a checkpoint, or a folder of PyTorch weights. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "classify": "the label of sentences or pairs of sentences, by a fine-tuned model",
     "relation": "the relation between two entities of a sentence, by a fine-tuned model",
     "ner": "named entities of sentences, by a fine-tuned model",
+    "coref": "mentions of a text that mean the same, by a fine-tuned model",
 }
 
 

@@ -71,7 +71,7 @@ class Coref(Task):
     def read(self, path: pathlib.Path) -> Examples:
         """See `Task.read` and `read_documents`; singletons are left out where they are dropped."""
         found = read_documents(path)
-        return Examples(map(self._counted, found), found.problems)
+        return Examples([self._counted(each) for each in found], found.problems)
 
     def _counted(self, document: Document) -> Document:
         if self.singletons == "keep" or document.clusters is None:
@@ -222,7 +222,9 @@ class Coref(Task):
 
     def scores(self, examples: Sequence[Document], predictions: Sequence[Answer]) -> dict[str, float]:
         """The official scores over all documents; `f1` is the mean of MUC's, B-cubed's and CEAF-phi4's."""
-        return scoring.scores(list(zip(gold_clusters(examples), (each.clusters for each in predictions), strict=True)))
+        return scoring.percents(
+            list(zip(gold_clusters(examples), (each.clusters for each in predictions), strict=True))
+        )
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]

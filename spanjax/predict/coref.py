@@ -1,0 +1,62 @@
+"""Which mentions of a text mean the same, by a model that was fine-tuned for coreference."""
+
+import dataclasses
+import json
+import pathlib
+
+import tyro
+
+from spanjax.command import exit_code
+from spanjax.data.paths import output_problem
+from spanjax.predict.answering import opened
+from spanjax.predict.coref_page import coref_page
+from spanjax.tasks.coref_answers import shown
+from spanjax.tasks.coref_documents import Document
+from spanjax.tuning import read_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Clusters:
+    """Where mentions are looked for."""
+
+    model: tyro.conf.Positional[str]
+    """The folder of a run of fine-tuning, or one checkpoint of it."""
+    text: tuple[str, ...]
+    """Files: .txt, one document each; .jsonl with `text`, `sentences` or `words` a line; .conll columns."""
+    output: str = ""
+    """Folder for clusters.jsonl, predictions.conll, predictions.jsonl (words) and clusters.html; empty prints the first."""
+    batch_size: int = 1
+    """Documents that go through the model together."""
+    skip_bad: bool = False
+    """Leave out documents that cannot be used instead of refusing the file."""
+
+
+def find(options: Clusters) -> None:
+    """Clusters of all documents of the files."""
+    folder = pathlib.Path(options.output) if options.output else None
+    if folder and (problem := output_problem(folder)):
+        raise ValueError(f"--output {folder}: {problem}")
+    model = opened(options.model, ("Coref",), options.batch_size, skip_bad=options.skip_bad)
+    documents, problems = read_examples(model.task, options.text, "--text")
+    if problems:
+        raise ValueError("\n".join(problems))
+    answers = model.predict(documents).predictions
+    lines = [
+        json.dumps(shown(document, answer), ensure_ascii=False)
+        for document, answer in zip(documents, answers, strict=True)
+    ]
+    if folder is None:
+        print("\n".join(lines))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    own = [dataclasses.replace(document, clusters=None) for document in documents if isinstance(document, Document)]
+    files = [folder / "clusters.jsonl", folder / "clusters.html", *model.task.write(folder, own, answers)]
+    files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    files[1].write_text(coref_page(documents, [answer.clusters for answer in answers]), encoding="utf-8")
+    print("\n".join(f"written: {file}" for file in files))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    options = tyro.cli(Clusters, args=arguments, prog="python -m spanjax.predict coref", description=__doc__)
+    return exit_code("coref", lambda: find(options), cannot=f"cannot find clusters with {options.model}")
