@@ -226,7 +226,7 @@ def _lines(document: Document, clusters: Clusters) -> Iterator[str]:
 
 
 def _coreference(clusters: Clusters, words: int) -> list[str]:
-    """The last column of every word: ends, then mentions of one word, then beginnings; inner mentions end first and begin last."""
+    """The last column of every word: ends, then mentions of one word, then beginnings; inner ones end first, begin last."""
     begins: list[list[tuple[int, str]]] = [[] for _ in range(words)]
     single: list[list[str]] = [[] for _ in range(words)]
     ends: list[list[tuple[int, str]]] = [[] for _ in range(words)]

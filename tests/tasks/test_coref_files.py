@@ -1,0 +1,393 @@
+"""Documents for coreference: real files, what is written is read again, layouts of records, text, and what is a problem."""
+
+import gzip
+import json
+import pathlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spanjax.data.base_vocab import Vocabulary
+from spanjax.tasks.base import Examples
+from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
+from spanjax.tasks.coref_json import sentences_of
+from spanjax.tasks.coref_segments import independent, mention_pieces, pieces_of
+from tests.tasks.coref_made import made_document
+from tests.tasks.small_vocabulary import WORDS, small_wordpiece
+
+FILES = {  # documents, words, mentions: those that PROVENANCE.md and the official scorer's counts state; None: not stated
+    "litbank/train.conll.gz": (46, 96_137, 13_250),
+    "litbank/dev.conll.gz": (10, 22_202, 2_787),
+    "litbank/test.conll.gz": (10, 21_751, 3_105),
+    "ontogum/train.conll.xz": (84, 76_760, None),
+    "ontogum/dev.conll.xz": (11, 9_560, None),
+    "winobias/dev_type1_anti_stereotype.v4_auto_conll.xz": (396, None, None),
+    "winobias/dev_type1_pro_stereotype.v4_auto_conll.xz": (396, None, None),
+    "scored_documents/litbank-heavy.key.conll.gz": (4, None, None),
+    "scored_documents/litbank-light.key.conll.gz": (4, None, None),
+    "scored_documents/ontogum-dropmany.key.conll.gz": (5, None, None),
+    "scored_documents/ontogum-medium.key.conll.gz": (6, None, None),
+}
+
+
+def written(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    return path
+
+
+def own(documents: list[Document]) -> list[Clusters | None]:
+    return [each.clusters for each in documents]
+
+
+def read_whole(path: pathlib.Path) -> Examples:
+    found = read_documents(path)
+    assert found.problems == [] and len(found)
+    return found
+
+
+def as_the_scorer_reads(path: pathlib.Path) -> list[Clusters]:
+    """What the official scorer makes of a file: of a word's brackets those that begin come before those that end."""
+    parts = []
+    clusters: dict[str, list[Mention]] = {}
+    half: dict[str, list[int]] = {}
+    word = 0
+    for line in path.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("#begin document "):
+            clusters, half, word = {}, {}, 0
+        elif line == "#end document":
+            assert not any(half.values())
+            parts.append(sorted_clusters(clusters.values()))
+        elif line:
+            column = line.split("\t")[-1]
+            for number in re.findall(r"\((\d+)\)", column):
+                clusters.setdefault(number, []).append((word, word))
+            column = re.sub(r"\(\d+\)", "", column)
+            for number in re.findall(r"\((\d+)", column):
+                half.setdefault(number, []).append(word)
+            for number in re.findall(r"(\d+)\)", column):
+                clusters.setdefault(number, []).append((half[number].pop(), word))
+            word += 1
+    return parts
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_real_files_are_read_and_come_back(name: str, shared_data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    found = read_whole(shared_data / "coref" / name)
+    documents, words, mentions = FILES[name]
+    assert len(found) == documents
+    assert words in (None, sum(len(each.words) for each in found))
+    assert mentions in (None, sum(len(cluster) for each in found for cluster in each.clusters or ()))
+    assert all(len(each.speakers) == len(each.words) for each in found)
+    write_conll(tmp_path / "again.conll", found, own(found))
+    assert read_whole(tmp_path / "again.conll") == found
+    write_jsonl(tmp_path / "again.jsonl", found, own(found))
+    assert read_whole(tmp_path / "again.jsonl") == found
+
+
+def test_real_columns(shared_data: pathlib.Path) -> None:
+    folder = shared_data / "coref"
+    alice = read_whole(folder / "litbank" / "dev.conll.gz")[0]
+    assert alice.words[:6] == ["CHAPTER", "I.", "Down", "the", "Rabbit-Hole", "Alice"] and {*alice.speakers} == {""}
+    assert {(3, 4)} < {mention for cluster in alice.clusters for mention in cluster} and alice.genre == ""
+    court = read_whole(folder / "ontogum" / "dev.conll.xz")
+    assert "RichardWagner" in {speaker for each in court for speaker in each.speakers} and court[0].genre == "academic"
+    wino = read_whole(folder / "winobias" / "dev_type1_anti_stereotype.v4_auto_conll.xz")[0]
+    assert wino.clusters == (((0, 1), (7, 7)),) and {*wino.speakers} == {"Speaker#1"} and wino.genre == "nw"
+    key = read_whole(folder / "scorer_cases" / "TC-A.key")[0]
+    assert key.clusters == (((0, 1),), ((3, 6), (9, 9)), ((11, 12), (14, 14), (16, 18)))
+    assert len(key.words) == 20 and len(key.sentences) == 2
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3))
+def test_random_documents_come_back(tmp_path_factory: pytest.TempPathFactory, seeds: list[int]) -> None:
+    documents = [made_document(seed) for seed in seeds]
+    folder = tmp_path_factory.mktemp("round")
+    twice = [[cluster + cluster[:1] for cluster in each.clusters or ()] for each in documents]
+    write_conll(folder / "x.conll", documents, twice)
+    assert read_whole(folder / "x.conll") == documents
+    assert as_the_scorer_reads(folder / "x.conll") == own(documents)
+    write_jsonl(folder / "x.jsonl", documents, twice)
+    assert read_whole(folder / "x.jsonl") == documents
+
+
+def test_brackets_that_are_written(tmp_path: pathlib.Path) -> None:
+    words = ("a", "b\tc", "d", "e", "f")
+    document = Document("bc/x y", 3, (words[:2], words[2:]), ("", "A B", "", "", ""))
+    clusters = [[(0, 4), (0, 1), (1, 1)], [(1, 2), (4, 4)], [(0, 4)]]
+    write_conll(tmp_path / "x.conll", [document], [clusters])
+    lines = (tmp_path / "x.conll").read_text().split("\n")
+    assert lines[0] == "#begin document (bc/x_y); part 003" and lines[-2:] == ["#end document", ""]
+    assert lines[1:3] == [
+        "bc/x_y\t3\t0\ta\t-\t*\t-\t-\t-\t-\t*\t(0|(1|(0",
+        "bc/x_y\t3\t1\tb_c\t-\t*\t-\t-\t-\tA_B\t*\t0)|(0)|(2",
+    ]
+    assert [line.split("\t")[-1] for line in lines[4:7]] == ["2)", "-", "0)|1)|(2)"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        ([(0, 2), (1, 3)], r"\(0, 2\) and \(1, 3\) of a cluster cross"),
+        ([(0, 2), (2, 3)], r"\(0, 2\) and \(2, 3\) of a cluster cross"),
+        ([(0, 4), (1, 2), (2, 3)], r"\(1, 2\) and \(2, 3\)"),
+        ([(3, 5)], r"\(3, 5\): expected words from 0 to 4"),
+        ([(2, 1)], r"\(2, 1\): expected"),
+    ],
+)
+def test_clusters_that_columns_cannot_hold(cluster: list[Mention], said: str, tmp_path: pathlib.Path) -> None:
+    document = Document("x", 0, (tuple("abcde"),), ("",) * 5)
+    with pytest.raises(ValueError, match=said):
+        write_conll(tmp_path / "x.conll", [document], [[cluster]])
+    assert not (tmp_path / "x.conll").exists()
+
+
+def part(*columns: str, name: str = "#begin document (x); part 000", end: str = "#end document") -> str:
+    lines = [name, *(f"x 0 {number} w{number} {column}" for number, column in enumerate(columns)), end]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        (part("(1", "-"), 2, "(1 does not close: expected 1) before #end document"),
+        (part("-", "1)"), 3, "1) closes a mention that was not begun: expected (1"),
+        (part("(1", "2)"), 3, "2) closes"),
+        (part("(1)|"), 2, "coreference '(1)|': expected brackets"),
+        (part("1"), 2, "coreference '1': expected brackets"),
+        (part(), 1, "document 'x' has no words"),
+        (part("-", end=""), 1, "document 'x' does not end: expected #end document"),
+        (part("-", name=""), 1, "words outside of a document: expected #begin document"),
+        ("#end document\n", 1, "ends a document that was not begun"),
+        (part("-").replace(" w0", ""), 2, "4 columns: expected name, part, number, word, ..., coreference"),
+        ("#begin document (x)\nx\t0\t0\t\t-\n#end document", 2, "no word: expected"),
+    ],
+)
+def test_problems_of_columns(text: str, line: int, said: str, tmp_path: pathlib.Path) -> None:
+    good = part("(3)", name="#begin document (good)")
+    path = written(tmp_path, "x.conll", good + text)
+    found = read_documents(path)
+    assert [each.name for each in found] == ["good"] and said in found.problems[0]
+    assert found.problems[0].startswith(f"{path}:{line + 3}: ")
+    again = read_documents(written(tmp_path, "x.conll", text + good))
+    assert [each.name for each in again] == ["good"] and len(again.problems) >= len(found.problems)
+
+
+def test_columns_of_other_hands(tmp_path: pathlib.Path) -> None:
+    text = """# a comment
+#begin document (bc/cctv/00/cctv_0001); part 012
+bc/cctv/00/cctv_0001   12    0   What   WP  (TOP  -  -  -  Anna_B  *  (ARG*  *  (A|(12
+bc/cctv/00/cctv_0001   12    1   /?     .   *)    -  -  -  -       *  *      *  A)
+\u0020
+bc/cctv/00/cctv_0001   12    0   /.     .   *     -  -  -  -       *  12)|(A)
+#end document\r
+#begin document LuoTestCase
+x\t0\t0\tNew York\t(1)
+x\t0\t1\tb\t-\t
+#end document
+"""
+    first, second = read_whole(written(tmp_path, "x.v4_gold_conll", text))
+    assert (first.name, first.part, first.genre) == ("bc/cctv/00/cctv_0001", 12, "bc")
+    assert first.sentences == (("What", "?"), (".",)) and first.speakers == ("Anna_B", "", "")
+    assert first.clusters == (((0, 1), (2, 2)), ((0, 2),))
+    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0),),))
+    stripped = "#begin document (l)\nl\t0\t0\ta\t_\nl\t0\t1\tb\t_\t(1)\n#end document\n"
+    assert read_whole(written(tmp_path, "y.conll", stripped))[0].clusters == (((1, 1),),)
+
+
+def test_e2e_lines(tmp_path: pathlib.Path) -> None:
+    record = {
+        "doc_key": "nw/wsj/24/wsj_2400_3",
+        "sentences": [["Anna", "sat", "."], [], ["She", "left"]],
+        "speakers": [["A", "A", "A"], [], ["-", "-"]],
+        "clusters": [[[3, 3], [0, 0], [0, 0]], [], [[0, 0], [1, 4]]],
+    }
+    path = tmp_path / "x.jsonlines.gz"
+    path.write_bytes(gzip.compress(json.dumps(record).encode()))
+    clusters = (((0, 0), (1, 4)), ((0, 0), (3, 3)))
+    sentences = (("Anna", "sat", "."), ("She", "left"))
+    expected = Document("nw/wsj/24/wsj_2400", 3, sentences, ("A", "A", "A", "", ""), clusters, "nw")
+    assert read_whole(path) == [expected]
+
+
+def test_records_of_ones_own() -> None:
+    words = ["Anna", "sat", ".", "She", "and", "Mr.", "Bo", "left"]
+    found, problem = document_of({"words": words, "clusters": [[[3, 3], [0, 0]]], "genre": "tales"}, 7)
+    assert problem == "" and found is not None and found.speakers == ("",) * 8
+    assert (found.name, found.part, found.genre, found.clusters) == ("7", 0, "tales", (((0, 0), (3, 3)),))
+    assert found.sentences == (("Anna", "sat", "."), ("She", "and", "Mr.", "Bo", "left"))
+    spoken, _ = document_of({"tokens": words, "speakers": [None, *"AAAAAAA"], "id": "x_1"}, 7)
+    assert spoken is not None and spoken.speakers == ("", *"AAAAAAA") and spoken.clusters is None
+    assert (spoken.name, spoken.part) == ("x_1", 0)
+    assert sentences_of(["日本。", "What", "?", "Yes"]) == (("日本。",), ("What", "?"), ("Yes",))
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({}, "no words (fields: []): expected one of `text`, `words`"),
+        ({"text": "a", "words": ["a"]}, "`text` and `words`: expected one"),
+        ({"words": []}, "a document without words"),
+        ({"sentences": [[]]}, "a document without words"),
+        ({"text": " \n "}, "a document without words"),
+        ({"text": 3}, "`text` is 3: expected a text"),
+        ({"words": "a b"}, "`words` is 'a b': expected a list of words"),
+        ({"sentences": ["a b"]}, "`sentences` is ['a b']: expected a list of lists of words"),
+        ({"words": ["a", " "]}, "`words` has ' ': expected words, none of them empty"),
+        ({"words": ["a", None]}, "`words` has None"),
+        ({"words": ["a"], "clusters": [[[0, 1]]]}, "cluster 0 has [0, 1]: expected first <= last, both from 0 to 0"),
+        ({"words": ["a"], "clusters": [[[-1, 0]]]}, "cluster 0 has [-1, 0]"),
+        ({"words": ["a", "b"], "clusters": [[[0, 0]], [[1, 0]]]}, "cluster 1 has [1, 0]"),
+        ({"words": ["a"], "clusters": [[0, 0]]}, "cluster 0 has 0: expected [first, last]"),
+        ({"words": ["a"], "clusters": [[[True, 0]]]}, "cluster 0 has [True, 0]"),
+        ({"words": ["a"], "clusters": {"0": []}}, "`clusters` is {'0': []}: expected a list of lists"),
+        ({"words": ["a"], "clusters": [[[0, 0]], [[0, 0]]]}, "the words [0, 0] are a mention in two clusters"),
+        ({"words": ["a"], "speakers": ["A", "B"]}, "`speakers` are 2: expected 1"),
+        ({"words": ["a"], "speakers": "A"}, "`speakers` is 'A'"),
+        ({"words": ["a"], "speakers": [3]}, "`speakers` is [3]"),
+        (
+            {"sentences": [["a"], ["b"]], "speakers": [["A", "B"], []]},
+            "`speakers` are of [2, 0] words: expected [1, 1]",
+        ),
+        ({"words": ["a"], "genre": 1}, "`genre` is 1"),
+        ({"words": ["a"], "id": 1.5}, "`id` is 1.5"),
+        ({"text": "a", "speakers": ["A"]}, "`speakers` beside `text`"),
+        ({"words": ["a"], "clusters": [[[0, 9]] * 9], "id": []}, "and 5 more"),
+        ({"sentences": [["a"]], "subtoken_map": [0]}, "the segment ['a']: expected [CLS] pieces [SEP]"),
+    ],
+)
+def test_problems_of_records(record: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
+    path = written(tmp_path, "x.jsonl", '{"words": ["good"]}\n\n' + json.dumps(record))
+    found = read_documents(path)
+    assert [each.words for each in found] == [["good"]]
+    assert len(found.problems) == 1 and found.problems[0].startswith(f"{path}:3: ") and said in found.problems[0]
+
+
+def test_files_that_are_no_documents(tmp_path: pathlib.Path) -> None:
+    broken = written(tmp_path, "x.jsonl", '{"words": ["a"]}\n{"words": [\n[]\n')
+    found = read_documents(broken)
+    assert len(found) == 1 and [problem.split(" ")[0] for problem in found.problems] == [f"{broken}:2:", f"{broken}:3:"]
+    assert "not JSON" in found.problems[0] and "expected an object" in found.problems[1]
+    assert (
+        "'.csv' is of no known layout: expected a name that ends in conll"
+        in read_documents(tmp_path / "x.csv").problems[0]
+    )
+    assert "without words" in read_documents(written(tmp_path, "x.txt", "\n \n")).problems[0]
+    assert "no documents" in read_documents(written(tmp_path, "y.jsonl", "\n")).problems[0]
+    with pytest.raises(ValueError, match="no such file"):
+        read_documents(tmp_path / "absent.conll")
+
+
+def as_released(document: Document, vocabulary: Vocabulary, segment: int) -> dict[str, Any]:
+    """The record of the released code's files: pieces with specials, clusters and maps that count them."""
+    pieces = pieces_of(document, vocabulary)
+    layout = independent(pieces, segment, vocabulary.specials)
+    rows = layout.tokens_T.reshape(-1, segment)
+    kept = layout.tokens_T != vocabulary.specials.pad
+    flat = kept.cumsum() - 1  # place without padding
+    word = dict(zip(flat[layout.place_N].tolist(), pieces.word_N.tolist(), strict=True))
+    sentence = dict(zip(flat[layout.place_N].tolist(), pieces.sentence_N.tolist(), strict=True))
+    sizes = (rows != vocabulary.specials.pad).sum(axis=1).tolist()
+    subtoken_map, sentence_map, speakers = [], [], []
+    for place in range(int(kept.sum())):  # [CLS] has the word before, [SEP] the next sentence
+        subtoken_map.append(word.get(place, subtoken_map[-1] if subtoken_map else 0))
+        sentence_map.append(sentence.get(place, sentence_map[-1] + 1 if sentence_map else 0))
+        speakers.append(document.speakers[word[place]] or "-" if place in word else "[SPL]")
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    clusters = [
+        [[int(flat[layout.place_N[piece]]) for piece in mention_pieces(pieces, mention)] for mention in cluster]
+        for cluster in document.clusters or ()
+    ]
+    return {
+        "doc_key": f"{document.name}_{document.part}",
+        "sentences": [[vocabulary.pieces[each] for each in row[:size]] for row, size in zip(rows, sizes, strict=True)],
+        "speakers": [speakers[end - size : end] for end, size in zip(ends, sizes, strict=True)],
+        "clusters": clusters,
+        "subtoken_map": subtoken_map,
+        "sentence_map": sentence_map,
+    }
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 1 << 30), st.sampled_from([5, 12, 64]))
+def test_segments_of_the_released_code(seed: int, segment: int) -> None:
+    document = made_document(seed, vocabulary=(*WORDS, "abc", "3rd"))
+    found, problem = document_of(as_released(document, small_wordpiece(), segment), 1)
+    assert problem == "" and found == document
+
+
+def test_problems_of_segments() -> None:
+    record = as_released(made_document(3, vocabulary=("abc", "red")), small_wordpiece(), 12)
+    pieces = len(record["subtoken_map"])
+    changes = [
+        ({"subtoken_map": record["subtoken_map"][:-1]}, f"`subtoken_map` has {pieces - 1} numbers: expected {pieces}"),
+        ({"sentence_map": None}, "`sentence_map` is None: expected a whole number for each piece"),
+        ({"sentences": None}, "`sentences` is None: expected a list of segments"),
+        ({"sentences": [[1]]}, "`sentences` has what is no piece"),
+        ({"subtoken_map": record["subtoken_map"][::-1]}, "goes back"),
+        ({"clusters": [[[0, 1]]]}, "the mention [0, 1] is not of whole words"),
+        (
+            {"clusters": [[[1, pieces]]]},
+            f"cluster 0 has [1, {pieces}]: expected first <= last, both from 0 to {pieces - 1}",
+        ),
+        ({"speakers": [["A"]]}, "`speakers` are of [1] words"),
+        ({"sentences": [["[CLS]", "[SEP]"]], "subtoken_map": [0, 0], "sentence_map": [0, 0]}, "without words"),
+    ]
+    for change, said in changes:
+        found, problem = document_of(record | change, 1)
+        assert found is None and said in problem, (change, problem)
+    split = as_released(Document("x", 0, (("abc",),), ("",), ()), small_wordpiece(), 12)
+    assert "not of whole words" in document_of(split | {"clusters": [[[1, 2]]]}, 1)[1]
+
+
+@pytest.fixture
+def spacy() -> None:
+    """Skips where spaCy, an extra, is absent."""
+    pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
+
+
+@pytest.mark.usefixtures("spacy")
+@settings(max_examples=60)
+@given(st.text(max_size=80) | st.text(alphabet="aB. ,\n\t'é\u200b\u00a0日\ud800", max_size=60))
+def test_text_is_words_at_their_places(text: str) -> None:
+    found, problem = document_of({"text": text}, 1)
+    assert (found is None) == bool(problem)
+    if found is not None:
+        assert found.text == text and [text[start:end] for start, end in found.offsets] == found.words
+        assert all(found.sentences) and all(word.strip() for word in found.words)
+        assert "".join(found.words) == "".join(text.split())
+
+
+@pytest.mark.usefixtures("spacy")
+def test_text_with_clusters_of_characters(tmp_path: pathlib.Path) -> None:
+    text = "A heading\n\nAnna can't sit. She's 日本."
+    clusters = [[[11, 15], [27, 30]], [[0, 9], [0, 9]]]
+    found, problem = document_of({"text": text, "clusters": clusters}, 1)
+    assert problem == "" and found is not None
+    assert [" ".join(each) for each in found.sentences] == ["A heading", "Anna ca n't sit .", "She 's 日本 ."]
+    assert [[found.words[first : last + 1] for first, last in cluster] for cluster in found.clusters or ()] == [
+        [["A", "heading"]],
+        [["Anna"], ["She"]],
+    ]
+    for mention, said in (
+        ([11, 14], "characters [11, 14], 'Ann', are no whole words: expected [11, 15], 'Anna'"),
+        ([10, 10], "characters [10, 10], '', are no whole words"),
+        ([0, len(text) + 1], f"both from 0 to {len(text)}"),
+    ):
+        found, problem = document_of({"text": text, "clusters": [[mention]]}, 1)
+        assert found is None and said in problem
+    (plain,) = read_whole(written(tmp_path, "tale.one.txt", text + "\n"))
+    assert plain.name == "tale" and plain.text == text and plain.clusters is None and len(plain.sentences) == 3
+
+
+@pytest.mark.usefixtures("spacy")
+def test_long_text(tmp_path: pathlib.Path) -> None:
+    text = "Anna saw the tall tower of Bonn again . " * 2_500 + "x" * 1_000_000
+    (found,) = read_whole(written(tmp_path, "long.txt", text))
+    assert len(found.words) == 22_501 and len(found.sentences) == 2_501
+    assert all(text[start:end] == word for word, (start, end) in zip(found.words, found.offsets, strict=True))
