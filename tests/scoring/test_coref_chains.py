@@ -47,6 +47,13 @@ def test_mentions_repeated_in_the_key() -> None:
     assert dataclasses.astuple(found.ceafe) == pytest.approx((1 + 2 / 3, 2, 1 + 2 / 3, 2))
     assert dataclasses.astuple(found.mention) == (3, 3, 3, 3)
 
+    # twice in one cluster: the alignment counts both, so that a precision of mentions can be above 100
+    found = coref.score([([[A, A, B]], [[A, B]])])
+    assert dataclasses.astuple(found.muc) == (1, 2, 1, 1)
+    assert dataclasses.astuple(found.bcub) == pytest.approx((2 * 2 / 3, 3, 2, 2))
+    assert dataclasses.astuple(found.ceafm) == (3, 3, 3, 2)
+    assert dataclasses.astuple(found.ceafe) == pytest.approx((6 / 5, 1, 6 / 5, 1))
+
 
 @pytest.mark.parametrize(
     ("cells", "clusters"),

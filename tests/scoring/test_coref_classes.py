@@ -58,6 +58,11 @@ def test_settings() -> None:
     assert found.widths == {"1-3": Recall(10, 10), "4+": Recall(2, 2)}
 
 
+def test_sentences_begin_at_the_first_word_too() -> None:
+    found = classes([([["The", "dog"], ["The", "Thames"]], [[(0, 1)], [(2, 3)], [(1, 2)]], [])])
+    assert [found.mentions[name].total for name in coref_classes.CLASSES] == [0, 2, 1]
+
+
 def test_repeated_mentions_count_once() -> None:
     found = classes([(SENTENCES, [[ANNA, SHE], [SHE, DOG]], [[ANNA, SHE, SHE], [SHE]])])
     assert found.mentions["pronoun"] == Recall(1, 1)
@@ -91,7 +96,10 @@ def test_real_documents(shared_data: pathlib.Path) -> None:
         assert all(
             row.found == (row.total if rows in (perfect.mentions, perfect.widths) else 0) for row in rows.values()
         )
-    shuffled = {name: [draw.sample(cluster, len(cluster)) for cluster in key[name]] for name in key}
-    mixed = classes((sentences[name], shuffled[name], response[name]) for name in key)
+    mixed_key, mixed_response = (
+        {name: [draw.sample(cluster, len(cluster)) for cluster in side[name]] for name in key}
+        for side in (key, response)
+    )
+    mixed = classes((sentences[name], mixed_key[name], mixed_response[name]) for name in key)
     assert dataclasses.astuple(mixed) == dataclasses.astuple(found)
     assert tuple(found.antecedents) == coref_classes.CLASSES
