@@ -190,14 +190,14 @@ bc/cctv/00/cctv_0001   12    0   /.     .   *     -  -  -  -       *  12)|(A)
 #end document\r
 #begin document LuoTestCase
 x\t0\t0\tNew York\t(1)
-x\t0\t1\tb\t-\t
+x\t0\t1\tb\t(1)\t
 #end document
 """
     first, second = read_whole(written(tmp_path, "x.v4_gold_conll", text))
     assert (first.name, first.part, first.genre) == ("bc/cctv/00/cctv_0001", 12, "bc")
     assert first.sentences == (("What", "?"), (".",)) and first.speakers == ("Anna_B", "", "")
     assert first.clusters == (((0, 1), (2, 2)), ((0, 2),))
-    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0),),))
+    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0), (1, 1)),))
     stripped = "#begin document (l)\nl\t0\t0\ta\t_\nl\t0\t1\tb\t_\t(1)\n#end document\n"
     assert read_whole(written(tmp_path, "y.conll", stripped))[0].clusters == (((1, 1),),)
 
@@ -345,7 +345,8 @@ def test_problems_of_segments() -> None:
         found, problem = document_of(record | change, 1)
         assert found is None and said in problem, (change, problem)
     split = as_released(Document("x", 0, (("abc",),), ("",), ()), small_wordpiece(), 12)
-    assert "not of whole words" in document_of(split | {"clusters": [[[1, 2]]]}, 1)[1]
+    for mention in ([1, 2], [2, 3]):
+        assert "not of whole words" in document_of(split | {"clusters": [[mention]]}, 1)[1]
 
 
 @pytest.fixture

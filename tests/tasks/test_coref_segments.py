@@ -115,6 +115,25 @@ def test_every_piece_is_away_from_an_end_in_one_of_the_two(seed: int) -> None:
     assert len(lengths) == 1 or (nearest[0] < wanted)[inner].any()  # which the first pass alone does not reach
 
 
+def of_sizes(words: list[int], sentences: list[int]) -> Pieces:
+    """Pieces of words of these sizes; sentences have so many words."""
+    sentence = np.repeat(np.arange(len(sentences), dtype=np.int32), sentences)
+    word_N = np.repeat(np.arange(len(words), dtype=np.int32), words)
+    return Pieces(np.arange(5, 5 + len(word_N), dtype=np.int32), word_N, sentence[word_N])
+
+
+def test_the_second_pass_has_no_more_segments_than_it_needs() -> None:
+    short = of_sizes([1] * 24, [6] * 4)
+    first = independent(short, 12, SPECIALS)
+    assert cuts_of(first, 12) == [6, 12, 18, 24]
+    assert cuts_of(overlapping(short, 12, SPECIALS, first), 12) == [9, 15, 24]
+    # the middles 15 and 25 are a piece too far: the word ends before them are taken, and none of one piece follows
+    full = of_sizes([2, 2, 2, 2, 2, 4, 1, 5, 4, 1, 5], [11])
+    first = independent(full, 12, SPECIALS)
+    assert cuts_of(first, 12) == [10, 20, 30]
+    assert cuts_of(overlapping(full, 12, SPECIALS, first), 12) == [4, 14, 24, 30]
+
+
 def test_words_longer_than_a_segment() -> None:
     word = np.repeat(np.array([0, 1, 2], np.int32), [2, 11, 1])
     pieces = Pieces(np.arange(5, 19, dtype=np.int32), word, np.zeros(14, np.int32))
