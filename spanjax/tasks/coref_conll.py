@@ -194,7 +194,7 @@ def write_conll(
 def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
     for cluster in clusters:
         open_: list[Mention] = []  # mentions around the next one, the outer ones first
-        for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
+        for first, last in sorted(cluster, key=lambda each: (each[0], -each[1])):
             if not 0 <= first <= last < words:
                 yield f"mention {(first, last)}: expected words from 0 to {words - 1}"
                 continue

@@ -4,6 +4,7 @@ import gzip
 import json
 import pathlib
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanjax.data.base_vocab import Vocabulary
+from spanjax.tasks import coref_text
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
 from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
@@ -165,7 +167,7 @@ def part(*columns: str, name: str = "#begin document (x); part 000", end: str = 
         (part("-", name=""), 1, "words outside of a document: expected #begin document"),
         ("#end document\n", 1, "ends a document that was not begun"),
         (part("-").replace(" w0", ""), 2, "4 columns: expected name, part, number, word, ..., coreference"),
-        ("#begin document (x)\nx\t0\t0\t\t-\n#end document", 2, "no word: expected"),
+        ("#begin document (x)\nx\t0\t0\t\t-\n#end document\n", 2, "no word: expected"),
     ],
 )
 def test_problems_of_columns(text: str, line: int, said: str, tmp_path: pathlib.Path) -> None:
@@ -188,14 +190,14 @@ bc/cctv/00/cctv_0001   12    0   /.     .   *     -  -  -  -       *  12)|(A)
 #end document\r
 #begin document LuoTestCase
 x\t0\t0\tNew York\t(1)
-x\t0\t1\tb\t-\t
+x\t0\t1\tb\t(1)\t
 #end document
 """
     first, second = read_whole(written(tmp_path, "x.v4_gold_conll", text))
     assert (first.name, first.part, first.genre) == ("bc/cctv/00/cctv_0001", 12, "bc")
     assert first.sentences == (("What", "?"), (".",)) and first.speakers == ("Anna_B", "", "")
     assert first.clusters == (((0, 1), (2, 2)), ((0, 2),))
-    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0),),))
+    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0), (1, 1)),))
     stripped = "#begin document (l)\nl\t0\t0\ta\t_\nl\t0\t1\tb\t_\t(1)\n#end document\n"
     assert read_whole(written(tmp_path, "y.conll", stripped))[0].clusters == (((1, 1),),)
 
@@ -262,6 +264,8 @@ def test_records_of_ones_own() -> None:
     ],
 )
 def test_problems_of_records(record: dict[str, Any], said: str, tmp_path: pathlib.Path) -> None:
+    if "text" in record:
+        pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
     path = written(tmp_path, "x.jsonl", '{"words": ["good"]}\n\n' + json.dumps(record))
     found = read_documents(path)
     assert [each.words for each in found] == [["good"]]
@@ -277,7 +281,6 @@ def test_files_that_are_no_documents(tmp_path: pathlib.Path) -> None:
         "'.csv' is of no known layout: expected a name that ends in conll"
         in read_documents(tmp_path / "x.csv").problems[0]
     )
-    assert "without words" in read_documents(written(tmp_path, "x.txt", "\n \n")).problems[0]
     assert "no documents" in read_documents(written(tmp_path, "y.jsonl", "\n")).problems[0]
     with pytest.raises(ValueError, match="no such file"):
         read_documents(tmp_path / "absent.conll")
@@ -342,7 +345,8 @@ def test_problems_of_segments() -> None:
         found, problem = document_of(record | change, 1)
         assert found is None and said in problem, (change, problem)
     split = as_released(Document("x", 0, (("abc",),), ("",), ()), small_wordpiece(), 12)
-    assert "not of whole words" in document_of(split | {"clusters": [[[1, 2]]]}, 1)[1]
+    for mention in ([1, 2], [2, 3]):
+        assert "not of whole words" in document_of(split | {"clusters": [[mention]]}, 1)[1]
 
 
 @pytest.fixture
@@ -381,6 +385,7 @@ def test_text_with_clusters_of_characters(tmp_path: pathlib.Path) -> None:
     ):
         found, problem = document_of({"text": text, "clusters": [[mention]]}, 1)
         assert found is None and said in problem
+    assert "without words" in read_documents(written(tmp_path, "x.txt", "\n \n")).problems[0]
     (plain,) = read_whole(written(tmp_path, "tale.one.txt", text + "\n"))
     assert plain.name == "tale" and plain.text == text and plain.clusters is None and len(plain.sentences) == 3
 
@@ -391,3 +396,11 @@ def test_long_text(tmp_path: pathlib.Path) -> None:
     (found,) = read_whole(written(tmp_path, "long.txt", text))
     assert len(found.words) == 22_501 and len(found.sentences) == 2_501
     assert all(text[start:end] == word for word, (start, end) in zip(found.words, found.offsets, strict=True))
+
+
+def test_text_without_spacy(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    coref_text._rules.cache_clear()
+    with pytest.raises(ValueError, match=r"pip install 'spanjax\[spacy\]'"):
+        read_documents(written(tmp_path, "x.txt", "Anna sat."))
+    assert document_of({"words": ["Anna", "sat", "."]}, 1)[1] == ""

@@ -107,10 +107,31 @@ def test_every_piece_is_away_from_an_end_in_one_of_the_two(seed: int) -> None:
         bounds = np.array([0, *cuts_of(layout, segment)])
         number = np.searchsorted(bounds, np.arange(size), side="right")
         nearest.append(np.minimum(np.arange(size) - bounds[number - 1], bounds[number] - 1 - np.arange(size)))
-    inner = slice(segment // 2, size - segment // 2)
-    shortest = min(np.diff([0, *cuts_of(first, segment)][:-1]), default=segment)
-    assert np.maximum(*nearest)[inner].min(initial=segment) >= shortest / 4 - longest
-    assert nearest[0][inner].min(initial=0) == 0  # which the first pass alone does not reach
+    lengths = np.diff([0, *cuts_of(first, segment)])
+    around = np.minimum(np.minimum([segment, *lengths[:-1]], [*lengths[1:], segment]), lengths)  # it and its neighbours
+    inner = slice(lengths[0] // 2, size - lengths[-1] // 2)
+    wanted = np.repeat(around, lengths) / 4 - longest
+    assert (np.maximum(*nearest) >= wanted)[inner].all()
+    assert len(lengths) == 1 or (nearest[0] < wanted)[inner].any()  # which the first pass alone does not reach
+
+
+def of_sizes(words: list[int], sentences: list[int]) -> Pieces:
+    """Pieces of words of these sizes; sentences have so many words."""
+    sentence = np.repeat(np.arange(len(sentences), dtype=np.int32), sentences)
+    word_N = np.repeat(np.arange(len(words), dtype=np.int32), words)
+    return Pieces(np.arange(5, 5 + len(word_N), dtype=np.int32), word_N, sentence[word_N])
+
+
+def test_the_second_pass_has_no_more_segments_than_it_needs() -> None:
+    short = of_sizes([1] * 24, [6] * 4)
+    first = independent(short, 12, SPECIALS)
+    assert cuts_of(first, 12) == [6, 12, 18, 24]
+    assert cuts_of(overlapping(short, 12, SPECIALS, first), 12) == [9, 15, 24]
+    # the middles 15 and 25 are a piece too far: the word ends before them are taken, and none of one piece follows
+    full = of_sizes([2, 2, 2, 2, 2, 4, 1, 5, 4, 1, 5], [11])
+    first = independent(full, 12, SPECIALS)
+    assert cuts_of(first, 12) == [10, 20, 30]
+    assert cuts_of(overlapping(full, 12, SPECIALS, first), 12) == [4, 14, 24, 30]
 
 
 def test_words_longer_than_a_segment() -> None:
