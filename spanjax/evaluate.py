@@ -22,6 +22,7 @@ NAMED = {
     "mrqa": {"version": "mrqa"},
     "tacred": {"scheme": "tacred"},
     "semeval": {"scheme": "semeval"},
+    "coref": {},
 }
 """Names of --task that set something else than the task's name."""
 
@@ -35,7 +36,7 @@ class Evaluate:
     data: tuple[str, ...]
     """Files of examples with labels, as for training."""
     task: str = ""
-    """Score them as this task: squad1, squad2, mrqa, tacred, semeval, or the name of a task of GLUE; empty: as trained."""
+    """Score them as this task: squad1, squad2, mrqa, tacred, semeval, coref, or the name of a task of GLUE; empty: as trained."""
     output: str = ""
     """Folder for predictions and scores."""
     batch_size: int = 32

@@ -19,7 +19,10 @@ GOLDEN_ANGLE = 137.508
 
 def coref_page(documents: Sequence[Document], clusters: Sequence[Clusters]) -> str:
     """The page: every document as it was written, mentions marked with the colour and number of their cluster, then a list."""
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Coreference</title><style>{STYLE}</style>'
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>Coreference</title><style>{STYLE}</style>"
+    )
     body = "\n".join(
         line for number, each in enumerate(documents) for line in _document(each, clusters[number], number)
     )

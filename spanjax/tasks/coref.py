@@ -8,6 +8,7 @@ widths, M spans that are kept, A antecedents, D hidden size.
 """
 
 import dataclasses
+import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,9 +25,11 @@ from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, an
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.scoring import coref as scoring
+from spanjax.scoring.coref_classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
 from spanjax.tasks.coref_answers import Answer, answer_of, gold_clusters, shown
 from spanjax.tasks.coref_batches import FLAT, cut, padded, read_segments
+from spanjax.tasks.coref_conll import writable
 from spanjax.tasks.coref_documents import Document
 from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
 from spanjax.tasks.coref_segments import independent, mention_pieces, overlapping, pieces_of
@@ -47,10 +50,11 @@ class Coref(Task):
     model: CoreferenceConfig = CoreferenceConfig()
     """The model above the encoder."""
     singletons: Literal["drop", "keep"] = "drop"
-    """Clusters of one mention: OntoNotes has none, LitBank has. drop: neither learnt nor predicted nor scored. keep: mention
-    scores are trained as well (`mention_loss`), and a span with a score above 0 is a cluster though nothing refers to it."""
-    mention_loss: float = 1.0
-    """Weight of the mention scores' own loss where singletons are kept."""
+    """Clusters of one mention: OntoNotes has none, LitBank has. drop: neither learnt nor predicted nor scored. keep: a span with
+    a mention score above 0 is a cluster though nothing refers to it; it needs a `mention_loss`."""
+    mention_loss: float = 0.0
+    """Weight of a loss of mention scores, the cross-entropy of being a gold mention over the spans that are kept. The published
+    model has none: a mention that is not kept teaches it nothing."""
     genres: tuple[str, ...] = ()
     """Genres that are told apart; empty: those of the training documents."""
 
@@ -66,6 +70,8 @@ class Coref(Task):
             found.append(f"objective.max_segments is {self.max_segments}: expected at least 1")
         if self.mention_loss < 0:
             found.append(f"objective.mention_loss is {self.mention_loss}: expected 0 or more")
+        if self.singletons == "keep" and self.mention_loss == 0:
+            found.append("objective.mention_loss is 0: expected more with objective.singletons keep, say 1")
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
@@ -177,7 +183,7 @@ class Coref(Task):
     def _means(self, found: Resolved, cluster_BM: jax.Array, weight_B: jax.Array) -> dict[str, Mean]:
         """The loss of a document: nats summed over its spans, as published; and the share of gold mentions among spans."""
         loss_B = jax.vmap(antecedent_loss)(found, cluster_BM)
-        if self.singletons == "keep" and self.mention_loss:
+        if self.mention_loss:
             sign_BM = jnp.where(cluster_BM > 0, -1.0, 1.0)
             wrong_BM = jax.nn.softplus(sign_BM * found.mention_M) * found.real_M
             loss_B += self.mention_loss * jnp.sum(wrong_BM, axis=1)
@@ -229,14 +235,18 @@ class Coref(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]
     ) -> list[pathlib.Path]:
-        """predictions.conll, and key.conll where clusters are known, as the official scorer takes them; predictions.jsonl."""
+        """predictions.jsonl; predictions.conll as the official scorer takes it, see `writable` for what it cannot hold; where
+        clusters are known key.conll, and recall.json: of mentions and right antecedents by class, and by width."""
         clusters = [each.clusters for each in predictions]
-        files = [folder / "predictions.conll", folder / "predictions.jsonl"]
-        write_conll(files[0], examples, clusters)
-        write_jsonl(files[1], examples, clusters)
+        files = [folder / "predictions.jsonl", folder / "predictions.conll"]
+        write_jsonl(files[0], examples, clusters)
+        write_conll(files[1], examples, [writable(each) for each in clusters])
         if all(each.clusters is not None for each in examples):
-            files.append(folder / "key.conll")
-            write_conll(files[-1], examples, gold_clusters(examples))
+            gold = gold_clusters(examples)
+            files += [folder / "key.conll", folder / "recall.json"]
+            write_conll(files[2], examples, gold)
+            found = classes(zip((each.sentences for each in examples), gold, clusters, strict=True))
+            files[3].write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
         return files
 
     def shown(

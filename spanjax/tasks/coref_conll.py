@@ -191,6 +191,22 @@ def write_conll(
             file.writelines(f"{line}\n" for line in _lines(document, sorted_clusters(clusters or ())))
 
 
+def writable(clusters: Clusters) -> Clusters:
+    """The clusters without mentions that brackets cannot tell from others of their cluster: of two that cross, or where one
+    begins with the last word of the other, the later one is left out."""
+    kept: list[list[Mention]] = []
+    for cluster in clusters:
+        kept.append([])
+        open_: list[Mention] = []
+        for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
+            while open_ and open_[-1][1] < first:
+                open_.pop()
+            if not open_ or open_[-1][0] == first or open_[-1][1] >= last:
+                open_.append((first, last))
+                kept[-1].append((first, last))
+    return sorted_clusters(kept)
+
+
 def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
     for cluster in clusters:
         open_: list[Mention] = []  # mentions around the next one, the outer ones first

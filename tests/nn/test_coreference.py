@@ -35,7 +35,8 @@ def pieces(size: int = PIECES) -> Pieces:
     word = np.cumsum(np.random.default_rng(1).random(size) < 0.6)
     speaker = np.random.default_rng(2).integers(0, 4, size)
     arrays = [np.where(real, each, 0).astype(np.int32) for each in (place // 7 + 1, word, speaker, place // 10)]
-    return Pieces(*map(jnp.asarray, arrays), jnp.int32(1))
+    sentence_N, word_N, speaker_N, segment_N = map(jnp.asarray, arrays)
+    return Pieces(sentence_N, word_N, speaker_N, segment_N, jnp.int32(1))
 
 
 def hidden(size: int = PIECES, fill: float = 0.0) -> jax.Array:

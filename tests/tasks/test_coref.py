@@ -40,6 +40,9 @@ MODEL = CoreferenceConfig(max_width=6, hidden_size=8, feature_size=4, dropout=0.
 TASK = Coref(length=SEGMENT, max_segments=3, model=MODEL, genres=("nw",))
 
 
+WITH_SINGLETONS = dataclasses.replace(TASK, singletons="keep", mention_loss=1.0)
+
+
 def documents(count: int = 6) -> list[Document]:
     """Made documents of words that the vocabulary has."""
     return [made_document(seed, vocabulary=WORDS) for seed in range(count)]
@@ -174,11 +177,11 @@ def test_gradients_are_finite_and_reach_the_encoder():
     examples = longest()
     _, together = packed(examples)
     batch = batch_of(together, [0, 2], together.length_of(np.array([0, 2])))
-    structure, state = nnx.split(module(dataclasses.replace(TASK, singletons="keep")))
+    structure, state = nnx.split(module(WITH_SINGLETONS))
 
     def loss(state: Any) -> jax.Array:
         key = DropoutKey(jnp.uint32(3), batch["row_B"])
-        return dataclasses.replace(TASK, singletons="keep").measure(nnx.merge(structure, state), batch, key)[LOSS].total
+        return WITH_SINGLETONS.measure(nnx.merge(structure, state), batch, key)[LOSS].total
 
     for path, leaf in jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(jax.grad(loss)(state)))[0]:
         assert bool(jnp.isfinite(leaf).all()), path
@@ -232,7 +235,7 @@ def test_singletons_are_dropped_when_read(tmp_path):
     (tmp_path / "d.conll").write_text("\n".join([*lines, "", "#end document", ""]))
     (document,) = TASK.read(tmp_path / "d.conll")
     assert document.clusters == (((0, 0), (2, 2)),)
-    (document,) = dataclasses.replace(TASK, singletons="keep").read(tmp_path / "d.conll")
+    (document,) = WITH_SINGLETONS.read(tmp_path / "d.conll")
     assert document.clusters == (((0, 0), (2, 2)), ((1, 1),))
 
 
@@ -253,7 +256,9 @@ def test_scores_and_what_is_shown():
 
 
 def test_wrong_settings_are_all_told():
-    wrong = dataclasses.replace(TASK, max_segments=0, mention_loss=-1.0, model=dataclasses.replace(MODEL, max_width=0))
+    wrong = dataclasses.replace(
+        TASK, max_segments=0, mention_loss=0.0, singletons="keep", model=dataclasses.replace(MODEL, max_width=0)
+    )
     assert len(wrong.problems(ENCODER)) == 3
     with pytest.raises(ValueError, match="no training document has clusters"):
         TASK.fitted([dataclasses.replace(documents(1)[0], clusters=())], VOCABULARY)
