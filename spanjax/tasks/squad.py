@@ -23,7 +23,7 @@ from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import cross_entropy
 from spanjax.scoring import mrqa, squad
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.tasks.answers import Prediction, decode
+from spanjax.tasks.answers import Answer, Prediction, decode
 from spanjax.tasks.base import LOSS, Examples, Task
 from spanjax.tasks.questions import Question, Span, read_question, read_questions
 from spanjax.tasks.rows import Row
@@ -99,10 +99,16 @@ class Questions(Task):
     def shown(
         self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
-        """The answer ("" for none, with 2.0), its probability among the best ones, the three best, and with 2.0 the null odds."""
+        """The answer ("" for none) and where it is, context[start:end], null for none; the three best with their probability
+        among the best ones; with 2.0 the null odds."""
         none = self.version == "2.0" and prediction.null_odds > self.threshold
-        best = [{"text": each.text, "probability": round(each.probability, 6)} for each in prediction.best[:3]]
-        said: dict[str, Any] = {"id": example.name, "prediction": "" if none else prediction.text, "best": best}
+        answer = None if none else prediction.answer
+        place = {"start": answer.start, "end": answer.end} if answer else {"start": None, "end": None}
+        best = [
+            {"text": each.text, "start": each.start, "end": each.end, "probability": round(each.probability, 6)}
+            for each in prediction.best[:3]
+        ]
+        said: dict[str, Any] = {"id": example.name, "prediction": answer.text if answer else "", **place, "best": best}
         return {**said, "null_odds": round(prediction.null_odds, 6)} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
@@ -214,7 +220,7 @@ class Questions(Task):
         texts = {name: found.text for name, found in each}
         contents: dict[str, Any] = {
             "predictions.json": texts,
-            "nbest_predictions.json": {name: [one._asdict() for one in found.best] for name, found in each},
+            "nbest_predictions.json": {name: [_listed(one) for one in found.best] for name, found in each},
         }
         if self.version == "2.0":
             answered = {name: found.text if found.null_odds <= self.threshold else "" for name, found in each}
@@ -223,6 +229,11 @@ class Questions(Task):
         for name, content in contents.items():
             (folder / name).write_text(json.dumps(content, indent=1) + "\n")
         return [folder / name for name in contents]
+
+
+def _listed(answer: Answer) -> dict[str, Any]:
+    """An answer as the released code lists it."""
+    return {name: getattr(answer, name) for name in ("text", "probability", "start_logit", "end_logit")}
 
 
 def half(name: str) -> Literal["dev", "test"]:
