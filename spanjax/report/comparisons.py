@@ -10,10 +10,11 @@ from typing import NamedTuple
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
 from spanjax.report.recognised import task_of
-from spanjax.report.runs import SCORE, Recorded
+from spanjax.report.runs import Recorded
 from spanjax.run import flat
 from spanjax.scoring.significance import mcnemar
 from spanjax.scoring.welch import welch
+from spanjax.tasks.base import SCORE
 
 PREDICTIONS = "predictions.jsonl"
 LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")

@@ -7,12 +7,13 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spanjax.tasks.base import SCORE
 from spanjax.training.saved import stored_meta
 
 Values = dict[str, float]
 METRICS = ("mean", "best_f1", "f1", "average_f1", "accuracy")
 """Scores by which tasks choose their checkpoints; the first that an evaluation has is taken."""
-SCORE, LOSS = "score/", "loss"
+LOSS = "loss"
 
 
 @dataclasses.dataclass(frozen=True)

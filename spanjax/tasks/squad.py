@@ -51,8 +51,8 @@ class Questions(Task):
     max_answer: int = 30
     """Most pieces of an answer."""
     threshold: float = 0.0
-    """Version 2.0: a question whose null odds are above this is answered by nothing; the best one is the score
-    best_f1_thresh of dev examples."""
+    """Version 2.0: a question whose null odds are above this is answered by nothing. Where it is 0 a model that is used takes
+    the score best_f1_thresh of its dev examples."""
     dev_half: Literal["", "dev", "test"] = ""
     """Keep one half of every file that is not one of --train, by a hash of the question's id; MRQA's dev sets were split so for
     the paper (not into these halves, which were never released)."""
@@ -100,7 +100,7 @@ class Questions(Task):
         self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
         """The answer ("" for none) and where it is, context[start:end], null for none; the three best with their probability
-        among the best ones; with 2.0 the null odds."""
+        among the best ones; with 2.0 the null odds and the threshold."""
         none = self.version == "2.0" and prediction.null_odds > self.threshold
         answer = None if none else prediction.answer
         place = {"start": answer.start, "end": answer.end} if answer else {"start": None, "end": None}
@@ -109,7 +109,8 @@ class Questions(Task):
             for each in prediction.best[:3]
         ]
         said: dict[str, Any] = {"id": example.name, "prediction": answer.text if answer else "", **place, "best": best}
-        return {**said, "null_odds": round(prediction.null_odds, 6)} if self.version == "2.0" else said
+        odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
+        return {**said, **odds} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Nothing is taken from the examples."""
@@ -206,6 +207,11 @@ class Questions(Task):
             return squad.score_v1(gold, texts)
         odds = {number: each.null_odds for number, each in zip(numbers, predictions, strict=True)}
         return squad.score_v2(gold, texts, odds, self.threshold)
+
+    def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """Version 2.0: the threshold with the best F1, where none was set."""
+        found = scores.get("best_f1_thresh")
+        return {"threshold": found} if self.version == "2.0" and not self.threshold and found is not None else {}
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]

@@ -29,6 +29,11 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
     return dataclasses.replace(task, **settings)
 
 
+def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
+    """See `Task.decided`; {} of what is no task here, or without scores. ValueError as of `stored_task`."""
+    return stored_task(described).decided(scores) if described and scores and is_task(described) else {}
+
+
 def _restored(kind: Any, described: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
     unknown = sorted(described.keys() - hints.keys() - {"class"})
