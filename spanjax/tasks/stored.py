@@ -25,7 +25,10 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
     kind = getattr(importlib.import_module(f"spanjax.tasks.{MODULES[name]}"), name)
     task = _restored(kind, described)
     if unknown := sorted(settings.keys() - {field.name for field in dataclasses.fields(kind)}):
-        raise ValueError(f"{name} has no setting {', '.join(unknown)}")
+        given = ", ".join(f"{each} ({settings[each]})" for each in unknown)
+        raise ValueError(
+            f"a model of {name} has no setting {given}: leave it out, or take a model of the task that has it"
+        )
     return dataclasses.replace(task, **settings)
 
 
