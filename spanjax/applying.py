@@ -21,7 +21,7 @@ from spanjax.model import Model, load_model
 from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, placed, row_shards
 from spanjax.run import Run
 from spanjax.tasks.base import Task
-from spanjax.tasks.stored import is_task, stored_task
+from spanjax.tasks.stored import decided, is_task, stored_task
 from spanjax.training.state import abstract_module
 from spanjax.training.step import StepBuilder
 from spanjax.trees import map_named, named_leaves
@@ -41,6 +41,8 @@ class Applied:
     mesh: Mesh
     builder: StepBuilder
     batch_size: int
+    decided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the task that the scores of its dev examples decided, see `Task.decided`."""
 
     @functools.cached_property
     def _predictor(self) -> Callable[[Any, Set], Predicted]:
@@ -76,8 +78,9 @@ class Applied:
 
 
 def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) -> Applied:
-    """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files; `settings` of its
-    task may be others.
+    """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files.
+
+    Settings of its task are those given here, else what the scores of its dev examples decided, else those of the training.
 
     ValueError where it is no fine-tuned model, or its parameters are not those of its task.
     """
@@ -87,7 +90,8 @@ def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) 
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
     if model.vocabulary is None:
         raise ValueError(f"{path} has no vocabulary: take another checkpoint")
-    task, mesh = stored_task(described, **settings), make_mesh(MeshConfig())
+    chosen = {name: value for name, value in decided(described, model.scores).items() if name not in settings}
+    task, mesh = stored_task(described, **chosen, **settings), make_mesh(MeshConfig())
     if task.length > model.encoder.positions:
         raise ValueError(f"length {task.length}: the encoder has {model.encoder.positions} positions")
     shards = row_shards(mesh)
@@ -105,7 +109,7 @@ def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) 
         microbatches=1,
         seed=0,
     )
-    return Applied(task, model.vocabulary, model, params, mesh, builder, -(-batch_size // shards) * shards)
+    return Applied(task, model.vocabulary, model, params, mesh, builder, -(-batch_size // shards) * shards, chosen)
 
 
 def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:

@@ -7,6 +7,7 @@ written as the official scripts and leaderboards take them, with scores.json bes
 import dataclasses
 import json
 import pathlib
+from typing import Any
 
 import rich.console
 import rich.table
@@ -41,6 +42,9 @@ class Evaluate:
     """Folder for predictions and scores."""
     batch_size: int = 32
     """Rows that go through the model together."""
+    threshold: float | None = None
+    """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
+    training, 0 without any."""
     skip_bad: bool = False
     """Leave out examples that cannot be used, and say which, instead of refusing the file."""
     json: bool = False
@@ -52,7 +56,9 @@ def evaluate(options: Evaluate) -> None:
     from spanjax.applying import open_model
     from spanjax.tuning import read_examples
 
-    settings = NAMED.get(options.task, {"task": options.task} if options.task else {})
+    settings: dict[str, Any] = dict(NAMED.get(options.task, {"task": options.task} if options.task else {}))
+    if options.threshold is not None:
+        settings["threshold"] = options.threshold
     problems = [] if options.batch_size > 0 else [f"--batch-size is {options.batch_size}: expected at least 1"]
     if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
         problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
@@ -67,7 +73,8 @@ def evaluate(options: Evaluate) -> None:
         raise ValueError("\n".join(problems))
     found = model.predict(examples)
     scores = model.task.scores(examples, found.predictions)
-    told = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems), "scores": scores}
+    told: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
+    told |= {"decided": dict(model.decided), "scores": scores}
     files: list[pathlib.Path] = []
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,6 +90,8 @@ def evaluate(options: Evaluate) -> None:
         table.add_row(name, f"{value:.4f}")
     console.print(f"{len(examples):,} examples, checkpoint of step {model.model.step:,}", markup=False)
     console.print(table)
+    for name, value in model.decided.items():
+        console.print(f"{name} {value}: the best on the dev examples of the training", markup=False)
     for line in (*(f"left out: {problem}" for problem in examples.problems), *(f"written: {file}" for file in files)):
         console.print(line, markup=False)
 

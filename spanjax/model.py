@@ -17,6 +17,7 @@ from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.tasks.base import SCORE
 from spanjax.torch_format.configs import guessed_config, our_config
 from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
@@ -25,6 +26,7 @@ from spanjax.torch_format.task_configs import our_task
 from spanjax.torch_format.task_tables import Kind, our_kind, their_kind, with_heads, without_left_over
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
 from spanjax.training.checkpoint import read_weights
+from spanjax.training.judging import stored_values
 from spanjax.training.saved import best_step, steps_of, stored_losses, stored_meta, whole_step
 from spanjax.trees import map_named, named_leaves
 
@@ -70,6 +72,12 @@ class Model:
     def kind(self) -> Kind | None:
         """The kind of its head, where it was fine-tuned."""
         return our_kind(self.parts, self.task or {})
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Scores of the dev examples at its step; {} where they were not measured then."""
+        values = stored_values(self.meta)
+        return {name.removeprefix(SCORE): value for name, value in values.items() if name.startswith(SCORE)}
 
     def objective(self) -> MaskedPrediction:
         """Masked prediction with a term for every head that can be used by itself."""

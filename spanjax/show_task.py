@@ -5,8 +5,9 @@ import numpy as np
 
 from spanjax.parallel import to_global
 from spanjax.show import compiled_peak, cost_lines, device_lines, rate_line
+from spanjax.tasks.base import SCORE
 from spanjax.training.loop import Outcome
-from spanjax.tuning import SCORE, TaskSession
+from spanjax.tuning import TaskSession
 
 
 def dry_run_lines(session: TaskSession) -> list[str]:

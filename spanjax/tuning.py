@@ -19,7 +19,7 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.parallel import make_mesh, to_global
 from spanjax.run import Run
 from spanjax.starting import Start, start_from
-from spanjax.tasks.base import Examples, Task
+from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
     Batch,
     Row,
@@ -34,7 +34,6 @@ from spanjax.training.step import StepBuilder
 
 OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
 """Settings of the encoder that fine-tuning keeps; the others are those of the weights."""
-SCORE = "score/"
 SHOWN = 20
 
 

@@ -49,6 +49,8 @@ class World:
     run: pathlib.Path
     weights: pathlib.Path
     corpus: pathlib.Path
+    tuned: pathlib.Path
+    """A run of fine-tuning on sentences with the labels no and yes."""
 
     def copy(self, name: str) -> pathlib.Path:
         """A copy of "rows", "run" or "weights" in the folder of the case."""
@@ -176,7 +178,15 @@ def plain(text: str) -> str:
 
 def shortened(text: str, world: World) -> str:
     """Paths without the folders of the test."""
-    for path in (world.here, world.rows.parent, world.run.parent, world.weights.parent, world.corpus.parent, ROOT):
+    for path in (
+        world.here,
+        world.rows.parent,
+        world.run.parent,
+        world.weights.parent,
+        world.corpus.parent,
+        world.tuned.parent,
+        ROOT,
+    ):
         text = text.replace(f"{path}/", "").replace(str(path), ".")
     return text
 

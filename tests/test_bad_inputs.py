@@ -10,9 +10,10 @@ from tests.bad_inputs_data import DATA_CASES
 from tests.bad_inputs_environment import ENVIRONMENT_CASES
 from tests.bad_inputs_models import MODEL_CASES
 from tests.bad_inputs_run import RUN_CASES
+from tests.bad_inputs_tasks import TASK_CASES
 from tests.running import ROOT
 
-CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES)
+CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES, *TASK_CASES)
 PAGE = ROOT / "docs" / "errors.md"
 WRITE = "SPANJAX_WRITE_ERRORS"
 MESSAGES: dict[Case, str] = {}
@@ -28,6 +29,22 @@ def weights_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFa
     return folder
 
 
+@pytest.fixture(scope="session")
+def tuned_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The tiny model after two steps of fine-tuning on sentences with the labels no and yes."""
+    from spanjax import train
+
+    folder = tmp_path_factory.mktemp("fine_tuned")
+    lines = [
+        f'{{"sentence": "the {word} clock", "label": "{label}"}}\n' for word, label in (("old", "no"), ("blue", "yes"))
+    ]
+    (folder / "train.jsonl").write_text("".join(lines * 4))
+    arguments = [f"--config={ROOT / 'configs/finetune/glue.py'}", f"--init-from={run_folder}", "--batch-size=8"]
+    arguments += [f"--train={folder / 'train.jsonl'}", f"--workdir={folder / 'tuned'}", "--objective.epochs=2"]
+    assert train.main([*arguments, "--objective.length=32"]) == 0
+    return folder / "tuned"
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_message(
     case: Case,
@@ -35,11 +52,12 @@ def test_the_message(
     run_folder: pathlib.Path,
     weights_folder: pathlib.Path,
     corpus_file: pathlib.Path,
+    tuned_folder: pathlib.Path,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(ROOT)
-    world = World(tmp_path, rows_folder, run_folder, weights_folder, corpus_file)
+    world = World(tmp_path, rows_folder, run_folder, weights_folder, corpus_file, tuned_folder)
     said = run(case, world)
     MESSAGES[case] = shown(case, said, world)
     found = problems(case, said, world)

@@ -7,7 +7,7 @@ Command:
 Expect: nothing was measured with this file and the paper's weights. Published F1 of SpanBERT: base 83.6 (dev), large 88.7 (test).
 The paper's grid (appendix B): learning rate 5e-6, 1e-5, 2e-5, 3e-5 or 5e-5, batch size 16 or 32, 4 epochs, rows of 512. The
 released commands: 2e-5, 32 rows, 4 epochs, a window every 128 pieces, 10 evaluations an epoch. Checkpoints are chosen by
-best_f1; for a test set give the score best_f1_thresh of the dev set as `--objective.threshold`.
+best_f1, and predict and evaluate use the threshold at which it was best.
 """
 
 from spanjax.run import Run

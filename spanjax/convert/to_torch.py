@@ -21,6 +21,7 @@ from spanjax.command import exit_code
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.model import Model, load_model
+from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
 from spanjax.torch_format.pickles import write_torch_file
@@ -65,7 +66,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so."""
     family, dtype = family_of(model.encoder), DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
-    task = model.task or {}
+    task = {**(model.task or {}), **decided(model.task, model.scores)}
     tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None
     config = their_config(model.encoder, specials, model.parts, options.dtype, tuned)
     tensors = their_tensors(model.params, model.encoder, with_heads(family, model.kind))

@@ -5,26 +5,18 @@ import json
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
 from spanjax.report.recognised import task_of
-from spanjax.report.runs import SCORE, Recorded
+from spanjax.report.runs import Recorded
 from spanjax.run import flat
-from spanjax.scoring.significance import mcnemar
+from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
 from spanjax.scoring.welch import welch
+from spanjax.tasks.base import SCORE
 
-PREDICTIONS = "predictions.jsonl"
 LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
 """Settings that make held-out losses comparable."""
-
-
-class Judged(NamedTuple):
-    """Examples of a file of predictions by their ids: (label, whether it was predicted)."""
-
-    by_id: dict[str, tuple[str, bool]]
-    bad_lines: int
 
 
 def _key(group: Group) -> str:
@@ -74,43 +66,27 @@ def predictions_file(run: Recorded) -> pathlib.Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def read_predictions(path: pathlib.Path) -> Judged:
-    """The predictions that have a label; lines that are none are counted. Of two with one id the later counts."""
-    found, bad = {}, 0
-    for line in path.read_bytes().decode("utf-8", "replace").splitlines():
-        try:
-            record = json.loads(line)
-            name, label, predicted = record["id"], record["label"], record["prediction"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            bad += bool(line.strip())
-            continue
-        if isinstance(label, str):
-            found[str(name)] = (label, label == predicted)
-        else:
-            bad += 1
-    return Judged(found, bad)
-
-
 def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[str]]:
     """A row for every pair of single runs with predictions of the same examples; and what kept others out."""
     rows: list[Sequence[Cell]] = []
     said = []
     files = {id(g): predictions_file(g.first) for g in groups if g.tuned and len(g.runs) == 1}
-    read = {key: read_predictions(path) for key, path in files.items() if path}
+    read = {key: read_labelled(path) for key, path in files.items() if path}
     for task, one, other in pairs(groups):
         if id(one) not in read or id(other) not in read:
             continue
         first, second = read[id(one)], read[id(other)]
-        bad = first.bad_lines + second.bad_lines
-        labels = [{name: label for name, (label, _) in each.by_id.items()} for each in (first, second)]
-        if labels[0] != labels[1] or not labels[0]:
+        bad = len(first.problems) + len(second.problems)
+        if first.labels != second.labels or not first.labels:
             said.append(f"{one.name} and {other.name} have predictions of other examples, or none with labels as words")
             continue
-        found = mcnemar(*([each.by_id[name][1] for name in labels[0]] for each in (first, second)))
-        sizes = (f"{len(labels[0]):,}", f"{found.only_first:,}", f"{found.only_second:,}")
+        found = compared(first, second).test
+        sizes = (f"{len(first.labels):,}", f"{found.only_first:,}", f"{found.only_second:,}")
         rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
         said += (
-            [f"{one.name} and {other.name}: {bad} lines of predictions without a label were left out"] if bad else []
+            [f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were left out"]
+            if bad
+            else []
         )
     return rows, said
 

@@ -7,7 +7,8 @@ from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text
 from spanjax.report.groups import Group
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.recognised import task_of
-from spanjax.report.runs import SCORE, Record, Recorded
+from spanjax.report.runs import Record, Recorded
+from spanjax.tasks.base import SCORE
 
 OTHERS: tuple[tuple[str, str, Scale], ...] = (
     ("learning_rate", "learning rate", "zero"),

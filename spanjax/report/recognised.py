@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spanjax.report.runs import SCORE, Recorded
+from spanjax.report.runs import Recorded
 from spanjax.scoring import glue
+from spanjax.tasks.base import SCORE
 
 MRQA: Mapping[str, str] = {
     "newsqa": "NewsQA",

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spanjax.tasks.base import SCORE
+from spanjax.tasks.stored import stored_task
 from spanjax.training.saved import stored_meta
 
 Values = dict[str, float]
-METRICS = ("mean", "best_f1", "f1", "average_f1", "accuracy")
-"""Scores by which tasks choose their checkpoints; the first that an evaluation has is taken."""
-SCORE, LOSS = "score/", "loss"
+LOSS = "loss"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,14 @@ class Recorded:
 
     @property
     def metric(self) -> str:
-        """Name of the evaluations' value by which checkpoints are chosen; "" where nothing was evaluated."""
+        """Name of the evaluations' value by which checkpoints are chosen; "" where nothing was evaluated. Of a task that
+        `tasks.stored` does not know it is the first score by name."""
         names = {name for record in self.evaluations for name in record.values}
         if not self.tuned:
             return LOSS if LOSS in names else ""
         scores = sorted(name for name in names if name.startswith(SCORE))
-        return next((f"{SCORE}{name}" for name in METRICS if f"{SCORE}{name}" in names), scores[0] if scores else "")
+        own = f"{SCORE}{_metric(self.objective)}"
+        return own if own in names else scores[0] if scores else ""
 
     @property
     def best(self) -> Record | None:
@@ -86,6 +88,14 @@ class Recorded:
         if self.finished:
             return f"finished, {self.step:,} steps"
         return f"step {self.step:,} of {steps:,}: stopped or at work"
+
+
+def _metric(objective: Mapping[str, Any]) -> str:
+    """The score by which a task chooses its checkpoints, see `Task.metric`; "" where it is not known here."""
+    try:
+        return stored_task(objective).metric
+    except (ValueError, TypeError):
+        return ""
 
 
 def _record(line: str) -> tuple[int, Values] | None:

@@ -10,7 +10,8 @@ from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, nu
 from spanjax.report.groups import Group, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
 from spanjax.report.recognised import arm_of, task_of, variant_of
-from spanjax.report.runs import SCORE, Recorded
+from spanjax.report.runs import Recorded
+from spanjax.tasks.base import SCORE
 
 
 class Tuned(NamedTuple):

@@ -3,11 +3,29 @@
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from spanjax.scoring.checks import counted, listed, raise_problems
 from spanjax.scoring.significance import McNemar, mcnemar
 
+PREDICTIONS = "predictions.jsonl"
+"""The file that tasks with one label for an example write."""
 SHOWN = 5
+
+
+class Labelled(NamedTuple):
+    """The predictions of a file."""
+
+    by_id: Mapping[str, tuple[str, str]]
+    """id -> (label, prediction)."""
+    problems: tuple[str, ...]
+    """What was wrong with the other lines, or with the file."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """id -> label."""
+        return {name: label for name, (label, _) in self.by_id.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,34 +59,15 @@ class Comparison:
         ]
 
 
-def compare_predictions(first: pathlib.Path, second: pathlib.Path) -> Comparison:
-    """The comparison of two files predictions.jsonl, lines {"id", "label", "prediction"} with labels that are words.
-
-    ValueError lists every problem: lines that are none, ids that repeat or that one file lacks, labels that are missing or
-    differ, numbers for predictions (a number is not right or wrong).
-    """
-    problems: list[str] = []
-    one, other = (_read(path, problems) for path in (first, second))
-    for path, mine, theirs in ((first, one, other), (second, other, one)) if one and other else ():
-        lacking = [name for name in theirs if name not in mine]
-        problems += counted(lacking, f"ids are missing in {path}", "expected the same examples in both files")
-    differing = [name for name, (label, _) in one.items() if name in other and other[name][0] != label]
-    problems += counted(differing, "ids have another label in the two files", "expected files of the same examples")
-    raise_problems("the comparison", problems)
-    judged = [tuple(given[name][0] == given[name][1] for name in one) for given in (one, other)]
-    return Comparison(tuple(one), judged[0], judged[1], mcnemar(*judged))
-
-
-def _read(path: pathlib.Path, problems: list[str]) -> dict[str, tuple[str, str]]:
-    """id -> (label, prediction); what is wrong is added to the problems."""
+def read_labelled(path: pathlib.Path) -> Labelled:
+    """A file predictions.jsonl: lines {"id", "label", "prediction"} with labels that are words, as tasks with one label for an
+    example write it. Lines that are none, or have no label, a number, or the id of an earlier line are problems."""
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        problems.append(f"{path} cannot be read ({error}): expected a predictions.jsonl")
-        return {}
+        return Labelled({}, (f"{path} cannot be read ({error}): expected a {PREDICTIONS}",))
     if lines == [""]:
-        problems.append(f"{path} is empty: expected a line for every example")
-        return {}
+        return Labelled({}, (f"{path} is empty: expected a line for every example",))
     found: dict[str, tuple[str, str]] = {}
     wrong: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -79,8 +78,34 @@ def _read(path: pathlib.Path, problems: list[str]) -> dict[str, tuple[str, str]]
             wrong.append(f"{path}:{number}: id {name!r} stands on an earlier line; expected it once")
         else:
             found[name] = (label, prediction)
-    problems += wrong[:SHOWN] + ([f"{path}: and {len(wrong) - SHOWN:,} lines more"] if len(wrong) > SHOWN else [])
-    return found
+    return Labelled(found, tuple(wrong))
+
+
+def compared(first: Labelled, second: Labelled) -> Comparison:
+    """The comparison of predictions of the same examples: KeyError where the second lacks one."""
+    names = tuple(first.by_id)
+    judged = [tuple(len({*given.by_id[name]}) == 1 for name in names) for given in (first, second)]
+    return Comparison(names, judged[0], judged[1], mcnemar(*judged))
+
+
+def compare_predictions(first: pathlib.Path, second: pathlib.Path) -> Comparison:
+    """The comparison of two files predictions.jsonl, see `read_labelled`.
+
+    ValueError lists every problem: those of the lines, ids that one file lacks, labels that differ.
+    """
+    one, other = read_labelled(first), read_labelled(second)
+    problems: list[str] = []
+    for path, wrong in ((first, one.problems), (second, other.problems)):
+        problems += wrong[:SHOWN]
+        problems += [f"{path}: and {len(wrong) - SHOWN:,} lines more"] if len(wrong) > SHOWN else []
+    mine, theirs = one.labels, other.labels
+    for path, here, there in ((first, mine, theirs), (second, theirs, mine)) if mine and theirs else ():
+        lacking = [name for name in there if name not in here]
+        problems += counted(lacking, f"ids are missing in {path}", "expected the same examples in both files")
+    differing = [name for name, label in mine.items() if theirs.get(name, label) != label]
+    problems += counted(differing, "ids have another label in the two files", "expected files of the same examples")
+    raise_problems("the comparison", problems)
+    return compared(one, other)
 
 
 def _parsed(line: str) -> tuple[str, str, str, str]:
@@ -94,6 +119,8 @@ def _parsed(line: str) -> tuple[str, str, str, str]:
         return "", "", "", f"{line[:60]!r}; expected an object with {listed(fields)}"
     if record["label"] is None:
         return "", "", "", "no label; expected predictions for labelled examples"
+    if type(record["id"]) is int:
+        record["id"] = str(record["id"])
     wrong = [name for name in fields if not isinstance(record[name], str)]
     if wrong:
         return "", "", "", f"{wrong[0]} {record[wrong[0]]!r}; expected a word: numbers are not right or wrong"

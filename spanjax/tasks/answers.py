@@ -39,6 +39,10 @@ class Answer(NamedTuple):
     """Softmax over the best answers of the question."""
     start_logit: float
     end_logit: float
+    start: int | None
+    """First character of the text in the context; None where it is that there is no answer."""
+    end: int | None
+    """The character behind its last: context[start:end] is the text."""
 
 
 class Prediction(NamedTuple):
@@ -50,6 +54,11 @@ class Prediction(NamedTuple):
     """The score of no answer, the least that a window gives it, minus that of `text`; 0 where answers are always expected."""
     best: tuple[Answer, ...]
     """The best answers, best first, each text once; no answer is among them where it may be."""
+
+    @property
+    def answer(self) -> Answer | None:
+        """The best answer that is a text; None where no text is one."""
+        return next((each for each in self.best if each.text), None)
 
 
 def top(scores_T: np.ndarray, count: int) -> np.ndarray:
@@ -97,12 +106,13 @@ def decode(
     found = _joined([candidates(window, start, end, n_best, max_answer) for window, (start, end) in each])
     if not len(found.score_N):
         found = _joined([candidates(window, start, end, None, max_answer) for window, (start, end) in each])
-    kept: dict[str, tuple[float, float, float]] = {}
+    kept: dict[str, tuple[float, Answer]] = {}
     for place in np.argsort(-found.score_N, kind="stable").tolist():
-        text = context[found.start_N[place] : found.end_N[place]]
+        start, end = int(found.start_N[place]), int(found.end_N[place])
+        text = context[start:end]
         if text and text not in kept:
             start_logit, end_logit = found.logits_N2[place].tolist()
-            kept[text] = (float(found.score_N[place]), start_logit, end_logit)
+            kept[text] = (float(found.score_N[place]), Answer(text, 0.0, start_logit, end_logit, start, end))
             if len(kept) == n_best:
                 break
     text, odds = next(iter(kept), ""), 0.0
@@ -111,11 +121,9 @@ def decode(
         start_logit, end_logit = min(ends, key=sum)
         score = start_logit + end_logit
         odds = score - kept[text][0] if kept and null else 0.0
-        kept[""] = (score, start_logit, end_logit)
-    ordered = sorted(kept.items(), key=lambda item: -item[1][0])
-    share_N = np.exp(np.array([score for _, (score, _, _) in ordered]) - ordered[0][1][0])
+        kept[""] = (score, Answer("", 0.0, start_logit, end_logit, None, None))
+    ordered = sorted(kept.values(), key=lambda each: -each[0])
+    share_N = np.exp(np.array([score for score, _ in ordered]) - ordered[0][0])
     share_N /= share_N.sum()
-    best = [
-        Answer(one, share, start, end) for (one, (_, start, end)), share in zip(ordered, share_N.tolist(), strict=True)
-    ]
+    best = [one._replace(probability=share) for (_, one), share in zip(ordered, share_N.tolist(), strict=True)]
     return Prediction(text, odds, tuple(best))

@@ -24,6 +24,7 @@ from spanjax.tasks.rows import Row, lengths_up_to
 
 HEAD_SITE = 1 << 20  # dropout sites of heads; those of the encoder are below
 LOSS = "task/loss"
+SCORE = "score/"  # before the names of scores, among the numbers of an evaluation
 
 
 class Examples(list):
@@ -106,6 +107,10 @@ class Task(Objective):
     @abc.abstractmethod
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of predictions, in percent, by name."""
+
+    def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """Settings that the scores of the dev examples decide for a model that is used: nothing."""
+        return {}
 
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:

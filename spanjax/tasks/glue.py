@@ -6,7 +6,6 @@ The columns are those of the files as they are published; a file of one's own ha
 
 import contextlib
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,12 +177,7 @@ class Glue(SentenceTask):
         self, folder: pathlib.Path, examples: Sequence[Sentences], predictions: Sequence[Any]
     ) -> list[pathlib.Path]:
         """predictions.jsonl, and the file that the leaderboard takes where there is one."""
-        lines = [
-            json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
-            for each, predicted in zip(examples, predictions, strict=True)
-        ]
-        files = [folder / "predictions.jsonl"]
-        files[0].write_text("".join(f"{line}\n" for line in lines))
+        files = super().write(folder, examples, predictions)
         if self.task in scoring.TASKS and scoring.TASKS[self.task].file:
             indices = [int(each.name) for each in examples] if all(each.name.isdigit() for each in examples) else None
             name, content = scoring.submission(self.task, predictions, indices)

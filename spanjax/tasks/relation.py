@@ -156,7 +156,7 @@ class Relation(SentenceTask):
         self, folder: pathlib.Path, examples: Sequence[Mentions], predictions: Sequence[str]
     ) -> list[pathlib.Path]:
         """predictions.txt, and key.txt where all labels are known, as the official scorer takes them: TACRED's one label a
-        line in order, SemEval's `id<TAB>label`."""
+        line in order, SemEval's `id<TAB>label`; and predictions.jsonl, see `SentenceTask.write`."""
         columns = {"predictions.txt": list(predictions)}
         if all(each.label is not None for each in examples):
             columns["key.txt"] = [str(each.label) for each in examples]
@@ -167,7 +167,7 @@ class Relation(SentenceTask):
                 lines = [f"{each.name}\t{label}" for each, label in zip(examples, labels, strict=True)]
             files.append(folder / name)
             files[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return files
+        return [*files, *super().write(folder, examples, predictions)]
 
 
 def _known(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

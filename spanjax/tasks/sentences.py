@@ -4,6 +4,8 @@ Shapes: B rows, L positions, D hidden size, C classes.
 """
 
 import dataclasses
+import json
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
@@ -17,6 +19,7 @@ from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import Pooler, cross_entropy
+from spanjax.scoring.compare import PREDICTIONS
 from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
@@ -136,3 +139,14 @@ class SentenceTask(Task):
         """The label with the highest score, or the number, of every example."""
         scores = [output["logits_BC"] for output in outputs]
         return [float(each[0]) if self.regression else self.labels[int(np.argmax(each))] for each in scores]
+
+    def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
+        """predictions.jsonl: a line {"id", "label", "prediction"} for every example, `label` null where it is not known, which
+        `scoring.compare` and the report read. Tasks with other files beside it add them."""
+        lines = [
+            json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
+            for each, predicted in zip(examples, predictions, strict=True)
+        ]
+        file = folder / PREDICTIONS
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return [file]

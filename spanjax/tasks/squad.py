@@ -23,7 +23,7 @@ from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import cross_entropy
 from spanjax.scoring import mrqa, squad
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.tasks.answers import Prediction, decode
+from spanjax.tasks.answers import Answer, Prediction, decode
 from spanjax.tasks.base import LOSS, Examples, Task
 from spanjax.tasks.questions import Question, Span, read_question, read_questions
 from spanjax.tasks.rows import Row
@@ -51,8 +51,8 @@ class Questions(Task):
     max_answer: int = 30
     """Most pieces of an answer."""
     threshold: float = 0.0
-    """Version 2.0: a question whose null odds are above this is answered by nothing; the best one is the score
-    best_f1_thresh of dev examples."""
+    """Version 2.0: a question whose null odds are above this is answered by nothing. Where it is 0 a model that is used takes
+    the score best_f1_thresh of its dev examples."""
     dev_half: Literal["", "dev", "test"] = ""
     """Keep one half of every file that is not one of --train, by a hash of the question's id; MRQA's dev sets were split so for
     the paper (not into these halves, which were never released)."""
@@ -99,11 +99,18 @@ class Questions(Task):
     def shown(
         self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
-        """The answer ("" for none, with 2.0), its probability among the best ones, the three best, and with 2.0 the null odds."""
+        """The answer ("" for none) and where it is, context[start:end], null for none; the three best with their probability
+        among the best ones; with 2.0 the null odds and the threshold."""
         none = self.version == "2.0" and prediction.null_odds > self.threshold
-        best = [{"text": each.text, "probability": round(each.probability, 6)} for each in prediction.best[:3]]
-        said: dict[str, Any] = {"id": example.name, "prediction": "" if none else prediction.text, "best": best}
-        return {**said, "null_odds": round(prediction.null_odds, 6)} if self.version == "2.0" else said
+        answer = None if none else prediction.answer
+        place = {"start": answer.start, "end": answer.end} if answer else {"start": None, "end": None}
+        best = [
+            {"text": each.text, "start": each.start, "end": each.end, "probability": round(each.probability, 6)}
+            for each in prediction.best[:3]
+        ]
+        said: dict[str, Any] = {"id": example.name, "prediction": answer.text if answer else "", **place, "best": best}
+        odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
+        return {**said, **odds} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Nothing is taken from the examples."""
@@ -201,6 +208,11 @@ class Questions(Task):
         odds = {number: each.null_odds for number, each in zip(numbers, predictions, strict=True)}
         return squad.score_v2(gold, texts, odds, self.threshold)
 
+    def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """Version 2.0: the threshold with the best F1, where none was set."""
+        found = scores.get("best_f1_thresh")
+        return {"threshold": found} if self.version == "2.0" and not self.threshold and found is not None else {}
+
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]
     ) -> list[pathlib.Path]:
@@ -214,7 +226,7 @@ class Questions(Task):
         texts = {name: found.text for name, found in each}
         contents: dict[str, Any] = {
             "predictions.json": texts,
-            "nbest_predictions.json": {name: [one._asdict() for one in found.best] for name, found in each},
+            "nbest_predictions.json": {name: [_listed(one) for one in found.best] for name, found in each},
         }
         if self.version == "2.0":
             answered = {name: found.text if found.null_odds <= self.threshold else "" for name, found in each}
@@ -223,6 +235,11 @@ class Questions(Task):
         for name, content in contents.items():
             (folder / name).write_text(json.dumps(content, indent=1) + "\n")
         return [folder / name for name in contents]
+
+
+def _listed(answer: Answer) -> dict[str, Any]:
+    """An answer as the released code lists it."""
+    return {name: getattr(answer, name) for name in ("text", "probability", "start_logit", "end_logit")}
 
 
 def half(name: str) -> Literal["dev", "test"]:

@@ -31,8 +31,16 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
     kind = getattr(importlib.import_module(f"spanjax.tasks.{MODULES[name]}"), name)
     task = _restored(kind, described)
     if unknown := sorted(settings.keys() - {field.name for field in dataclasses.fields(kind)}):
-        raise ValueError(f"{name} has no setting {', '.join(unknown)}")
+        given = ", ".join(f"{each} ({settings[each]})" for each in unknown)
+        raise ValueError(
+            f"a model of {name} has no setting {given}: leave it out, or take a model of the task that has it"
+        )
     return dataclasses.replace(task, **settings)
+
+
+def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
+    """See `Task.decided`; {} of what is no task here, or without scores. ValueError as of `stored_task`."""
+    return stored_task(described).decided(scores) if described and scores and is_task(described) else {}
 
 
 def _restored(kind: Any, described: Mapping[str, Any]) -> Any:

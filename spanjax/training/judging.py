@@ -1,9 +1,12 @@
-"""What evaluations found, kept with every checkpoint: a run that goes on knows for how long it has not got better."""
+"""What evaluations found, kept with every checkpoint: a run that goes on knows for how long it has not got better, a model that
+is used what its scores were.
+"""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
-KEY = "judged"  # in the meta of a checkpoint
+KEY, VALUES = "judged", "evaluated"  # in the meta of a checkpoint
 
 
 class Judged:
@@ -13,11 +16,13 @@ class Judged:
         """What the meta of the checkpoint of step `start` says; `patience` as in `Cadence`."""
         self.found: list[tuple[int, float]] = [(int(s), float(v)) for s, v in meta.get(KEY, []) if s <= start]
         self.patience = patience
+        self.newest: tuple[int, dict[str, float]] = (-1, {})
 
-    def add(self, step: int, value: float | None) -> None:
-        """Takes note of an evaluation, where it gave a value."""
+    def add(self, step: int, value: float | None, values: Mapping[str, float]) -> None:
+        """Takes note of an evaluation and its numbers, where it gave a value to judge by."""
         if value is not None and (not self.found or self.found[-1][0] < step):
             self.found.append((step, value))
+            self.newest = step, {name: float(each) for name, each in values.items() if math.isfinite(each)}
 
     @property
     def best(self) -> tuple[int, float] | None:
@@ -32,6 +37,14 @@ class Judged:
         values = [value for _, value in self.found]
         return len(values) - 1 - values.index(min(values)) >= self.patience
 
-    def meta(self) -> dict[str, Sequence[Any]]:
-        """What a checkpoint says of it."""
-        return {KEY: [list(pair) for pair in self.found]} if self.found else {}
+    def meta(self, step: int) -> dict[str, Any]:
+        """What the checkpoint of a step says of it: all evaluations so far, and the finite numbers of one at this very step."""
+        found: dict[str, Any] = {KEY: [list(pair) for pair in self.found]} if self.found else {}
+        return {**found, VALUES: self.newest[1]} if self.newest[0] == step else found
+
+
+def stored_values(meta: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of the evaluation at the step of a checkpoint, by its meta; {} where none took place."""
+    found = meta.get(VALUES)
+    numbers = found.items() if isinstance(found, Mapping) else ()
+    return {name: float(each) for name, each in numbers if isinstance(each, int | float)}

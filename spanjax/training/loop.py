@@ -198,11 +198,11 @@ def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pu
             pulse.at(EVALUATION, done)
             held_out = _evaluate(loop, done, state)
             loss = loop.judge(held_out)
-            judged.add(done, loss)
+            judged.add(done, loss, held_out)
         early = judged.over and not last
         if due or early:
             pulse.at(SAVING, done)
-            saving.meta = {**loop.meta, **judged.meta()}
+            saving.meta = {**loop.meta, **judged.meta(done)}
             saving.save(state, done, loss, ends=last or stopping or early)
         log.since += time.perf_counter() - paused  # speeds are of training alone
         if stopping or early:

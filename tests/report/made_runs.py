@@ -19,10 +19,13 @@ def made_run(
     finished: bool = True,
     **settings: Any,
 ) -> pathlib.Path:
-    """A fine-tuning run of CoLA, or of another objective, with these evaluations at steps 10, 20, ..."""
+    """A fine-tuning run of CoLA with other settings of the objective, or of another one where these name its class, with these
+    evaluations at steps 10, 20, ..."""
     path.mkdir(parents=True)
     run = describe(Run(objective=Glue(task="CoLA", train=("train.tsv",), dev=("dev.tsv",)), seed=seed))
     run = {**run, "rows_fingerprint": "abc", "steps": 10 * len(scores), **settings}
+    if "class" in (objective or {}):
+        run["objective"] = {name: run["objective"][name] for name in ("train", "dev")}
     run["objective"] |= objective or {}
     (path / "run.json").write_text(json.dumps(run))
     records = []

@@ -8,7 +8,11 @@ import pytest
 from spanjax.report.comparisons import comparison_blocks, mcnemar_rows, p_text, welch_rows
 from spanjax.report.document import Table, plain
 from spanjax.report.groups import grouped
+from spanjax.run import describe
 from spanjax.scoring.welch import welch
+from spanjax.tasks.glue import Glue, Sentences
+from spanjax.tasks.relation import Relation
+from spanjax.tasks.relation_files import Mentions
 from tests.report.made_runs import cola
 
 
@@ -49,6 +53,33 @@ def test_single_runs_with_predictions(tmp_path: pathlib.Path) -> None:
     assert float(plain(rows[0][-1])) == pytest.approx(2 * 10 / 2**9, rel=0.05)
     assert len([line for line in said if "other examples" in line]) == 2
     assert any("1 lines of predictions" in line for line in said)
+
+
+@pytest.mark.parametrize("scheme", ["tacred", "semeval"])
+def test_predictions_of_relations(scheme: str, tmp_path: pathlib.Path) -> None:
+    """The files are those that the task writes; a wrong direction is wrong."""
+    labels = ("Cause-Effect(e1,e2)", "Cause-Effect(e2,e1)", "Other")
+    objective = {
+        name: value for name, value in describe(Relation(labels=labels)).items() if name not in ("train", "dev")
+    }
+    runs = []
+    for name, predicted in (("a", labels), ("b", (labels[1], labels[1], labels[0]))):
+        (run,) = cola(tmp_path, name, [50.0], objective={**objective, "scheme": scheme, "length": ord(name)})
+        examples = [Mentions(str(n), ("x", "y"), ((0, 1), (1, 2)), ("", ""), label) for n, label in enumerate(labels)]
+        (run.path / "dev").mkdir()
+        Relation(scheme=scheme).write(run.path / "dev", examples, predicted)  # pyright: ignore[reportArgumentType]
+        runs.append(run)
+    rows, said = mcnemar_rows(grouped(runs))
+    task = {"tacred": "TACRED", "semeval": "SemEval-2010"}[scheme]
+    assert [[plain(cell) for cell in row[:6]] for row in rows] == [[task, "a_0", "b_0", "3", "2", "0"]] and not said
+
+
+def test_numbers_and_missing_labels_are_not_tested(tmp_path: pathlib.Path) -> None:
+    runs = [cola(tmp_path, name, [50.0], batch_size=size)[0] for name, size in (("a", 8), ("b", 16))]
+    for run, predicted in zip(runs, ([1.5, 2.0], [2.0, 1.0]), strict=True):
+        Glue(task="STS-B").write(run.path, [Sentences(str(n), "x", "y", "2.0") for n in range(2)], predicted)
+    rows, said = mcnemar_rows(grouped(runs))
+    assert not rows and "none with labels as words" in said[0]
 
 
 def test_nothing_to_test_is_said(tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,28 @@ def test_best_is_the_first_of_the_highest_scores_and_nan_is_none(tmp_path: pathl
     best = read_run(made_run(tmp_path / "run", scores)).best
     assert best is not None and best.step == 20 and best.values["score/f1"] == 5.0
     assert read_run(made_run(tmp_path / "nan", [{"mean": math.nan}])).best is None
+
+
+@pytest.mark.parametrize(
+    ("objective", "metric"),
+    [
+        ({"class": "Questions", "version": "2.0"}, "best_f1"),
+        ({"class": "Questions", "version": "1.1"}, "f1"),
+        ({"class": "Relation", "scheme": "semeval"}, "f1"),
+        ({"class": "Ner", "labels": ["O"]}, "f1"),
+        ({"class": "Glue", "task": "MRPC"}, "mean"),
+        ({"class": "Chess"}, "accuracy"),
+        ({"class": "Glue", "of_another_version": 1}, "accuracy"),
+    ],
+)
+def test_the_score_is_the_one_that_the_task_says(
+    objective: dict[str, Any], metric: str, tmp_path: pathlib.Path
+) -> None:
+    names: list[str] = ["mean", "exact_match", "f1", "accuracy", "best_f1", "average_f1"]
+    scores = dict.fromkeys(names, 1.0)
+    assert read_run(made_run(tmp_path / "run", [scores], objective=objective)).metric == f"score/{metric}"
+    left = read_run(made_run(tmp_path / "left", [{"b": 1.0, "a": 2.0}], objective=objective))
+    assert left.metric == "score/a" and read_run(made_run(tmp_path / "no", objective=objective)).metric == ""
 
 
 def test_pretraining_is_best_where_the_loss_is_lowest(tmp_path: pathlib.Path) -> None:

@@ -55,6 +55,9 @@ def check(found: Prediction, context: str, features: list[Feature], logits: Logi
     texts = [(one.text, one.start_logit, one.end_logit) for one in found.best if one.text]
     assert texts == [(one.text, one.start, one.end) for one in expected]
     assert found.text == expected[0].text
+    assert found.answer == next(one for one in found.best if one.text)
+    assert all(context[one.start : one.end] == one.text for one in found.best if one.text)
+    assert all((one.start is None) == (one.end is None) == (not one.text) for one in found.best)
     assert math.isclose(found.null_odds, null - expected[0].score, abs_tol=1e-9)
     scores = [one.start_logit + one.end_logit for one in found.best]
     assert scores == sorted(scores, reverse=True)
@@ -98,6 +101,7 @@ def test_a_passage_without_pieces_has_no_answer() -> None:
     logits = [(np.ones(4, np.float32), np.ones(4, np.float32))]
     found = decode("?", [window], logits, 20, 30, null=True)
     assert (found.text, found.null_odds, [one.text for one in found.best]) == ("", 0.0, [""])
+    assert found.answer is None
 
 
 def test_no_answer_has_the_least_score_that_a_window_gives_it() -> None:

@@ -256,10 +256,19 @@ def test_files_of_predictions(tmp_path: pathlib.Path) -> None:
     assert [(file.name, file.read_text()) for file in files] == [
         ("predictions.txt", "no_relation\nper:lives\n"),
         ("key.txt", "per:lives\nno_relation\n"),
+        (
+            "predictions.jsonl",
+            '{"id": "1", "label": "per:lives", "prediction": "no_relation"}\n'
+            '{"id": "1", "label": "no_relation", "prediction": "per:lives"}\n',
+        ),
     ]
     unlabelled = [each._replace(name=str(8001 + n), label=None) for n, each in enumerate(examples)]
     files = Relation(scheme="semeval").write(tmp_path, unlabelled, ["Other", "Cause-Effect(e2,e1)"])
-    assert [file.read_text() for file in files] == ["8001\tOther\n8002\tCause-Effect(e2,e1)\n"]
+    assert [file.read_text() for file in files] == [
+        "8001\tOther\n8002\tCause-Effect(e2,e1)\n",
+        '{"id": "8001", "label": null, "prediction": "Other"}\n'
+        '{"id": "8002", "label": null, "prediction": "Cause-Effect(e2,e1)"}\n',
+    ]
 
 
 def relation_f1(gold: list[str], predicted: list[str]) -> float:

@@ -37,7 +37,7 @@ QUESTIONS = [
 
 
 def predicted(text: str, odds: float = 0.0) -> Prediction:
-    return Prediction(text, odds, (Answer(text, 1.0, 2.0, 3.0),))
+    return Prediction(text, odds, (Answer(text, 1.0, 2.0, 3.0, 4, 4 + len(text)),))
 
 
 def test_windows_are_rows_and_those_without_the_answer_point_at_cls() -> None:
@@ -145,6 +145,27 @@ def test_files_of_predictions(tmp_path: pathlib.Path) -> None:
         TASK.write(tmp_path, [QUESTIONS[0]] * 2, [predicted("x")] * 2)
 
 
+def test_what_is_shown_has_the_characters_of_the_answer() -> None:
+    context = "  a b\u00e9\U0001f600 c"  # characters, not bytes
+    question = Question("7", "c", context, None, ())
+    rows = list(TASK.rows([question], VOCABULARY))
+    outputs = [{name: np.full(len(row.tokens_T), -9, np.float32) for name in ("start_BL", "end_BL")} for row in rows]
+    outputs[0]["start_BL"][-2] = outputs[0]["end_BL"][-2] = 3  # the last piece of the passage
+    outputs[0]["start_BL"][0] = -2.5  # null odds of -17.5
+    for task, text in ((TASK, "c"), (dataclasses.replace(TASK, threshold=-20.0), "")):
+        (prediction,) = task.predictions([question], rows, outputs)
+        said = task.shown(question, prediction, outputs)
+        json.dumps(said)
+        assert said["prediction"] == text and said["null_odds"] == -17.5
+        assert (said["start"], said["end"]) == ((8, 9) if text else (None, None))
+        assert len(said["best"]) == 3 and said["best"][0]["text"] == "c"
+        for each in said["best"]:
+            assert context[each["start"] : each["end"]] == each["text"] != ""
+    nothing = Prediction("", 0.0, (Answer("", 1.0, 2.0, 3.0, None, None),))
+    said = dataclasses.replace(TASK, version="1.1").shown(question, nothing, [])
+    assert (said["prediction"], said["start"], said["end"], said["best"][0]["start"]) == ("", None, None, None)
+
+
 def test_halves(tmp_path: pathlib.Path) -> None:
     record = {"question": "Who?", "context": "a b", "answers": [{"text": "a", "start": 0}]}
     for name in ("train.jsonl", "dev.jsonl"):
@@ -229,4 +250,7 @@ def test_training_fits_real_questions(
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["id"] for each in said[1:]] == [each.name for each in asked]
     assert said[0]["prediction"] in asked[0].context and 0 < said[0]["best"][0]["probability"] <= 1
+    assert all(
+        q.context[each["start"] : each["end"]] == each["prediction"] for each, q in zip(said[1:], asked, strict=True)
+    )
     assert sum(each["prediction"] in q.answers for each, q in zip(said[1:], asked, strict=True)) >= 2

@@ -1,5 +1,6 @@
 """The loop with everything around it replaced by what notes when it is called."""
 
+import math
 import os
 import pathlib
 import signal
@@ -13,6 +14,7 @@ import pytest
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, make_mesh
 from spanjax.training import loop as loops
+from spanjax.training.judging import Judged, stored_values
 from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.recording import Profile
 from spanjax.training.saved import SaveError
@@ -222,9 +224,24 @@ def test_a_run_ends_when_it_has_not_got_better_for_too_long() -> None:
     outcome = run(50, cadence, noted)
     assert (outcome.step, outcome.interrupted, outcome.best) == (8, False, (4, 2.0))
     assert "save 8" in noted.events and noted.metas[8]["judged"] == [[2, 3.0], [4, 2.0], [6, 2.5], [8, 2.0]]
+    assert stored_values(noted.metas[8]) == {"loss": 2.0}
     again = Noted()
     again.metas = noted.metas
     assert run(50, cadence, again, start=8).step == 8 and not any(event.startswith("step") for event in again.events)
+
+
+def test_a_checkpoint_has_the_numbers_of_its_own_evaluation() -> None:
+    noted = Noted()
+    noted.losses = [3.0, 2.0, 1.5]
+    run(6, Cadence(eval_every=2, checkpoint_every=1, keep=9), noted)
+    assert [stored_values(noted.metas[step]) for step in range(1, 7)] == [
+        *({}, {"loss": 3.0}, {}, {"loss": 2.0}, {}),
+        {"loss": 1.5},
+    ]
+    judged = Judged(noted.metas[6], 6, patience=0)
+    judged.add(8, 1.0, {"loss": 1.0, "score/pearson": math.nan})
+    assert stored_values(judged.meta(8)) == {"loss": 1.0}, "numbers that are none are left out"
+    assert stored_values({"evaluated": 7}) == stored_values({"evaluated": {"loss": "low"}}) == {}
 
 
 def test_patience_goes_on_where_the_run_does() -> None:

@@ -1,0 +1,107 @@
+"""Wrong inputs of what uses fine-tuned models and runs: `spanjax.evaluate`, `spanjax.predict`, `spanjax.report`."""
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.bad_inputs import Case, World
+
+evaluate = functools.partial(Case, "evaluate")
+qa = functools.partial(Case, "predict qa")
+classify = functools.partial(Case, "predict classify")
+relation = functools.partial(Case, "predict relation")
+ner = functools.partial(Case, "predict ner")
+report = functools.partial(Case, "report")
+
+GOOD = '{"sentence": "the old clock", "label": "no"}\n'
+JSON = r"(?<=not JSON \().*?(?=\): correct)"
+
+
+def on(content: str, *more: str) -> Callable[[World], list[Any]]:
+    """Evaluating the model of sentences on a file of this content."""
+    return lambda world: [world.tuned, "--data", world.write("dev.jsonl", content), *more]
+
+
+def asked(*words: str) -> Callable[[World], list[Any]]:
+    """Asking the model of sentences."""
+    return lambda world: [world.tuned, *words]
+
+
+def of_file(name: str, content: str, *more: str) -> Callable[[World], list[Any]]:
+    """Asking the model of sentences with a file of this content."""
+    return lambda world: [world.tuned, "--file", world.write(name, content), *more]
+
+
+def settings(content: str) -> Callable[[World], list[Any]]:
+    """Reporting a run whose run.json has this content."""
+    return lambda world: [world.write("run/run.json", content).parent, "--output", world.here / "report.html"]
+
+
+def reported(*more: str) -> Callable[[World], list[Any]]:
+    """Reporting a good run."""
+    return lambda world: [world.tuned, *more]
+
+
+TASK_CASES: tuple[Case, ...] = (
+    evaluate("a model that is not there", ("nothing does not exist", "expected a run directory"),
+             lambda world: [world.here / "nothing", "--data", world.write("dev.jsonl", GOOD)]),
+    evaluate("a model that is not fine-tuned", ("run is not a fine-tuned model", "configs/finetune"),
+             lambda world: [world.run, "--data", world.write("dev.jsonl", GOOD)]),
+    evaluate("a task, a size and an output that cannot be",
+             ("--task is squad3: expected one of squad1", "--batch-size is 0: expected at least 1",
+              "file/out: file is a file, expected a folder"),
+             lambda world: [world.tuned, "--data", "dev.jsonl", "--task", "squad3", "--batch-size", "0",
+                            "--output", world.write("file", "mine") / "out"]),
+    evaluate("a task of another kind", ("a model of Glue has no setting version (2.0)", "leave it out"),
+             on(GOOD, "--task", "squad2")),
+    evaluate("a threshold for a model without", ("has no setting threshold (1.0)", "leave it out"), on(GOOD, "--threshold", "1")),
+    evaluate("files that are not there", ("none.jsonl: no such file", "neither.tsv: no such file"),
+             asked("--data", "none.jsonl", "neither.tsv")),
+    evaluate("rows that cannot be read",
+             ("dev.jsonl:2: not JSON", "dev.jsonl:3: a JSON list: expected an object", "dev.jsonl:4: an empty sentence",
+              "dev.jsonl:5: columns words: expected `sentence`", "leave them out with --skip-bad"),
+             on(GOOD + '{"sentence": \n[1]\n{"sentence": " ", "label": "no"}\n{"words": "the clock"}\n'), library=JSON),
+    evaluate("a label that the model does not know", ("dev.jsonl:1: label 'perhaps'", "expected one of no, yes"),
+             on(GOOD.replace('"no"', '"perhaps"'))),
+    evaluate("an example without a label", ("example 1 has no label", "scores need a label for every example"),
+             on(GOOD + '{"sentence": "the clock"}\n')),
+    evaluate("an empty file", ("no examples in dev.jsonl",), on("")),
+    evaluate("no file", ("--data",), asked()),
+    qa("a model of another task", ("tuned was trained for Glue", "expected a model of Questions"),
+       asked("--question", "Who?", "--context", "The cat sat.")),
+    qa("a question without a passage", ("nothing to answer", "--question with --context"), asked("--question", "Who?")),
+    classify("a model that is not there", ("nothing does not exist", "expected a run directory"),
+             lambda world: [world.here / "nothing", "--text", "the clock"]),
+    classify("a model that is not fine-tuned", ("run is not a fine-tuned model", "configs/finetune"),
+             lambda world: [world.run, "--text", "the clock"]),
+    classify("a file that is not there and a size of nothing",
+             ("--file none.jsonl: no such file", "--batch-size is 0: expected at least 1"),
+             asked("--file", "none.jsonl", "--batch-size", "0")),
+    classify("a row that is not JSON", ("rows.jsonl:2: not JSON", "correct the line"), of_file("rows.jsonl", GOOD + "{\n"),
+             library=JSON),
+    classify("a row with too few columns", ("rows.tsv:3: 1 columns", "expected the 2 columns sentence1, sentence2"),
+             of_file("rows.tsv", "sentence1\tsentence2\none\ttwo\none\n")),
+    classify("a list that is none", ("rows.json: a JSON dict: expected a list of objects",), of_file("rows.json", "{}")),
+    classify("fewer second sentences", ("1 --pair for 2 --text", "give one each"),
+             asked("--text", "one", "two", "--pair", "three")),
+    classify("an output below a file", ("file/out", "file is a file, expected a folder"),
+             lambda world: [world.tuned, "--text", "the clock", "--output", world.write("file", "mine") / "out"]),
+    relation("nothing to look at", ("nothing to look at", "--text or --file"), asked()),
+    ner("a model of another task", ("tuned was trained for Glue", "expected a model of Ner"), asked("--text", "the clock")),
+    report("no run", ("no run is given", "--workdir"), lambda world: []),
+    report("an empty folder, a file and a folder that is not there",
+           ("empty is no run directory (no run.json)", "notes.txt: a file: expected a run directory", "nothing: no such folder"),
+           lambda world: [world.write("empty/.kept", "").parent, world.write("notes.txt", ""), world.here / "nothing"]),
+    report("a run.json that is not JSON", ("run.json is not readable JSON", "restore it, or leave this run out"), settings("{"),
+           library=r"(?<=JSON \().*?(?=\): restore)"),
+    report("a run.json of another form", ("run.json describes no run", "expected what spanjax.train wrote"),
+           settings(json.dumps({"objective": "CoLA"}))),
+    report("outputs and numbers that cannot be",
+           ("--output and --markdown are both same.html: give two files", "--rows -1: expected 0 or more",
+            "--examples -2: expected 0 or more"),
+           reported("--output", "same.html", "--markdown", "same.html", "--rows", "-1", "--examples", "-2")),
+    report("an output that is a folder", ("is a folder: expected the name of a file",),
+           lambda world: [world.tuned, "--output", world.write("folder/file", "mine").parent]),
+    report("nothing to write", ("--output and --markdown are both empty", "name a file"), reported("--output", "")),
+)  # fmt: skip

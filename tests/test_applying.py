@@ -1,0 +1,130 @@
+"""A fine-tuned model in use: the threshold that its dev examples decided, records that are read as they are answered."""
+
+import itertools
+import json
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spanjax import applying, train
+from spanjax.applying import open_model
+from spanjax.convert import main as convert
+from spanjax.data.vocab import save_vocabulary
+from spanjax.evaluate import main as evaluate
+from spanjax.predict import main as predict
+from spanjax.predict.answering import answer
+from tests.running import ROOT, TINY, records
+from tests.tasks.small_vocabulary import small_wordpiece
+
+QUESTIONS = [
+    {"id": name, "question": "the cat", "context": context, "answers": answers}
+    for name, context, answers in (
+        *((word, word, [{"text": word, "start": 0}]) for word in ("Bonn", "Anna", "IBM")),
+        ("none", "the blue dog", []),
+    )
+]
+"""Any answer to one of the first three is right, so the best threshold answers all of them, whatever the weights."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of configs/finetune/squad2.py, two steps with an evaluation after each; not to be changed."""
+    folder = tmp_path_factory.mktemp("squad2")
+    save_vocabulary(small_wordpiece(), folder / "vocabulary")
+    (folder / "dev.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in QUESTIONS))
+    arguments = [f"--config={ROOT / 'configs/finetune/squad2.py'}", *TINY, f"--workdir={folder / 'run'}"]
+    arguments += [f"--{name}={folder / 'dev.jsonl'}" for name in ("train", "dev")]
+    arguments += [f"--objective.vocabulary={folder / 'vocabulary'}", "--objective.length=32", "--objective.max-query=8"]
+    assert train.main([*arguments, "--objective.epochs=2", "--encoder.initializer-std=0.3"]) == 0
+    return folder / "run"
+
+
+def best_threshold(run: pathlib.Path) -> float:
+    """That of the checkpoint which is used, as the run logged it."""
+    found = records(run, "eval/score/best_f1_thresh")[open_model(run, 4).model.step]
+    assert found, "not the default"
+    return found
+
+
+def changed(run: pathlib.Path, folder: pathlib.Path, threshold: float, evaluated: bool) -> pathlib.Path:
+    """A copy of the checkpoint that is used, whose training had this threshold and was evaluated at its step or not."""
+    source = open_model(run, 4).model.source
+    copy = pathlib.Path(shutil.copytree(source, folder / "checkpoints" / source.name))
+    (copy / "checksums.json").unlink()
+    file = copy / "meta" / "metadata"
+    meta = json.loads(file.read_text())
+    meta["run"]["objective"]["threshold"] = threshold
+    if not evaluated:
+        meta.pop("evaluated")
+    file.write_text(json.dumps(meta))
+    return copy
+
+
+def test_the_threshold_comes_from_the_checkpoint(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    best = best_threshold(run)
+    assert open_model(run, 4).task == open_model(run, 4, threshold=best).task
+    assert open_model(run, 4).decided == {"threshold": best} and open_model(run, 4, threshold=2.0).decided == {}
+    never = open_model(changed(run, tmp_path / "never", 0.0, evaluated=False), 4)
+    assert (vars(never.task)["threshold"], never.decided) == (0.0, {})
+    set_by_hand = open_model(changed(run, tmp_path / "set", 1.5, evaluated=True), 4)
+    assert (vars(set_by_hand.task)["threshold"], set_by_hand.decided) == (1.5, {})
+    other = open_model(run, 4, version="1.1")
+    assert list(other.answers(QUESTIONS[:1]))[0]["prediction"] == "Bonn"
+
+
+def test_the_threshold_goes_into_the_folder_for_transformers(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    assert convert(["to-torch", str(run), str(tmp_path / "hf")]) == 0
+    assert vars(open_model(tmp_path / "hf", 4).task)["threshold"] == best_threshold(run)
+
+
+def evaluated(run: pathlib.Path, capsys: pytest.CaptureFixture, *more: str) -> dict[str, Any]:
+    capsys.readouterr()
+    assert evaluate([str(run), "--data", str(run.parent / "dev.jsonl"), "--batch-size=4", "--json", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_evaluate_and_predict_use_it(run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    best = best_threshold(run)
+    assert evaluated(run, capsys)["decided"] == {"threshold": best}
+    for threshold, has_answer, no_answer in (("-1e9", 0, 100), ("1e9", 100, 0)):
+        told = evaluated(run, capsys, f"--threshold={threshold}")
+        assert (told["decided"], told["scores"]["best_f1_thresh"]) == ({}, pytest.approx(best, rel=1e-3))
+        assert (told["scores"]["HasAns_f1"], told["scores"]["NoAns_f1"]) == (has_answer, no_answer)
+    assert evaluate([str(run), "--data", str(run.parent / "dev.jsonl"), "--batch-size=4"]) == 0
+    assert f"threshold {best}: the best on the dev examples" in capsys.readouterr().out
+    for more, threshold in (((), best), (("--threshold=-1e9",), -1e9)):
+        assert predict(["qa", str(run), "--file", str(run.parent / "dev.jsonl"), "--batch-size=4", *more]) == 0
+        said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert len(said) == 4 and all(each["threshold"] == pytest.approx(threshold, abs=1e-6) for each in said)
+        for each in said:
+            assert (each["prediction"] == "") == (each["start"] is None) == (each["null_odds"] > each["threshold"])
+
+
+def test_records_are_answered_as_they_come(
+    run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without end, a chunk at a time; what was answered is in the file when a later record ends the command."""
+    monkeypatch.setattr(applying, "CHUNK", 3)
+    taken = 0
+
+    def endless() -> Iterator[dict[str, str]]:
+        nonlocal taken
+        for number in itertools.count():
+            if number == 11:
+                raise ValueError("the 12th record cannot be read")
+            taken += 1
+            yield {"id": str(number), "question": "the cat", "context": "" if number == 4 else "Bonn"}
+
+    answers = open_model(run, 4).answers(endless())
+    for number in range(7):
+        assert ("error" in (said := next(answers))) == (number == 4)
+        assert said.get("id", "4") == str(number) and taken == 3 * (number // 3 + 1)
+    taken = 0
+    with pytest.raises(ValueError, match="12th"):
+        answer(str(run), ("Questions",), endless(), str(tmp_path / "out.jsonl"), 4)
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [line["input"]["id"] for line in lines] == [str(number) for number in range(9)]
+    assert len(list(itertools.islice(open_model(run, 4).answers(endless()), 2))) == 2
