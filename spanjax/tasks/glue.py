@@ -16,13 +16,15 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
+from spanjax.data.tfds_source import is_tfds
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import read_lines, read_records
+from spanjax.tasks.tables import Record, read_lines, read_records
+from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
 GlueName = Literal[
@@ -34,6 +36,14 @@ LABEL = ("label", "gold_label", "score", "is_duplicate", "Quality")
 INDEX = ("index", "id", "pairID", "idx")
 COLA = ("source", "label", "mark", "sentence")
 UNSETTLED = "-"
+TFDS_LABELS: Mapping[str, Sequence[str]] = {
+    "CoLA": ("unacceptable", "acceptable"),
+    "SST-2": ("negative", "positive"),
+    "MRPC": ("not_equivalent", "equivalent"),
+    "QQP": ("not_duplicate", "duplicate"),
+    "WNLI": ("not_entailment", "entailment"),
+}
+"""What TensorFlow Datasets calls the labels 0 and 1 of the files; other tasks have the files' names there."""
 
 
 class Sentences(NamedTuple):
@@ -75,10 +85,9 @@ class Glue(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`. Examples of SNLI whose label is '-' are left out, as is usual."""
+        """See `Task.read`; also tfds:NAME. Examples of SNLI whose label is '-' are left out, as is usual."""
         examples = Examples()
-        headless = self.task == "CoLA" and _has_four_columns(path)
-        for number, (place, record, problem) in enumerate(read_records(path, COLA if headless else ())):
+        for number, (place, record, problem) in enumerate(self._records(path)):
             if record is None:
                 examples.problems.append(f"{place}: {problem}")
                 continue
@@ -88,6 +97,22 @@ class Glue(SentenceTask):
             elif example and example.label != UNSETTLED:
                 examples.append(example)
         return examples
+
+    def _records(self, path: pathlib.Path) -> Iterator[Record]:
+        if not is_tfds(str(path)):
+            headless = self.task == "CoLA" and _has_four_columns(path)
+            yield from read_records(path, COLA if headless else ())
+            return
+        names = {name: str(number) for number, name in enumerate(TFDS_LABELS.get(self.task, ()))}
+        for place, record, problem in read_tfds(str(path), (*FIRST, *SECOND, *LABEL, *INDEX)):
+            if record and "label" in record:
+                label = record["label"]
+                if label is None and self.task == "SNLI":
+                    label = UNSETTLED
+                elif label == HIDDEN and self.task == "STS-B":
+                    label = None
+                record["label"] = names.get(label, label) if isinstance(label, str) else label
+            yield place, record, problem
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
         """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have."""
