@@ -56,11 +56,18 @@ class SpanLayout:
     """[CLS] and each [SEP] are spans of one piece, as in the released code."""
     halves: bool = False
     """As the released code treats pairs: each sentence has at most half of the room, however short the other is."""
+    separators: int = 1
+    """How many [SEP] stand between two sentences, see `Vocabulary.separators`."""
 
     def __post_init__(self) -> None:
+        most = 4 + self.separators  # the specials of a pair, and a piece of each sentence
         problems = [
             f"{name} {value}: expected {least} or more"
-            for name, value, least in (("length", self.length, 5), ("spans", self.spans, 5), ("pieces", self.pieces, 1))
+            for name, value, least in (
+                ("length", self.length, most),
+                ("spans", self.spans, most),
+                ("pieces", self.pieces, 1),
+            )
             if value < least
         ]
         if problems:
@@ -92,13 +99,15 @@ class SpanLayout:
         spans = own
         for number, (ids_T, span_T) in enumerate(self.fitted(row)):
             parts.append((ids_T, np.full(len(ids_T), number), spans + 1 + span_T))
-            spans += _spans(span_T) + own
-            parts.append(_special(specials.sep, number, own * spans))
+            spans += _spans(span_T)
+            for _ in range(self.separators if number + 1 < len(row) else 1):
+                spans += own
+                parts.append(_special(specials.sep, number, own * spans))
         return LaidRow(*(np.concatenate(arrays).astype(np.int32) for arrays in zip(*parts, strict=True)))
 
     def fitted(self, row: Sequence[Sentence]) -> list[Sentence]:
         """The sentences of a row without what is left out."""
-        specials = len(row) + 1
+        specials = 2 + self.separators * (len(row) - 1)
         pieces, spans = self.length - specials, self.spans - specials * self.special_spans
         if self.halves:
             share = len(row)

@@ -156,7 +156,8 @@ class Glue(SentenceTask):
         return dataclasses.replace(task, labels=own)
 
     def rows(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Iterator[Row]:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer sentence is cut from its end, the second of equals.
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP], with two [SEP] between them where the vocabulary has it so
+        (`separators`); the longer sentence is cut from its end, the second of equals.
 
         With spans their rows, see `SpanTuning.lay`.
         """
@@ -235,15 +236,19 @@ def _has_four_columns(path: pathlib.Path) -> bool:
 def joined(
     vocabulary: Vocabulary, length: int, first_T: np.ndarray, second_T: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one."""
+    """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one.
+
+    The type of every separator is that of what stands before it.
+    """
     cls, sep = vocabulary.specials.cls, vocabulary.specials.sep
+    between = [sep] * vocabulary.separators
     if second_T is None:
         tokens = np.concatenate([[cls], first_T[: length - 2], [sep]])
         return tokens.astype(np.int32), np.zeros(len(tokens), np.int32)
-    room = length - 3
+    room = length - 2 - len(between)
     one, other = len(first_T), len(second_T)
     if one + other > room:
         one, other = (min(one, max(room - other, (room + 1) // 2)), min(other, max(room - one, room // 2)))
-    tokens = np.concatenate([[cls], first_T[:one], [sep], second_T[:other], [sep]])
-    types = np.repeat([0, 1], [one + 2, other + 1])
+    tokens = np.concatenate([[cls], first_T[:one], between, second_T[:other], [sep]])
+    types = np.repeat([0, 1], [1 + one + len(between), other + 1])
     return tokens.astype(np.int32), types.astype(np.int32)
