@@ -4,6 +4,7 @@ The columns are those of the files as they are published; a file of one's own ha
 `label`. Shapes: T pieces of a sentence.
 """
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -21,12 +22,13 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row
-from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
 from spanjax.tasks.span_tuning import FIELD
 from spanjax.tasks.tables import Record, read_lines, read_records
 from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
+SHOWN = 5  # labels in a note
 GlueName = Literal[
     "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
 ]
@@ -148,8 +150,13 @@ class Glue(SentenceTask):
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
     def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`."""
+        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`.
+
+        ValueError where no example has a label.
+        """
         task = super().fitted(examples, vocabulary)
+        if all(each.label is None for each in examples):
+            raise ValueError("no training example has a label: give examples with `label`")
         if self.labels or self.regression:
             return task
         own = _labels(self.task) or tuple(sorted({each.label for each in examples if each.label is not None}))
@@ -185,8 +192,23 @@ class Glue(SentenceTask):
 
     def _label(self, example: Sentences) -> Any:
         if self.regression:
-            return np.float32(example.label or 0)
-        return np.int32(self.labels.index(example.label) if example.label in self.labels else 0)
+            return np.float32(math.nan if example.label is None else example.label)
+        if example.label is None:
+            return np.int32(UNLABELLED)
+        return np.int32(self.labels.index(example.label) if example.label in self.labels else UNSEEN)
+
+    def notes(self, examples: Sequence[Sentences]) -> list[str]:
+        """See `Task.notes`: labels that are none of the task's."""
+        unseen = collections.Counter(
+            each.label for each in examples if each.label is not None and each.label not in self.labels
+        )
+        if self.regression or not unseen:
+            return []
+        shown = ", ".join(repr(label) for label in sorted(unseen)[:SHOWN]) + ", ..." * (len(unseen) > SHOWN)
+        count = sum(unseen.values())
+        return [
+            f"{count:,} of {len(examples):,} have labels without training examples ({shown}): errors, not in the loss"
+        ]
 
     def scores(self, examples: Sequence[Sentences], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of the task and their `mean`; correlations of constant predictions count 0 in it."""
