@@ -15,7 +15,7 @@ def dry_run_lines(session: TaskSession) -> list[str]:
     run, packed = session.run, session.training.packed
     batch = next(iter(session.feed(0)))
     peak = compiled_peak(session, to_global(batch, session.mesh))
-    row = session.training.rows[0]
+    row = packed.row(0)
     dev = f"; {len(session.dev.examples):,} dev examples" if session.dev else "; no dev examples"
     return [
         *device_lines(session),

@@ -175,7 +175,7 @@ def _run(command: Any, session: Any, start: Any) -> int:
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
-        terminal.note(f"attention by {session.attention}")
+        terminal.note("\n".join([f"attention by {session.attention}", *getattr(session, "said", ())]))
     checkpoints = Checkpoints(workdir, session.run.cadence.keep)
     state = checkpoints.restore_newest(session.abstract)
     if state is None:

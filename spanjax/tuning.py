@@ -42,14 +42,20 @@ class Set:
     """Examples and their rows."""
 
     examples: Sequence[Any]
-    rows: Sequence[Row]
     packed: TaskRows
+    rows: Sequence[Row] = ()
+    """The rows once more with their notes, which predictions need and training does not: empty there."""
 
     @classmethod
     def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
-        """The rows that the task makes of these examples."""
+        """The rows that the task makes of these examples, for predictions."""
         rows = list(task.rows(examples, vocabulary))
-        return cls(examples, rows, TaskRows(rows, vocabulary.specials.pad, task.lengths))
+        return cls(examples, TaskRows(rows, vocabulary.specials.pad, task.lengths), rows)
+
+    @classmethod
+    def of_training(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
+        """The rows that the task makes of these examples, packed alone."""
+        return cls(examples, TaskRows(task.rows(examples, vocabulary), vocabulary.specials.pad, task.lengths))
 
 
 class Predicted(NamedTuple):
@@ -247,12 +253,15 @@ def open_task_session(run: Run) -> TaskSession:
     task = task.fitted(examples, vocabulary)
     if problems := task.problems(run.encoder):
         raise ValueError("\n".join(problems))
-    training = Set.of(task, examples, vocabulary)
+    training = Set.of_training(task, examples, vocabulary)
     dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
     run = _paced(run, task, len(training.packed))
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
-    said = [f"left out: {problem}" for problem in (*examples.problems, *dev_examples.problems)]
+    left_out = (*examples.problems, *dev_examples.problems)
+    said = [f"left out: {problem}" for problem in left_out[:SHOWN]]
+    said += [f"left out: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
+    said += [f"dev examples: {note}" for note in task.notes(dev_examples)]
     return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
 
 

@@ -166,6 +166,18 @@ def test_everything_wrong_is_said_at_once(
     assert "left out: " in (said := capsys.readouterr().out) and "200 in 200 rows" in said
 
 
+def test_labels_that_are_in_the_dev_examples_alone_are_said(
+    files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    more = tmp_path / "dev.jsonl"
+    more.write_text(files[1].read_text() + '{"sentence": "read", "label": "perhaps"}\n')
+    session = open_task_session(train.parse(arguments((files[0], more), run_folder, tmp_path / "run")).run)
+    assert session.said == (
+        "dev examples: 1 of 61 have labels without training examples ('perhaps'): errors, not in the loss",
+    )
+    assert session.dev and len(session.dev.rows) == 61 and not session.training.rows, "training has packed rows alone"
+
+
 def test_fresh_weights_need_a_vocabulary(
     files: tuple[pathlib.Path, pathlib.Path],
     run_folder: pathlib.Path,

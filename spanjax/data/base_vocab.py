@@ -36,6 +36,11 @@ class Vocabulary(abc.ABC):
         """Number of ids."""
         return len(self.pieces)
 
+    @property
+    def separators(self) -> int:
+        """How many [SEP] stand between the two texts of a pair: 1 as in BERT, 2 where the specials are RoBERTa's."""
+        return 1
+
     @functools.cached_property
     def word_starts(self) -> np.ndarray:
         """bool[V]: True where an id begins a word, and for every special."""

@@ -20,6 +20,7 @@ from spanjax.data.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_token
 _BLANKS = " \t\n\v\f\r"
 # Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
 _NAMES = (("<pad>", "[PAD]"), ("<unk>", "[UNK]"), ("<s>", "[CLS]"), ("</s>", "[SEP]"), ("<mask>", "[MASK]"))
+_ROBERTA = ("<s>", "</s>")
 
 
 @functools.cache
@@ -62,6 +63,11 @@ class ByteBpeVocabulary(Vocabulary):
         self.specials = Specials(*found)
         self._tokenizer = _text_tokenizer(settings, self.pieces[self.specials.unk], self.specials.unk)
         self._never_text(name)
+
+    @property
+    def separators(self) -> int:
+        """See `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
+        return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
 
     def _never_text(self, name: str) -> None:
         ids = self._tokenizer.encode("".join(self.pieces[i] for i in self.specials), add_special_tokens=False).ids

@@ -9,15 +9,27 @@ downloaded here are stored as ArrayRecord.
 import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from spanjax.data.documents import Document, SourceSettings, Trouble
 
 TFDS_PREFIX = "tfds:"
+FORM = f"{TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]"
 EXAMPLES_A_GROUP = 10_000
 _AT_A_TIME = 200  # examples
+
+
+class Place(NamedTuple):
+    """Where prepared data sets lie, and what a message says to somebody whose data set is not there."""
+
+    data_dir: str | None = None
+    """None for TFDS's own default."""
+    download: bool = False
+    """Download what is not prepared."""
+    option: str = "--data-dir"
+    how: str = "download it with --download"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,19 +73,7 @@ class TfdsGroup:
                 yield Document(text, f"{trouble.path}:{number}")
 
     def _examples(self) -> Iterator[Any]:
-        import tensorflow_datasets as tfds
-
-        builder: Any = tfds.builder_from_directory(self.folder)
-        split = f"{self.split}[{self.first}:{self.last}]"
-        if _by_index(builder):
-            source: Any = builder.as_data_source(split=split, file_format="array_record")
-            for first in range(0, len(source), _AT_A_TIME):
-                yield from source.__getitems__(range(first, min(first + _AT_A_TIME, len(source))))
-            return
-        only = tfds.decode.PartialDecoding({self.settings.text_field: True})
-        in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
-        stored = builder.as_dataset(split=split, shuffle_files=False, decoders=only, read_config=in_order)
-        yield from cast(Iterable[Any], tfds.as_numpy(stored))
+        return stored_examples(self.folder, self.split, self.first, self.last, [self.settings.text_field])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,16 +122,8 @@ def is_tfds(name: str) -> bool:
 
 def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
     """The source that tfds:NAME[/CONFIG][:VERSION][@SPLIT] names; ValueError says what is wrong and what there is."""
-    dataset, _, split = name.removeprefix(TFDS_PREFIX).partition("@")
-    split = split or "train"
-    if not dataset:
-        raise ValueError(f"{name}: expected {TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]")
-    builder = _builder(name, dataset, settings)
+    builder, split, slices, problems = open_split(name, Place(settings.data_dir, settings.download))
     info = builder.info
-    problems = []
-    slices, wrong = _slices(info, split)
-    if wrong:
-        problems.append(f"{name}: split {split!r}: {wrong}; the splits are {sorted(info.splits)}")
     features = info.features or {}
     field = settings.text_field
     if field not in features:
@@ -155,6 +147,39 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
     )
 
 
+def open_split(name: str, place: Place) -> tuple[Any, str, list[tuple[str, int, int]], list[str]]:
+    """(TFDS's builder, the split, its parts as (split, first example, end), what is wrong with the split).
+
+    ValueError where the data set is not there or not prepared.
+    """
+    dataset, _, split = name.removeprefix(TFDS_PREFIX).partition("@")
+    split = split or "train"
+    if not dataset:
+        raise ValueError(f"{name}: expected {FORM}")
+    builder = _builder(name, dataset, place)
+    slices, wrong = _slices(builder.info, split)
+    splits = sorted(builder.info.splits)
+    return builder, split, slices, [f"{name}: split {split!r}: {wrong}; the splits are {splits}"] if wrong else []
+
+
+def stored_examples(folder: str, split: str, first: int, last: int, features: Iterable[str]) -> Iterator[Any]:
+    """Examples `first` to `last` (not itself) of a split in stored order: dictionaries with these features at least, text as
+    bytes or str. `folder` is where the data set lies."""
+    import tensorflow_datasets as tfds
+
+    builder: Any = tfds.builder_from_directory(folder)
+    part = f"{split}[{first}:{last}]"
+    if _by_index(builder):
+        source: Any = builder.as_data_source(split=part, file_format="array_record")
+        for start in range(0, len(source), _AT_A_TIME):
+            yield from source.__getitems__(range(start, min(start + _AT_A_TIME, len(source))))
+        return
+    only = tfds.decode.PartialDecoding(dict.fromkeys(features, True))
+    in_order = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+    stored = builder.as_dataset(split=part, shuffle_files=False, decoders=only, read_config=in_order)
+    yield from cast(Iterable[Any], tfds.as_numpy(stored))
+
+
 def _kind(feature: Any) -> str:
     """What a feature holds: text, or something else in words."""
     try:
@@ -170,32 +195,30 @@ def _by_index(builder: Any) -> bool:
     return FileFormat.ARRAY_RECORD in builder.info.available_file_formats()
 
 
-def _builder(name: str, dataset: str, settings: SourceSettings) -> Any:
+def _builder(name: str, dataset: str, place: Place) -> Any:
     """The builder of a data set that is prepared; ValueError where there is none, or it is not prepared."""
     try:
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core import constants
     except ModuleNotFoundError as error:
         raise ValueError(f"{name} needs a package: pip install tensorflow-datasets ({error})") from None
-    where = settings.data_dir or str(constants.DATA_DIR)
+    where = place.data_dir or str(constants.DATA_DIR)
     try:
-        builder = tfds.builder(dataset, data_dir=settings.data_dir)
+        builder = tfds.builder(dataset, data_dir=place.data_dir)
     except tfds.core.DatasetNotFoundError:
         raise ValueError(
             f"{name}: TFDS knows no data set {dataset!r}, and {where} holds none; check the name, config and version"
-            " (https://www.tensorflow.org/datasets/catalog/overview), or name the folder with --data-dir"
+            f" (https://www.tensorflow.org/datasets/catalog/overview), or name the folder with {place.option}"
         ) from None
     except (ValueError, AssertionError, ImportError) as error:
         raise ValueError(f"{name}: {' '.join(str(error).split())}; check the name, config and version") from None
-    if not builder.info.splits and settings.download:
+    if not builder.info.splits and place.download:
         try:
             builder.download_and_prepare(file_format="array_record")
         except ImportError as error:
             raise ValueError(f"{name}: to prepare it needs a package: pip install {error.name} ({error})") from error
     if not builder.info.splits:
-        raise ValueError(
-            f"{name}: not prepared in {where}; name another folder with --data-dir, or download it with --download"
-        )
+        raise ValueError(f"{name}: not prepared in {where}; name another folder with {place.option}, or {place.how}")
     return builder
 
 

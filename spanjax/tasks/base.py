@@ -86,6 +86,10 @@ class Task(Objective):
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
         """The task with what the training examples decide: labels, pieces for markers. What is set already is kept."""
 
+    def notes(self, examples: Sequence[Any]) -> list[str]:
+        """What is to be known of dev examples of the fitted task, in words; empty when nothing is."""
+        return []
+
     @abc.abstractmethod
     def rows(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Iterator[Row]:
         """The rows of the examples, those of example i with `example` i, in order."""

@@ -4,6 +4,7 @@ The columns are those of the files as they are published; a file of one's own ha
 `label`. Shapes: T pieces of a sentence.
 """
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -15,15 +16,18 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
+from spanjax.data.tfds_source import is_tfds
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row
-from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import read_lines, read_records
+from spanjax.tasks.tables import Record, read_lines, read_records
+from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
+SHOWN = 5  # labels in a note
 GlueName = Literal[
     "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
 ]
@@ -33,6 +37,14 @@ LABEL = ("label", "gold_label", "score", "is_duplicate", "Quality")
 INDEX = ("index", "id", "pairID", "idx")
 COLA = ("source", "label", "mark", "sentence")
 UNSETTLED = "-"
+TFDS_LABELS: Mapping[str, Sequence[str]] = {
+    "CoLA": ("unacceptable", "acceptable"),
+    "SST-2": ("negative", "positive"),
+    "MRPC": ("not_equivalent", "equivalent"),
+    "QQP": ("not_duplicate", "duplicate"),
+    "WNLI": ("not_entailment", "entailment"),
+}
+"""What TensorFlow Datasets calls the labels 0 and 1 of the files; other tasks have the files' names there."""
 
 
 class Sentences(NamedTuple):
@@ -74,10 +86,9 @@ class Glue(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`. Examples of SNLI whose label is '-' are left out, as is usual."""
+        """See `Task.read`; also tfds:NAME. Examples of SNLI whose label is '-' are left out, as is usual."""
         examples = Examples()
-        headless = self.task == "CoLA" and _has_four_columns(path)
-        for number, (place, record, problem) in enumerate(read_records(path, COLA if headless else ())):
+        for number, (place, record, problem) in enumerate(self._records(path)):
             if record is None:
                 examples.problems.append(f"{place}: {problem}")
                 continue
@@ -87,6 +98,22 @@ class Glue(SentenceTask):
             elif example and example.label != UNSETTLED:
                 examples.append(example)
         return examples
+
+    def _records(self, path: pathlib.Path) -> Iterator[Record]:
+        if not is_tfds(str(path)):
+            headless = self.task == "CoLA" and _has_four_columns(path)
+            yield from read_records(path, COLA if headless else ())
+            return
+        names = {name: str(number) for number, name in enumerate(TFDS_LABELS.get(self.task, ()))}
+        for place, record, problem in read_tfds(str(path), (*FIRST, *SECOND, *LABEL, *INDEX)):
+            if record and "label" in record:
+                label = record["label"]
+                if label is None and self.task == "SNLI":
+                    label = UNSETTLED
+                elif label == HIDDEN and self.task == "STS-B":
+                    label = None
+                record["label"] = names.get(label, label) if isinstance(label, str) else label
+            yield place, record, problem
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
         """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have."""
@@ -122,15 +149,21 @@ class Glue(SentenceTask):
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
     def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`."""
+        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`.
+
+        ValueError where no example has a label.
+        """
         task = super().fitted(examples, vocabulary)
+        if all(each.label is None for each in examples):
+            raise ValueError("no training example has a label: give examples with `label`")
         if self.labels or self.regression:
             return task
         own = _labels(self.task) or tuple(sorted({each.label for each in examples if each.label is not None}))
         return dataclasses.replace(task, labels=own)
 
     def rows(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Iterator[Row]:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP]; the longer sentence is cut from its end, the second of equals.
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP], with two [SEP] between them where the vocabulary has it so
+        (`separators`); the longer sentence is cut from its end, the second of equals.
 
         With spans their rows, see `SpanTuning.lay`.
         """
@@ -158,8 +191,23 @@ class Glue(SentenceTask):
 
     def _label(self, example: Sentences) -> Any:
         if self.regression:
-            return np.float32(example.label or 0)
-        return np.int32(self.labels.index(example.label) if example.label in self.labels else 0)
+            return np.float32(math.nan if example.label is None else example.label)
+        if example.label is None:
+            return np.int32(UNLABELLED)
+        return np.int32(self.labels.index(example.label) if example.label in self.labels else UNSEEN)
+
+    def notes(self, examples: Sequence[Sentences]) -> list[str]:
+        """See `Task.notes`: labels that are none of the task's."""
+        unseen = collections.Counter(
+            each.label for each in examples if each.label is not None and each.label not in self.labels
+        )
+        if self.regression or not unseen:
+            return []
+        shown = ", ".join(repr(label) for label in sorted(unseen)[:SHOWN]) + ", ..." * (len(unseen) > SHOWN)
+        count = sum(unseen.values())
+        return [
+            f"{count:,} of {len(examples):,} have labels without training examples ({shown}): errors, not in the loss"
+        ]
 
     def scores(self, examples: Sequence[Sentences], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of the task and their `mean`; correlations of constant predictions count 0 in it."""
@@ -204,15 +252,19 @@ def _has_four_columns(path: pathlib.Path) -> bool:
 def joined(
     vocabulary: Vocabulary, length: int, first_T: np.ndarray, second_T: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one."""
+    """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one.
+
+    The type of every separator is that of what stands before it.
+    """
     cls, sep = vocabulary.specials.cls, vocabulary.specials.sep
+    between = [sep] * vocabulary.separators
     if second_T is None:
         tokens = np.concatenate([[cls], first_T[: length - 2], [sep]])
         return tokens.astype(np.int32), np.zeros(len(tokens), np.int32)
-    room = length - 3
+    room = length - 2 - len(between)
     one, other = len(first_T), len(second_T)
     if one + other > room:
         one, other = (min(one, max(room - other, (room + 1) // 2)), min(other, max(room - one, room // 2)))
-    tokens = np.concatenate([[cls], first_T[:one], [sep], second_T[:other], [sep]])
-    types = np.repeat([0, 1], [one + 2, other + 1])
+    tokens = np.concatenate([[cls], first_T[:one], between, second_T[:other], [sep]])
+    types = np.repeat([0, 1], [1 + one + len(between), other + 1])
     return tokens.astype(np.int32), types.astype(np.int32)

@@ -4,6 +4,7 @@ Shapes: N rows, B rows of a batch, T tokens of a row, L positions of a batch. Fi
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from spanjax.data.hashing import Purpose, fold
 from spanjax.data.order import permuted
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+PACKED = 1000  # rows that are packed together
 POOL = 50  # batches whose rows are sorted by length together
 Batch = dict[str, np.ndarray]
 
@@ -42,23 +44,35 @@ class TaskRows:
     """The rows of a file's examples."""
 
     def __init__(self, rows: Iterable[Row], pad: int, lengths: Callable[[int], tuple[int, ...]]):
-        """`pad` is the id of padding, `lengths` those of batches for rows whose longest is this long, see `Task.lengths`."""
-        rows = list(rows)
+        """`pad` is the id of padding, `lengths` those of batches for rows whose longest is this long, see `Task.lengths`.
+
+        Rows are packed as they come.
+        """
         self.pad = pad
-        self.lengths_N = np.array([len(row.tokens_T) for row in rows], np.int64)
+        parts: dict[str, list[np.ndarray]] = {"tokens_BL": [], "types_BL": []}
+        sizes, examples, coming = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], iter(rows)
+        while some := list(itertools.islice(coming, PACKED)):
+            sizes.append(np.array([len(row.tokens_T) for row in some], np.int64))
+            examples.append(np.array([row.example for row in some], np.int64))
+            for name in ("tokens_BL", "types_BL", *some[0].fields):
+                parts.setdefault(name, []).append(_column(name, [_field(row, name) for row in some]))
+        self.lengths_N, self.example_N = np.concatenate(sizes), np.concatenate(examples)
         self.buckets = lengths(int(self.lengths_N.max(initial=1)))
         assert self.lengths_N.max(initial=1) <= self.buckets[-1]
-        self.example_N = np.array([row.example for row in rows], np.int64)
         self._start_N = np.concatenate([[0], np.cumsum(self.lengths_N)])
-        columns: dict[str, list[Any]] = {"tokens_BL": [], "types_BL": []}
-        for row in rows:
-            for name, value in (("tokens_BL", row.tokens_T), ("types_BL", row.types_T), *row.fields.items()):
-                columns.setdefault(name, []).append(value)
-        self._columns = {name: _column(name, values) for name, values in columns.items()}
+        self._columns: dict[str, np.ndarray] = {}
+        for name in list(parts):
+            self._columns[name] = np.concatenate(parts.pop(name) or [np.zeros(0, np.int32)])
 
     def __len__(self) -> int:
         """How many rows."""
         return len(self.lengths_N)
+
+    def row(self, number: int) -> Row:
+        """One of them as it was given, but for its notes, which are not kept."""
+        inside = slice(self._start_N[number], self._start_N[number + 1])
+        values = {name: col[inside if is_of_tokens(name) else number] for name, col in self._columns.items()}
+        return Row(values.pop("tokens_BL"), values.pop("types_BL"), int(self.example_N[number]), values)
 
     @property
     def fingerprint(self) -> str:
@@ -101,6 +115,10 @@ class TaskRows:
 def is_of_tokens(name: str) -> bool:
     """Whether a field has a value for each token: whether its shape begins with BL."""
     return name.rpartition("_")[2].startswith("BL")
+
+
+def _field(row: Row, name: str) -> Any:
+    return row.tokens_T if name == "tokens_BL" else row.types_T if name == "types_BL" else row.fields[name]
 
 
 def _column(name: str, values: Sequence[Any]) -> np.ndarray:

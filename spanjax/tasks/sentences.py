@@ -24,6 +24,8 @@ from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
 
+UNSEEN, UNLABELLED = -1, -2  # in the place of a class: a label that is none of the task's, and none at all
+
 
 @dataclasses.dataclass(frozen=True)
 class SentenceTask(Task):
@@ -97,10 +99,10 @@ class SentenceTask(Task):
         return scores_BC + bias.astype(jnp.float32)[None]
 
     def row_weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """How much every row counts in the loss, float32 [B]: nothing where it is empty."""
-        weight_B = batch["weight_B"]
+        """How much every row counts in the loss, float32 [B]: nothing where it is empty or its label is not known."""
+        weight_B, label_B = batch["weight_B"] * _known(batch["label_B"]), batch["label_B"]
         if self.class_weights and not self.regression:
-            weight_B = weight_B * jnp.asarray(self.class_weights, jnp.float32)[batch["label_B"]]
+            weight_B = weight_B * jnp.asarray(self.class_weights, jnp.float32)[jnp.maximum(label_B, 0)]
         return weight_B
 
     def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -108,13 +110,15 @@ class SentenceTask(Task):
         return {LOSS: jnp.sum(self.row_weights(batch))}
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
-        """Cross-entropy in nats and accuracy, or the squared error."""
-        logits_BC, weight_B = self.logits(module, batch, key), self.row_weights(batch)
+        """Cross-entropy in nats and accuracy, or the squared error. A row whose label is UNSEEN counts in the accuracy, as an
+        error; one that is UNLABELLED (a number: NaN) counts nowhere."""
+        logits_BC, weight_B, label_B = self.logits(module, batch, key), self.row_weights(batch), batch["label_B"]
         if self.regression:
-            loss_B = jnp.square(logits_BC[:, 0] - batch["label_B"].astype(jnp.float32))
+            loss_B = jnp.square(logits_BC[:, 0] - jnp.where(_known(label_B) > 0, label_B, 0).astype(jnp.float32))
             return {LOSS: Mean(jnp.sum(loss_B * weight_B), jnp.sum(weight_B))}
-        loss_B, real_B = cross_entropy(logits_BC, batch["label_B"]), batch["weight_B"]
-        right_B = (jnp.argmax(logits_BC, axis=-1) == batch["label_B"]).astype(jnp.float32)
+        loss_B = cross_entropy(logits_BC, jnp.maximum(label_B, 0))
+        real_B = batch["weight_B"] * (label_B != UNLABELLED).astype(jnp.float32)
+        right_B = (jnp.argmax(logits_BC, axis=-1) == label_B).astype(jnp.float32)
         return {
             LOSS: Mean(jnp.sum(loss_B * weight_B), jnp.sum(weight_B)),
             "task/accuracy": Mean(jnp.sum(right_B * real_B), jnp.sum(real_B)),
@@ -150,3 +154,10 @@ class SentenceTask(Task):
         file = folder / PREDICTIONS
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return [file]
+
+
+def _known(label_B: jax.Array) -> jax.Array:
+    """1.0 for a class or a number, 0.0 for what stands where there is none."""
+    return (label_B > UNSEEN if jnp.issubdtype(label_B.dtype, jnp.integer) else jnp.isfinite(label_B)).astype(
+        jnp.float32
+    )

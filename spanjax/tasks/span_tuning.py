@@ -120,7 +120,7 @@ class SpanTuning:
         """
         flat = [text for row in texts for text in row]
         numbers = [2 * number + place for number, row in enumerate(texts, start=first) for place in range(len(row))]
-        sentences, layout = iter(self.sentences(vocabulary, flat, numbers)), self._layout(length)
+        sentences, layout = iter(self.sentences(vocabulary, flat, numbers)), self._layout(length, vocabulary.separators)
         return [layout.laid([next(sentences) for _ in row], vocabulary.specials) for row in texts]
 
     def sentences(self, vocabulary: Vocabulary, texts: Sequence[str], numbers: Sequence[int]) -> list[Sentence]:
@@ -150,8 +150,8 @@ class SpanTuning:
         (_, first_S), *_ = self._cut([" ".join(words)], [2 * number], [Words(list(words), start_W)])
         return numbered(np.where(word_T >= 0, np.searchsorted(first_S, word_T, side="right"), 0))
 
-    def _layout(self, length: int) -> SpanLayout:
-        return SpanLayout(length, self.spans, self.pieces, self.special_spans, self.halves)
+    def _layout(self, length: int, separators: int = 1) -> SpanLayout:
+        return SpanLayout(length, self.spans, self.pieces, self.special_spans, self.halves, separators)
 
     def _cut(
         self, texts: Sequence[str], numbers: Sequence[int], given: Sequence[Words] | None = None

@@ -73,16 +73,20 @@ class Questions(Task):
         for name in ("stride", "max_query", "n_best", "max_answer"):
             if getattr(self, name) < 1:
                 found.append(f"objective.{name} is {getattr(self, name)}: expected at least 1")
-        if self.layout.room(self.max_query) < 1:
-            found.append(
-                f"objective.length is {self.length}: expected at least {self.max_query + 4}, or a smaller"
-                f" objective.max_query than {self.max_query}: no passage fits beside so long a question"
-            )
+        found += self._room_problems(1)
         if self.dev_half and (both := sorted({*self.train} & {*self.dev})):
             found.append(
                 f"objective.dev_half is {self.dev_half}: {', '.join(both)} is trained on, expected another file"
             )
         return found
+
+    def _room_problems(self, separators: int) -> list[str]:
+        if self.layout.room(self.max_query, separators) >= 1:
+            return []
+        return [
+            f"objective.length is {self.length}: expected at least {self.max_query + 3 + separators}, or a smaller"
+            f" objective.max_query than {self.max_query}: no passage fits beside so long a question"
+        ]
 
     def read(self, path: pathlib.Path) -> Examples:
         """See `questions.read_questions` and `dev_half`."""
@@ -113,7 +117,9 @@ class Questions(Task):
         return {**said, **odds} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
-        """Nothing is taken from the examples."""
+        """Nothing is taken from the examples. ValueError where the vocabulary's separators leave no room for a passage."""
+        if problems := self._room_problems(vocabulary.separators):
+            raise ValueError(problems[0])
         return self
 
     def learnt(self, question: Question) -> Span | None:

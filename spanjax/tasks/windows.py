@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     tokens_T: np.ndarray
     """int32, specials included."""
     types_T: np.ndarray
-    """int32, 0 up to the first [SEP], then 1."""
+    """int32, 0 up to what separates question and passage, then 1."""
     start: int
     """Position of the answer's first piece; 0, which is [CLS], where the answer is not wholly in the window."""
     end: int
@@ -65,9 +65,9 @@ class Layout:
     first: Literal["question", "passage"]
     """What comes first in the row (D15)."""
 
-    def room(self, query: int) -> int:
-        """Pieces of the passage that fit beside a question of so many pieces; three tokens are [CLS] and two [SEP]."""
-        return self.length - min(query, self.max_query) - 3
+    def room(self, query: int, separators: int = 1) -> int:
+        """Pieces of the passage that fit beside a question of so many pieces, [CLS], `separators` [SEP] and the last one."""
+        return self.length - min(query, self.max_query) - 2 - separators
 
 
 def pieces_of(texts: Sequence[str], vocabulary: Vocabulary) -> list[Pieces]:
@@ -135,16 +135,16 @@ def windows(
 ) -> Iterator[Placed]:
     """The rows of one question; `span` is the answer to learn, in characters of the passage, or None."""
     query_T = query_T[: layout.max_query]
-    spans = window_spans(len(passage.ids_T), layout.room(len(query_T)), layout.stride)
+    cls, sep, separators = vocabulary.specials.cls, vocabulary.specials.sep, vocabulary.separators
+    spans = window_spans(len(passage.ids_T), layout.room(len(query_T), separators), layout.stride)
     answer = None if span is None else pieces_of_answer(passage, span)
-    cls, sep = vocabulary.specials.cls, vocabulary.specials.sep
     question_first = layout.first == "question"
-    offset = len(query_T) + 2 if question_first else 1
+    offset = 1 + len(query_T) + separators if question_first else 1
     for (first, behind), widest_T in zip(spans, widest(spans), strict=True):
         parts = (query_T, passage.ids_T[first:behind])
         one, other = parts if question_first else parts[::-1]
-        tokens = np.concatenate([[cls], one, [sep], other, [sep]]).astype(np.int32)
-        types = np.repeat(np.array([0, 1], np.int32), [len(one) + 2, len(other) + 1])
+        tokens = np.concatenate([[cls], one, [sep] * separators, other, [sep]]).astype(np.int32)
+        types = np.repeat(np.array([0, 1], np.int32), [1 + len(one) + separators, len(other) + 1])
         inside = answer is not None and first <= answer[0] and answer[1] < behind
         start, end = (answer[0] - first + offset, answer[1] - first + offset) if answer and inside else (0, 0)
         window = Window(offset, passage.starts_T[first:behind], passage.ends_T[first:behind], widest_T)

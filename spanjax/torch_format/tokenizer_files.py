@@ -36,7 +36,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
     with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
-    A model that was fine-tuned here saw BERT's pairs whatever its family: `tuned_types` are the token types that it has.
+    A model that was fine-tuned here saw pairs as its vocabulary has them (`Vocabulary.separators`), whatever its family:
+    `tuned_types` are the token types that it has.
     A SentencePiece model that tokenizers cannot represent (one of words, say) gets no tokenizer.json, and AutoTokenizer
     raises: `tokenizer_notes` says so, and what else a user must know.
     ValueError where the family is not known or the name of a special is also text.
@@ -64,8 +65,9 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     config |= kind | roles
     files[CONFIG_FILE] = _json(config)
     if tokenizer is not None:
-        pairs = "bert" if tuned_types else family
-        _add_specials(tokenizer, vocabulary, pairs, lstrip=_blank_goes_with_mask(vocabulary))
+        separators = vocabulary.separators if tuned_types else 2 if family == "roberta" else 1
+        second = int(tuned_types > 1 or (not tuned_types and family != "roberta"))
+        _add_specials(tokenizer, vocabulary, separators, second, lstrip=_blank_goes_with_mask(vocabulary))
         files |= {TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), NAMES_FILE: _json(roles)}
     return files
 
@@ -137,8 +139,11 @@ def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
     return mask == "<mask>" or not own or bool(own[0].get("lstrip"))
 
 
-def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, pairs: str, lstrip: bool) -> None:
-    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around text and pairs."""
+def _add_specials(
+    tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, separators: int, second: int, lstrip: bool
+) -> None:
+    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around text and pairs, so many
+    `separators` between the two; `second` is the type of the other text."""
     specials, pieces = vocabulary.specials, vocabulary.pieces
     tokens = [
         tokenizers.AddedToken(pieces[number], lstrip=lstrip and number == specials.mask, normalized=False, special=True)
@@ -148,10 +153,9 @@ def _add_specials(tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, pairs
     wrong = [pieces[number] for number in specials if tokenizer.token_to_id(pieces[number]) != number]
     assert not wrong and tokenizer.get_vocab_size() == vocabulary.size, wrong
     cls, sep = pieces[specials.cls], pieces[specials.sep]
-    second = f"{sep} $B:0 {sep}" if pairs == "roberta" else f"$B:1 {sep}:1"
     around: Any = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} {second}",
+        pair=f"{cls} $A {' '.join([sep] * separators)} $B:{second} {sep}:{second}",
         special_tokens=[(cls, specials.cls), (sep, specials.sep)],
     )
     if isinstance(vocabulary, ByteBpeVocabulary):  # offsets without the blank

@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from configs.encoders import BASE, LARGE
-from spanjax.data.span_layout import gather_spans
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig, offsets_in_runs
@@ -81,12 +80,11 @@ def pooled(vectors: list[np.ndarray], kind: str, level: str, weight: Weights) ->
 
 
 def spans_by_loops(network: SpanNetwork, hidden_BLD: jax.Array, span_BL: jax.Array) -> list[list[np.ndarray]]:
-    """The vectors of the spans of every row, by the arrays of pieces that `gather_spans` makes."""
-    weight, hidden = weights(network), np.asarray(hidden_BLD, np.float64)
-    piece_BSP, weight_BSP = gather_spans(np.asarray(span_BL), S, network.pieces)
+    """The vectors of the spans of every row: of each the pieces that count, which are where its number stands."""
+    weight, hidden, span = weights(network), np.asarray(hidden_BLD, np.float64), np.asarray(span_BL)
     found = []
     for b in range(len(hidden)):
-        pieces = [[hidden[b, p] for p in piece_BSP[b, s][weight_BSP[b, s] > 0]] for s in range(S)]
+        pieces = [list(hidden[b, np.flatnonzero(span[b] == s)[: network.pieces]]) for s in range(1, S + 1)]
         found.append([pooled(each, network.levels[0], "token", weight) for each in pieces if each])
     return found
 
@@ -176,6 +174,15 @@ def test_the_default_adds_so_many_parameters_as_the_paper_says(encoder: EncoderC
     made = nnx.eval_shape(lambda: SpanNetwork(encoder, SpanNetworkConfig(), nnx.Rngs(0), 64, 16))
     sizes = [leaf.size for leaf in jax.tree.leaves(nnx.split(made)[1])]
     assert sum(sizes) == count == 2 * (3 * encoder.hidden_size**2 + encoder.hidden_size)
+
+
+def test_spans_above_the_most_are_left_out() -> None:
+    network, (hidden_BLD, span_BL) = made("cnn", "max"), rows()
+    whole = network(hidden_BLD, span_BL)
+    network.spans = 2
+    fewer = network(hidden_BLD, span_BL)
+    np.testing.assert_allclose(fewer, network(hidden_BLD, jnp.where(span_BL <= 2, span_BL, 0)), atol=1e-6)
+    assert np.abs(fewer - whole).max() > 0.1
 
 
 def test_bfloat16_stays_bfloat16_and_near() -> None:

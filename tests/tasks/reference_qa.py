@@ -49,11 +49,12 @@ def real_questions(shared_data: pathlib.Path, count: int) -> list[Question]:
     return chosen
 
 
-def their_features(tokenizer: Any, question: Question, layout: Layout) -> list[Feature]:
-    """The windows of a question by transformers. Its `stride` is what windows share, ours the step from one to the next."""
+def their_features(tokenizer: Any, question: Question, layout: Layout, separators: int = 1) -> list[Feature]:
+    """The windows of a question by transformers, whose tokenizer puts so many `separators` between question and passage.
+    Its `stride` is what windows share, ours the step from one to the next."""
     asked = tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
     text, kept = question.question, asked["offset_mapping"][: layout.max_query]
-    room = layout.length - len(kept) - 3
+    room = layout.length - len(kept) - 2 - separators
     found = tokenizer(
         text[: kept[-1][1]] if len(asked["input_ids"]) > layout.max_query else text,
         question.context,
@@ -62,6 +63,7 @@ def their_features(tokenizer: Any, question: Question, layout: Layout) -> list[F
         stride=room - min(room, layout.stride),
         return_overflowing_tokens=True,
         return_offsets_mapping=True,
+        return_token_type_ids=True,
     )
     features = []
     for number, (ids, types) in enumerate(zip(found["input_ids"], found["token_type_ids"], strict=True)):

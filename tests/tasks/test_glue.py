@@ -1,18 +1,23 @@
 """GLUE: files as they are published, pairs cut as BERT cuts them, labels, scores, what is wrong with a file."""
 
+import dataclasses
 import gzip
 import json
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import glue as scoring
+from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
+from spanjax.tasks.rows import TaskRows
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 VOCABULARY = WordPieceVocabulary(PIECES, False)
@@ -123,3 +128,58 @@ def test_a_real_sentence_has_its_pieces(shared_data: pathlib.Path) -> None:
     vocabulary = load_vocabulary(shared_data / "vocab" / "bert-base-cased-vocab.txt")
     (row,) = Glue(length=16).rows([Sentences("0", "They drank the pub dry.", None, "1")], vocabulary)
     assert vocabulary.decode(row.tokens_T) == "[CLS] They drank the pub dry . [SEP]"
+
+
+def measured(task: Glue, examples: list[Sentences]) -> tuple[Any, np.ndarray]:
+    """(what `measure` says of examples in one batch with an empty row, float32 [B, C] logits of the examples)."""
+    encoder = EncoderConfig(
+        vocab_size=len(PIECES),
+        hidden_size=16,
+        layers=1,
+        heads=2,
+        intermediate_size=32,
+        positions=16,
+        initializer_std=0.3,
+    )
+    module: Any = task.build(encoder, nnx.Rngs(0))
+    packed = TaskRows(task.rows(examples, VOCABULARY), 0, task.lengths)
+    index_B = np.array([*range(len(examples)), -1])
+    batch: Any = packed.batch(index_B, np.arange(len(index_B)), 16)
+    assert float(task.counts(batch)[LOSS]) == float(task.measure(module, batch, None)[LOSS].count)
+    return task.measure(module, batch, None), np.asarray(task.outputs(module, batch)["logits_BC"])[: len(examples)]
+
+
+def test_a_label_without_training_examples_is_an_error_and_not_in_the_loss() -> None:
+    trained = [Sentences("0", "a b", None, "no"), Sentences("1", "c", None, "yes")]
+    task = Glue(length=16).fitted(trained, VOCABULARY)
+    asked = [
+        *trained,
+        Sentences("2", "d", None, "perhaps"),
+        Sentences("3", "e f", None, "never"),
+        Sentences("4", "g", None, None),
+    ]
+    found, logits_BC = measured(task, asked)
+    losses = np.log(np.exp(logits_BC).sum(1)) - logits_BC[np.arange(5), [0, 1, 0, 0, 0]]
+    assert np.isclose(float(found[LOSS].total), losses[:2].sum(), rtol=1e-5) and float(found[LOSS].count) == 2
+    right = sum(int(logits_BC[number].argmax() == number) for number in range(2))
+    assert (float(found["task/accuracy"].total), float(found["task/accuracy"].count)) == (right, 4)
+    weighed, _ = measured(dataclasses.replace(task, class_weights=(1.0, 3.0)), asked)
+    assert float(weighed[LOSS].count) == 4
+    assert task.notes(asked) == [
+        "2 of 5 have labels without training examples ('never', 'perhaps'): errors, not in the loss"
+    ]
+    assert task.notes(trained) == Glue(numbers=True).notes(asked) == []
+    assert task.scores(asked[:4], ["no", "yes", "no", "no"])["accuracy"] == 50
+
+
+def test_a_number_that_is_not_known_is_not_in_the_loss() -> None:
+    asked = [Sentences("0", "a b", None, "2.5"), Sentences("1", "c", None, None)]
+    found, logits_BC = measured(Glue(numbers=True, length=16), asked)
+    assert float(found[LOSS].count) == 1
+    assert np.isclose(float(found[LOSS].total), (logits_BC[0, 0] - 2.5) ** 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", [Glue(), Glue(task="RTE"), Glue(numbers=True)])
+def test_training_needs_labels(task: Glue) -> None:
+    with pytest.raises(ValueError, match="no training example has a label: give examples with `label`"):
+        task.fitted([Sentences("0", "a", None, None)], VOCABULARY)

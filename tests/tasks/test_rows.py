@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spanjax.tasks import rows as rows_module
 from spanjax.tasks.rows import (
     POOL,
     Row,
@@ -106,3 +107,18 @@ def test_the_fingerprint_is_of_all_that_is_trained_on() -> None:
     other = made([3, 4])
     other._columns["label_B"][0] = 9
     assert other.fingerprint != made([3, 4]).fingerprint != made([4, 3]).fingerprint
+
+
+def test_rows_are_packed_in_parts_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [3, 40, 5, 1, 17, 2, 9]
+    whole = made(lengths)
+    monkeypatch.setattr(rows_module, "PACKED", 3)
+    parts = made(lengths)
+    assert parts.fingerprint == whole.fingerprint and parts.example_N.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    for number, length in enumerate(lengths):
+        row = parts.row(number)
+        assert row.tokens_T.tolist() == [100 * number + place for place in range(length)]
+        assert row.types_T.tolist() == [place % 2 for place in range(length)] and row.example == number // 2
+        assert row.fields["tag_BL"].tolist() == [place + 1 for place in range(length)]
+        assert row.fields["label_B"] == number and row.fields["piece_BSP"].tolist() == [[number / 2] * 3] * 2
+    assert len(made([])) == 0
