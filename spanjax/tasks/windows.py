@@ -110,13 +110,12 @@ def widest(spans: Sequence[Span]) -> list[np.ndarray]:
 
     Context is the smaller number of pieces on either side, plus 0.01 of the window's length (BERT's rule).
     """
-    if len(spans) == 1:
-        return [np.ones(spans[0][1] - spans[0][0], bool)]
-    start_W1, end_W1 = (np.array(side)[:, None] for side in zip(*spans, strict=True))
-    piece_T = np.arange(spans[-1][1])
-    context_WT = np.minimum(piece_T - start_W1, end_W1 - 1 - piece_T) + 0.01 * (end_W1 - start_W1)
-    inside_WT = (piece_T >= start_W1) & (piece_T < end_W1)
-    best_T = np.argmax(np.where(inside_WT, context_WT, -1.0), axis=0)
+    most_T, best_T = np.full(spans[-1][1], -1.0), np.zeros(spans[-1][1], np.int64)
+    for number, (start, end) in enumerate(spans):
+        before = np.arange(end - start)
+        context = np.minimum(before, before[::-1]) + 0.01 * (end - start)
+        more = context > most_T[start:end]
+        most_T[start:end][more], best_T[start:end][more] = context[more], number
     return [best_T[start:end] == number for number, (start, end) in enumerate(spans)]
 
 
