@@ -1,8 +1,8 @@
 """A report as one HTML page that needs nothing else: no script, no other file, no network."""
 
-import html
 from collections.abc import Iterator, Sequence
 
+from spanjax.markup import escaped
 from spanjax.report.document import Block, Cell, Figures, Folded, Heading, Table, Text
 
 STYLE = """
@@ -25,16 +25,6 @@ details { margin: .6rem 0; } summary { cursor: pointer; }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; } svg .axis { stroke: currentColor; opacity: .5; }
 svg .grid { stroke: currentColor; opacity: .12; }
 """
-
-
-def escaped(text: str) -> str:
-    """Text for HTML and SVG; characters that neither may hold are replaced."""
-    allowed = "".join(
-        letter if letter in "\n\t" or (letter >= " " and not "\x7f" <= letter <= "\x9f" and letter < "\ud800")
-        or letter > "\udfff" and letter not in "\ufffe\uffff" else "\ufffd"
-        for letter in text
-    )  # fmt: skip
-    return html.escape(allowed)
 
 
 def _cell(cell: Cell) -> str:

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
+from spanjax.markup import escaped
 from spanjax.report import main
 from spanjax.report.markdown import escaped as markdown_escaped
-from spanjax.report.page import escaped
 from tests.report.made_runs import cola, made_run
 
 EVIL = "<script>alert('x')</script>&\"|`*_\ud800\x00"
