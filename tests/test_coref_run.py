@@ -6,8 +6,10 @@ import random
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from spanjax import train
+from spanjax.convert import main as convert
 from spanjax.data.vocab import save_vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.predict import main as predict
@@ -88,6 +90,10 @@ def test_it_learns_is_scored_and_used(
     assert len(response) == 4 and any(each.clusters for each in response)
     recall = json.loads((out / "recall.json").read_text())
     assert recall["mentions"]["name"]["total"] == sum(len(c) for each in key for c in each.clusters or ())
+
+    assert convert(["to-torch", str(workdir), str(tmp_path / "hf"), "--verify"]) == 0
+    assert "coreference, overlap_gate left out" in capsys.readouterr().out
+    assert {name.split(".")[0] for name in load_file(tmp_path / "hf" / "model.safetensors")} == {"bert"}
 
     text = tmp_path / "story.txt"
     text.write_text("Anna sat in Bonn.\n\nThe cat sat. Anna works at IBM, and IBM sat in Bonn.\n")

@@ -27,7 +27,7 @@ from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import family_of, their_tensors
 from spanjax.torch_format.task_configs import their_task
-from spanjax.torch_format.task_tables import with_heads
+from spanjax.torch_format.task_tables import with_heads, without_classless
 from spanjax.torch_format.tokenizer_files import tokenizer_files
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -124,6 +124,8 @@ def to_torch(options: ToTorch) -> int:
     """Converts; the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
+    params, left_out = without_classless(model.params)
+    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
     for line in model.said:
         print(line)
     with new_folder(output, options.overwrite) as work:

@@ -68,6 +68,18 @@ def without_left_over(
     return kept, [f"{', '.join(unused)} left out: {class_name(family, kind)} does not use them"]
 
 
+CLASSLESS = ("coreference", "overlap_gate")
+"""Parts of our tree that no class of transformers has: only what lies below them is written."""
+
+
+def without_classless(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(a canonical tree without the parts in CLASSLESS, what was left out, in words)."""
+    left = [name for name in CLASSLESS if name in params]
+    kept = {name: part for name, part in params.items() if name not in left}
+    said = f"{', '.join(left)} left out: transformers has no class for coreference; what lies below is written"
+    return kept, [said] if left else []
+
+
 def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
     """The kind of a canonical tree with these parts; None without a head of fine-tuning.
 
