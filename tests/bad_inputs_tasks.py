@@ -12,6 +12,8 @@ qa = functools.partial(Case, "predict qa")
 classify = functools.partial(Case, "predict classify")
 relation = functools.partial(Case, "predict relation")
 ner = functools.partial(Case, "predict ner")
+coref = functools.partial(Case, "predict coref")
+train = functools.partial(Case, "train")
 report = functools.partial(Case, "report")
 
 GOOD = '{"sentence": "the old clock", "label": "no"}\n'
@@ -43,6 +45,18 @@ def reported(*more: str) -> Callable[[World], list[Any]]:
     return lambda world: [world.tuned, *more]
 
 
+def documents(content: str, name: str = "documents.conll", *more: str) -> Callable[[World], list[Any]]:
+    """Training coreference on a file of this content."""
+
+    def made(world: World) -> list[Any]:
+        file = world.write(name, content)
+        return ["--config=configs/finetune/coref.py", f"--init-from={world.run}", f"--train={file}",
+                "--objective.length=64", "--batch-size=4", f"--workdir={world.here / 'work'}", *more]  # fmt: skip
+
+    return made
+
+
+CONLL = "#begin document (made); part 000\nmade\t0\t0\tAnna\t{}\nmade\t0\t1\tsat\t{}\n\n#end document\n"
 TASK_CASES: tuple[Case, ...] = (
     evaluate("a model that is not there", ("nothing does not exist", "expected a run directory"),
              lambda world: [world.here / "nothing", "--data", world.write("dev.jsonl", GOOD)]),
@@ -89,6 +103,19 @@ TASK_CASES: tuple[Case, ...] = (
              lambda world: [world.tuned, "--text", "the clock", "--output", world.write("file", "mine") / "out"]),
     relation("nothing to look at", ("nothing to look at", "--text or --file"), asked()),
     ner("a model of another task", ("tuned was trained for Glue", "expected a model of Ner"), asked("--text", "the clock")),
+    coref("a model of another task", ("tuned was trained for Glue", "expected a model of Coref"),
+          lambda world: [world.tuned, "--text", world.write("story.txt", "Anna sat.")]),
+    coref("an output below a file", ("file/out", "file is a file, expected a folder"),
+          lambda world: [world.tuned, "--text", "story.txt", "--output", world.write("file", "mine") / "out"]),
+    train("brackets of coreference that do not close", ("documents.conll:2", "--skip-bad"), documents(CONLL.format("(0", "-"))),
+    train("clusters outside of the document", ("documents.jsonl:1", "--skip-bad"),
+          documents('{"words": ["Anna", "sat"], "clusters": [[[0, 0], [1, 7]]]}\n', "documents.jsonl")),
+    train("documents without clusters", ("no training document has clusters", "give documents with coreference"),
+          documents(CONLL.format("-", "-"))),
+    train("settings of coreference that cannot be",
+          ("objective.max_segments is 0", "objective.model.antecedents is 0", "objective.mention_loss is 0: expected more"),
+          documents(CONLL.format("(0)", "(0)"), "documents.conll", "--objective.max-segments=0",
+                    "--objective.model.antecedents=0", "--objective.singletons=keep")),
     report("no run", ("no run is given", "--workdir"), lambda world: []),
     report("an empty folder, a file and a folder that is not there",
            ("empty is no run directory (no run.json)", "notes.txt: a file: expected a run directory", "nothing: no such folder"),

@@ -17,7 +17,7 @@ MRQA: Mapping[str, str] = {
     "squad": "SQuAD (MRQA)",
 }
 """How the names of MRQA's files begin, in small letters -> the set."""
-PLAIN = ("Glue", "Questions", "Squad", "Mrqa", "Relation", "Coreference")
+PLAIN = ("Glue", "Questions", "Squad", "Mrqa", "Relation", "Coref")
 """Objectives that add a plain head to the encoder, as in the SpanBERT paper; others are named beside the model."""
 
 
@@ -48,7 +48,7 @@ def task_of(run: Recorded) -> str:
         return "SQuAD 2.0" if two else "SQuAD 1.1"
     if "relation" in lowered or "scheme" in settings:
         return "SemEval-2010" if settings.get("scheme") == "semeval" else "TACRED"
-    return "Coreference" if "coref" in lowered else kind or "a task"
+    return "Coreference" if kind == "Coref" else kind or "a task"
 
 
 def variant_of(run: Recorded) -> str:

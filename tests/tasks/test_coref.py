@@ -1,6 +1,7 @@
 """Documents as rows, what training takes of them, and clusters as answers."""
 
 import dataclasses
+import itertools
 import random
 from typing import Any
 
@@ -267,3 +268,24 @@ def test_wrong_settings_are_all_told():
 def test_the_task_is_stored_with_everything():
     task = TASK.fitted(documents(), VOCABULARY)
     assert stored_task(describe(task)) == task and task.genres == ("nw",)
+
+
+def test_whatever_the_weights_spans_do_not_cross_antecedents_precede_and_clusters_are_apart():
+    examples = [made_document(seed, vocabulary=WORDS) for seed in range(30)]
+    rows, together = packed(examples)
+    length = together.length_of(np.arange(30))
+    judged = jax.jit(lambda model, batch: TASK.judged(model, batch)[1])
+    outputs = judged(module(), batch_of(together, list(range(30)), length))
+    linked = 0
+    for number, row in enumerate(rows):
+        output = {name: np.asarray(value[number]) for name, value in outputs.items()}
+        spans = list(zip(output["first_BM"][output["real_BM"]], output["last_BM"][output["real_BM"]], strict=True))
+        assert spans == sorted(set(spans))
+        assert not any(a < b <= c < d for (a, c), (b, d) in itertools.combinations(spans, 2))
+        own = np.arange(len(output["antecedent_BM"]))
+        assert (output["antecedent_BM"] < own).all()
+        clusters = answer_of(row.notes, output, keep_singletons=False).clusters
+        mentions = [mention for cluster in clusters for mention in cluster]
+        assert len(mentions) == len(set(mentions)) and all(len(cluster) > 1 for cluster in clusters)
+        linked += len(mentions)
+    assert linked > 50
