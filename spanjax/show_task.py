@@ -9,6 +9,8 @@ from spanjax.tasks.base import SCORE
 from spanjax.training.loop import Outcome
 from spanjax.tuning import TaskSession
 
+TOKENS = 128  # of an example
+
 
 def dry_run_lines(session: TaskSession) -> list[str]:
     """What a run of a task is going to do, its step compiled for the first batch, and an example."""
@@ -26,8 +28,14 @@ def dry_run_lines(session: TaskSession) -> list[str]:
         rate_line(run),
         *session.said,
         "",
-        f"example     {session.vocabulary.decode(row.tokens_T)}  {describe_fields(row.fields)}",
+        f"example     {shown_tokens(session, row.tokens_T)}  {describe_fields(row.fields)}",
     ]
+
+
+def shown_tokens(session: TaskSession, tokens_T: np.ndarray) -> str:
+    """The first tokens of a row as text."""
+    more = len(tokens_T) - TOKENS
+    return session.vocabulary.decode(tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
 
 
 def describe_fields(fields: object) -> str:
