@@ -10,7 +10,7 @@ from flax import nnx
 
 from spanjax.nn import coreference, coreference_parts
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, antecedent_loss, distance_bucket
+from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, distance_bucket
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import EncoderConfig
 
@@ -43,6 +43,12 @@ def hidden(size: int = PIECES, fill: float = 0.0) -> jax.Array:
     """Random states of PIECES pieces, `fill` behind them."""
     states = np.random.default_rng(3).normal(size=(PIECES, 8)).astype(np.float32)
     return jnp.asarray(np.concatenate([states, np.full((size - PIECES, 8), fill, np.float32)]))
+
+
+@jax.jit
+def resolved(model: Coreference, states: jax.Array, known: Pieces, key: DropoutKey | None) -> Resolved:
+    """The model, compiled."""
+    return model(states, known, key, 0)
 
 
 def relu(x: np.ndarray) -> np.ndarray:
@@ -157,7 +163,7 @@ class WrittenOut:
 )
 def test_equals_the_model_written_out(settings):
     model = module(dataclasses.replace(CONFIG, **settings))
-    found = jax.jit(lambda x, known: model(x, known, None, 0))(hidden(), pieces())
+    found = resolved(model, hidden(), pieces(), None)
     spans, total = WrittenOut(model, hidden(), pieces()).resolved()
     real = int(found.real_M.sum())
     assert [(int(a), int(b)) for a, b in zip(found.first_M[:real], found.last_M[:real], strict=True)] == spans
@@ -174,8 +180,8 @@ def test_equals_the_model_written_out(settings):
 
 def test_padding_changes_nothing():
     model = module()
-    short = model(hidden(), pieces(), None, 0)
-    long = model(hidden(70, fill=9.0), pieces(70), None, 0)
+    short = resolved(model, hidden(), pieces(), None)
+    long = resolved(model, hidden(70, fill=9.0), pieces(70), None)
     count = int(short.real_M.sum())
     assert int(long.real_M.sum()) == count
     for a, b in zip(short, long, strict=True):
@@ -189,21 +195,21 @@ def test_padding_changes_nothing():
 
 def test_dropout_does_not_depend_on_padding_and_changes_scores():
     model, key = module(), DropoutKey(jnp.uint32(5), jnp.array([3]))
-    plain, short = model(hidden(), pieces(), None, 0), model(hidden(), pieces(), key, 0)
-    long = model(hidden(70), pieces(70), key, 0)
+    plain, short = resolved(model, hidden(), pieces(), None), resolved(model, hidden(), pieces(), key)
+    long = resolved(model, hidden(70), pieces(70), key)
     count = int(short.real_M.sum())
     np.testing.assert_allclose(short.mention_M[:count], long.mention_M[:count], rtol=1e-5, atol=1e-5)
     assert float(jnp.abs(plain.mention_M - short.mention_M).max()) > 0.01
-    other = model(hidden(), pieces(), DropoutKey(jnp.uint32(6), jnp.array([3])), 0)
+    other = resolved(model, hidden(), pieces(), DropoutKey(jnp.uint32(6), jnp.array([3])))
     assert float(jnp.abs(other.mention_M - short.mention_M).max()) > 0.01
 
 
 def test_chunks_and_parts_change_nothing(monkeypatch):
     model = module()
-    whole = model(hidden(), pieces(), None, 0)
+    whole = resolved(model, hidden(), pieces(), None)
     monkeypatch.setattr(coreference, "CHUNK", 5)
     monkeypatch.setattr(coreference_parts, "PART", 4)
-    parts = model(hidden(), pieces(), None, 0)
+    parts = jax.jit(lambda x, known: model(x, known, None, 0))(hidden(), pieces())
     for a, b in zip(whole, parts, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -216,7 +222,7 @@ def test_gradients_are_finite_and_reach_every_parameter():
         found = nnx.merge(structure, state)(states, pieces(), DropoutKey(jnp.uint32(1), jnp.array([0])), 0)
         return antecedent_loss(found, cluster_M[: len(found.first_M)])
 
-    grads, to_states = jax.grad(loss, argnums=(0, 1))(state, hidden())
+    grads, to_states = jax.jit(jax.grad(loss, argnums=(0, 1)))(state, hidden())
     flat = nnx.to_pure_dict(grads)
     for path, leaf in jax.tree_util.tree_flatten_with_path(flat)[0]:
         assert bool(jnp.isfinite(leaf).all()), path
@@ -227,7 +233,7 @@ def test_gradients_are_finite_and_reach_every_parameter():
 
 
 def test_the_loss_is_that_of_all_right_antecedents():
-    found = module()(hidden(), pieces(), None, 0)
+    found = resolved(module(), hidden(), pieces(), None)
     count = len(found.first_M)
     cluster = np.random.default_rng(0).integers(0, 3, count)
     expected = 0.0

@@ -112,16 +112,17 @@ def test_neither_padding_nor_the_batch_changes_a_document(overlap):
     model, examples = module(task), longest()
     rows, together = packed(examples, task)
     whole = together.length_of(np.array([0, 1, 2]))
-    _, outputs = task.judged(model, batch_of(together, [0, 1, 2], whole))
+    judged = jax.jit(task.judged)
+    _, outputs = judged(model, batch_of(together, [0, 1, 2], whole))
     for number in range(3):
         size = len(rows[number].tokens_T)
-        means, alone = task.judged(model, batch_of(together, [number], size))
+        means, alone = judged(model, batch_of(together, [number], size))
         real = np.asarray(alone["real_BM"][0])
         count = int(real.sum())
         assert int(outputs["real_BM"][number].sum()) == count > 0
         for name, value in alone.items():
             np.testing.assert_allclose(outputs[name][number][:count], value[0][:count], rtol=1e-5, atol=1e-5)
-        padded, _ = task.judged(model, batch_of(together, [number, -1], whole + 2 * SEGMENT))
+        padded, _ = judged(model, batch_of(together, [number, -1], whole + 2 * SEGMENT))
         assert float(padded[LOSS].total) == pytest.approx(float(means[LOSS].total), rel=1e-5)
         assert float(padded[LOSS].count) == 1
 
@@ -133,12 +134,13 @@ def test_training_takes_consecutive_segments(overlap):
     model, examples = module(task), longest()
     _, together = packed(examples, task)
     batch = batch_of(together, [0, 1, 2], together.length_of(np.array([0, 1, 2])))
-    whole_BND = task._states(model, batch, None)
+    states = jax.jit(lambda model, batch: task._states(model, batch, None))
+    whole_BND = np.asarray(states(model, batch))
     taken, begins = jax.jit(lambda batch, key: cut(batch, SEGMENT, 3, key)), set()
-    for step in range(30):
-        part = taken(batch, DropoutKey(jnp.uint32(977 * step), batch["row_B"]))
+    for step in range(20):
+        part = jax.tree.map(np.asarray, taken(batch, DropoutKey(jnp.uint32(977 * step), batch["row_B"])))
         assert part["tokens_BL"].shape[1] == 3 * SEGMENT
-        part_BND = task._states(model, part, None)
+        part_BND = np.asarray(states(model, part))
         for row in range(3):
             real = np.asarray(part["sentence_BL"][row]) > 0
             count = int(real.sum())
@@ -184,7 +186,7 @@ def test_gradients_are_finite_and_reach_the_encoder():
         key = DropoutKey(jnp.uint32(3), batch["row_B"])
         return WITH_SINGLETONS.measure(nnx.merge(structure, state), batch, key)[LOSS].total
 
-    for path, leaf in jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(jax.grad(loss)(state)))[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(jax.jit(jax.grad(loss))(state)))[0]:
         assert bool(jnp.isfinite(leaf).all()), path
         if jax.tree_util.keystr(path).endswith("['kernel']"):
             assert float(jnp.abs(leaf).sum()) > 0, path
