@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.span_pruning import NEVER, best_crossing, keep_best
+from spanjax.nn.span_pruning import NEVER, Kept, best_crossing, keep_best
 
 
 def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -38,6 +38,11 @@ def scores(seed: int, pieces: int, widths: int, ties: bool) -> np.ndarray:
     return score_NW
 
 
+def kept(score_NW: np.ndarray, budget: int, most: int) -> Kept:
+    """`keep_best` of NumPy arrays."""
+    return keep_best(jnp.asarray(score_NW), jnp.int32(budget), most)
+
+
 @pytest.mark.parametrize("widths", [1, 2, 7])
 def test_pruning_equals_the_walk_one_by_one(widths):
     pruned = jax.jit(keep_best, static_argnums=2)
@@ -54,7 +59,7 @@ def test_pruning_equals_the_walk_one_by_one(widths):
 def test_padding_changes_nothing():
     score_NW = scores(3, 23, 7, ties=False)
     padded = np.pad(score_NW, ((0, 40), (0, 0)), constant_values=-np.inf)
-    short, long = keep_best(score_NW, jnp.int32(9), 12), keep_best(padded, jnp.int32(9), 30)
+    short, long = kept(score_NW, 9, 12), kept(padded, 9, 30)
     for a, b in zip(short, long, strict=True):
         np.testing.assert_array_equal(a, b[:12])
     assert not long.real_M[12:].any() and int(short.real_M.sum()) == 9
@@ -72,8 +77,8 @@ def test_the_best_crossing_span_of_every_span():
 
 def test_fewer_spans_than_the_budget():
     score_NW = np.full((4, 2), -np.inf, np.float32)
-    found = keep_best(score_NW, jnp.int32(3), 20)
+    found = kept(score_NW, 3, 20)
     assert not found.real_M.any() and len(found.real_M) == 20
     score_NW[2, 1] = 0.5
-    found = keep_best(score_NW, jnp.int32(3), 20)
+    found = kept(score_NW, 3, 20)
     assert (int(found.first_M[0]), int(found.last_M[0])) == (2, 3) and int(found.real_M.sum()) == 1

@@ -179,22 +179,22 @@ def two_sides() -> dict[str, dict[str, jnp.ndarray]]:
 
 def test_heads_have_a_rate_of_their_own():
     """D21: with `head_warmup` off it begins at its peak, while that of the encoder grows."""
-    params = two_sides()
+    params: Any = two_sides()
     for warmup, first in ((True, 0.02 / 4), (False, 0.02)):
         optimizer = AdamW(
             learning_rate=0.01, warmup_steps=4, weight_decay=0.0, head_learning_rate=0.02, head_warmup=warmup
         ).transformation(10)
         state = optimizer.init(params)
-        updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        updates: Any = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)[0]
         np.testing.assert_allclose(-updates["encoder"]["kernel"], 0.01 / 4, rtol=1e-5)
         np.testing.assert_allclose(-updates["head"]["kernel"], first, rtol=1e-5)
 
 
 def test_clipping_apart():
-    params = two_sides()
-    grads = {"encoder": {"kernel": jnp.full((2, 2), 3.0)}, "head": {"kernel": jnp.full((2, 2), 0.1)}}
+    params: Any = two_sides()
+    grads: Any = {"encoder": {"kernel": jnp.full((2, 2), 3.0)}, "head": {"kernel": jnp.full((2, 2), 0.1)}}
     for apart, left in ((True, 0.1), (False, 0.1 / jnp.hypot(6.0, 0.2))):
         clip = AdamW(clip_norm=1.0, clip_apart=apart)._clipped()
-        updates, _ = clip.update(grads, clip.init(params), params)
+        updates: Any = clip.update(grads, clip.init(params), params)[0]
         np.testing.assert_allclose(updates["head"]["kernel"], left, rtol=1e-5)
         assert float(jnp.max(updates["encoder"]["kernel"])) < 0.51
