@@ -117,9 +117,18 @@ def product(x: jax.Array, layer: nnx.Linear) -> jax.Array:
 
 
 def by_parts(function: Any, rows: Any) -> Any:
-    """`function` over the rows of arrays, PART of them at a time."""
+    """`function` over the rows of arrays, PART of them at a time; the last part is filled up, so that one program does all."""
     count = len(jax.tree.leaves(rows)[0])
-    return jax.vmap(function)(rows) if count <= PART else jax.lax.map(function, rows, batch_size=PART)
+    if count <= PART:
+        return jax.vmap(function)(rows)
+    parts = -(-count // PART)
+
+    def split(x: jax.Array) -> jax.Array:
+        spare = ((0, parts * PART - count), *((0, 0),) * (x.ndim - 1))
+        return jnp.pad(x, spare).reshape(parts, PART, *x.shape[1:])
+
+    found = jax.lax.map(jax.vmap(function), jax.tree.map(split, rows))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], found)
 
 
 def distance_bucket(distance: jax.Array) -> jax.Array:
