@@ -112,6 +112,7 @@ def test_it_learns_is_scored_and_used(
     assert {path.name for path in (tmp_path / "told").iterdir()} == names
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_exactly_on_any_number_of_devices(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
