@@ -181,11 +181,9 @@ class Coreference(nnx.Module):
     ) -> jax.Array:
         """Coarse and fine scores [M, A], the fine ones of spans that were refined by what their antecedents are."""
         features = self._features(found, pieces)
-        for number in range(self.config.refinements + 1):
-            last = number == self.config.refinements
-            score_MA, refined_MG = self._pairs(vector_MG, found, features, key, site, last)
-            vector_MG = refined_MG
-        return score_MA  # pyright: ignore[reportPossiblyUnbound]
+        for _ in range(self.config.refinements):
+            _, vector_MG = self._pairs(vector_MG, found, features, key, site, last=False)
+        return self._pairs(vector_MG, found, features, key, site, last=True)[0]
 
     def _features(self, found: Resolved, pieces: Pieces) -> tuple[jax.Array, ...]:
         """Rows of the tables of features: same speaker, distances in spans and segments, each int32 [M, A]; the genre."""

@@ -85,7 +85,7 @@ class Resolved(NamedTuple):
 
 
 class Scorer(nnx.Module):
-    """A hidden layer and one score. `parts` are the widths of what the hidden layer reads, in order."""
+    """A hidden layer and one score."""
 
     def __init__(self, inputs: int, config: CoreferenceConfig, encoder: EncoderConfig, rngs: nnx.Rngs):
         self.hidden = linear(inputs, config.hidden_size, encoder, rngs)
@@ -116,19 +116,25 @@ def product(x: jax.Array, layer: nnx.Linear) -> jax.Array:
     return x @ layer.kernel[...] + layer.bias[...][None]  # pyright: ignore[reportOptionalSubscript]
 
 
-def by_parts(function: Any, rows: Any) -> Any:
-    """`function` over the rows of arrays, PART of them at a time; the last part is filled up, so that one program does all."""
+def in_parts(function: Any, rows: Any, size: int) -> Any:
+    """`function` of arrays over `size` of their rows at a time; the last part is filled up with zeros, so that one program does
+    all, and cut off again."""
     count = len(jax.tree.leaves(rows)[0])
-    if count <= PART:
-        return jax.vmap(function)(rows)
-    parts = -(-count // PART)
+    if count <= size:
+        return function(rows)
+    parts = -(-count // size)
 
     def split(x: jax.Array) -> jax.Array:
-        spare = ((0, parts * PART - count), *((0, 0),) * (x.ndim - 1))
-        return jnp.pad(x, spare).reshape(parts, PART, *x.shape[1:])
+        spare = ((0, parts * size - count), *((0, 0),) * (x.ndim - 1))
+        return jnp.pad(x, spare).reshape(parts, size, *x.shape[1:])
 
-    found = jax.lax.map(jax.vmap(function), jax.tree.map(split, rows))
+    found = jax.lax.map(function, jax.tree.map(split, rows))
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:count], found)
+
+
+def by_parts(function: Any, rows: Any) -> Any:
+    """`function` of one row over all rows, PART of them at a time."""
+    return in_parts(jax.vmap(function), rows, PART)
 
 
 def distance_bucket(distance: jax.Array) -> jax.Array:
@@ -136,6 +142,13 @@ def distance_bucket(distance: jax.Array) -> jax.Array:
     edges = jnp.array([8, 16, 32, 64])
     far = 5 + jnp.sum(distance[..., None] >= edges.reshape((1,) * distance.ndim + (-1,)), axis=-1)
     return jnp.where(distance < 5, jnp.maximum(distance, 0), far)
+
+
+def log_total(score_A: jax.Array) -> jax.Array:
+    """Log of the sum of the exponentials of antecedents' scores [..., A] and of the 0 of having none: float32 [...]."""
+    return jax.nn.logsumexp(
+        jnp.concatenate([jnp.zeros((*score_A.shape[:-1], 1), jnp.float32), score_A], axis=-1), axis=-1
+    )
 
 
 def antecedent_loss(found: Resolved, cluster_M: jax.Array) -> jax.Array:
@@ -146,7 +159,5 @@ def antecedent_loss(found: Resolved, cluster_M: jax.Array) -> jax.Array:
     other_MA = cluster_M[found.antecedent_MA]
     right_MA = (other_MA == cluster_M[:, None]) & (cluster_M > 0)[:, None] & ~jnp.isneginf(found.score_MA)
     none_M = jnp.where(right_MA.any(axis=1), -jnp.inf, 0.0)
-    none = jnp.zeros((len(cluster_M), 1), jnp.float32)
-    all_M = jax.nn.logsumexp(jnp.concatenate([none, found.score_MA], axis=1), axis=1)
     right = jnp.concatenate([none_M[:, None], jnp.where(right_MA, found.score_MA, -jnp.inf)], axis=1)
-    return jnp.sum(jnp.where(found.real_M, all_M - jax.nn.logsumexp(right, axis=1), 0.0))
+    return jnp.sum(jnp.where(found.real_M, log_total(found.score_MA) - jax.nn.logsumexp(right, axis=1), 0.0))

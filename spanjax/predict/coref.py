@@ -11,7 +11,6 @@ from spanjax.data.paths import output_problem
 from spanjax.predict.answering import opened
 from spanjax.predict.coref_page import coref_page
 from spanjax.tasks.coref_answers import shown
-from spanjax.tasks.coref_documents import Document
 from spanjax.tuning import read_examples
 
 
@@ -49,7 +48,7 @@ def find(options: Clusters) -> None:
         print("\n".join(lines))
         return
     folder.mkdir(parents=True, exist_ok=True)
-    own = [dataclasses.replace(document, clusters=None) for document in documents if isinstance(document, Document)]
+    own = [dataclasses.replace(document, clusters=None) for document in documents]
     files = [folder / "clusters.jsonl", folder / "clusters.html", *model.task.write(folder, own, answers)]
     files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files[1].write_text(coref_page(documents, [answer.clusters for answer in answers]), encoding="utf-8")

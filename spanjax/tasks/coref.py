@@ -21,7 +21,7 @@ import numpy as np
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss
+from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.scoring import coref as scoring
@@ -177,7 +177,7 @@ class Coref(Task):
         return {LOSS: jnp.sum(batch["weight_B"])}
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
-        """See `measured`."""
+        """See `_means`."""
         return self._means(*self._resolved(module, batch, key), batch["weight_B"])
 
     def _means(self, found: Resolved, cluster_BM: jax.Array, weight_B: jax.Array) -> dict[str, Mean]:
@@ -203,15 +203,13 @@ class Coref(Task):
         found, cluster_BM = self._resolved(module, batch, None)
         top_BM, best_BM = found.score_MA.max(axis=2), found.score_MA.argmax(axis=2)
         best_BM = jnp.take_along_axis(found.antecedent_MA, best_BM[..., None], axis=2)[..., 0]
-        none = jnp.zeros((*top_BM.shape, 1), jnp.float32)
-        all_BM = jax.nn.logsumexp(jnp.concatenate([none, found.score_MA], axis=2), axis=2)
         outputs = {
             "first_BM": found.first_M,
             "last_BM": found.last_M,
             "real_BM": found.real_M,
             "mention_BM": found.mention_M,
             "antecedent_BM": jnp.where(top_BM > 0, best_BM, -1),
-            "linked_BM": 1 - jnp.exp(-all_BM),
+            "linked_BM": 1 - jnp.exp(-log_total(found.score_MA)),
         }
         return self._means(found, cluster_BM, batch["weight_B"]), outputs
 

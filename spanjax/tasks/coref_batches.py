@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spanjax.nn.coreference_parts import in_parts
 from spanjax.nn.dropout import DropoutKey, hash32
 
 FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
@@ -40,15 +41,10 @@ def read_segments(
         return module.encoder(tokens_XG, inside_XG, positions_XG, jnp.zeros_like(tokens_XG), key)
 
     given = (tokens_XG, inside_XG, positions_XG)
-    if key is None and len(tokens_XG) > ENCODED:
-        spare = -len(tokens_XG) % ENCODED
-        parts = tuple(jnp.pad(each, ((0, spare), (0, 0))).reshape(-1, ENCODED, segment) for each in given)
-        hidden = jax.lax.map(lambda part: encoded(part, None), parts)
-        return hidden.reshape(-1, *hidden.shape[2:])[: len(tokens_XG)].reshape(rows, length, -1)
-    if key:
-        row_BX = (key.row_B.astype(jnp.uint32)[:, None] << 16) + jnp.arange(count, dtype=jnp.uint32)[None]
-        key = DropoutKey(key.key, row_BX.reshape(-1))
-    return encoded(given, key).reshape(rows, length, -1)
+    if key is None:
+        return in_parts(lambda part: encoded(part, None), given, ENCODED).reshape(rows, length, -1)
+    row_BX = (key.row_B.astype(jnp.uint32)[:, None] << 16) + jnp.arange(count, dtype=jnp.uint32)[None]
+    return encoded(given, DropoutKey(key.key, row_BX.reshape(-1))).reshape(rows, length, -1)
 
 
 def cut(batch: Mapping[str, jax.Array], segment: int, most: int, key: DropoutKey | None) -> Mapping[str, jax.Array]:

@@ -194,35 +194,35 @@ def write_conll(
 def writable(clusters: Clusters) -> Clusters:
     """The clusters without mentions that brackets cannot tell from others of their cluster: of two that cross, or where one
     begins with the last word of the other, the later one is left out."""
-    kept: list[list[Mention]] = []
-    for cluster in clusters:
-        kept.append([])
-        open_: list[Mention] = []
-        for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
-            while open_ and open_[-1][1] < first:
-                open_.pop()
-            if not open_ or open_[-1][0] == first or open_[-1][1] >= last:
-                open_.append((first, last))
-                kept[-1].append((first, last))
-    return sorted_clusters(kept)
+    return sorted_clusters(_nested(cluster)[0] for cluster in clusters)
+
+
+def _nested(cluster: Iterable[Mention]) -> tuple[list[Mention], list[tuple[Mention, Mention]]]:
+    """(mentions that brackets can hold together, each other one behind the mention that it crosses)."""
+    kept: list[Mention] = []
+    crossing: list[tuple[Mention, Mention]] = []
+    open_: list[Mention] = []  # mentions around the next one, the outer ones first
+    for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
+        while open_ and open_[-1][1] < first:
+            open_.pop()
+        if open_ and open_[-1][0] < first and open_[-1][1] < last:
+            crossing.append((open_[-1], (first, last)))
+            continue
+        open_.append((first, last))
+        kept.append((first, last))
+    return kept, crossing
 
 
 def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
     for cluster in clusters:
-        open_: list[Mention] = []  # mentions around the next one, the outer ones first
-        for first, last in sorted(cluster, key=lambda each: (each[0], -each[1])):
-            if not 0 <= first <= last < words:
-                yield f"mention {(first, last)}: expected words from 0 to {words - 1}"
-                continue
-            while open_ and open_[-1][1] < first:
-                open_.pop()
-            if open_ and open_[-1][0] < first and open_[-1][1] < last:
-                yield (
-                    f"mentions {open_[-1]} and {(first, last)} of a cluster cross: expected one inside of the other or"
-                    " apart; write JSON lines, which can hold them"
-                )
-                continue
-            open_.append((first, last))
+        outside = {mention for mention in cluster if not 0 <= mention[0] <= mention[1] < words}
+        for mention in sorted(outside):
+            yield f"mention {mention}: expected words from 0 to {words - 1}"
+        for around, mention in _nested({*cluster} - outside)[1]:
+            yield (
+                f"mentions {around} and {mention} of a cluster cross: expected one inside of the other or"
+                " apart; write JSON lines, which can hold them"
+            )
 
 
 def _lines(document: Document, clusters: Clusters) -> Iterator[str]:

@@ -22,7 +22,7 @@ class Document:
     clusters: Clusters | None = None
     """Gold clusters, mentions sorted, clusters in the order of their first mentions; None where they are not known."""
     genre: str = ""
-    """The first two letters of OntoNotes' names (`bc`, `nw`), or what a user says."""
+    """What stands before the first slash of the name (`bc`, `nw`), or what a user says."""
     text: str = ""
     """The text as it was given, where it was a text."""
     offsets: tuple[tuple[int, int], ...] = ()
