@@ -3,6 +3,7 @@
 import gzip
 import json
 import pathlib
+import random
 import re
 import sys
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.tasks import coref_text
 from spanjax.tasks.base import Examples
+from spanjax.tasks.coref_conll import writable
 from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
 from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
 from spanjax.tasks.coref_json import sentences_of
@@ -404,3 +406,20 @@ def test_text_without_spacy(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.P
     with pytest.raises(ValueError, match=r"pip install 'spanjax\[spacy\]'"):
         read_documents(written(tmp_path, "x.txt", "Anna sat."))
     assert document_of({"words": ["Anna", "sat", "."]}, 1)[1] == ""
+
+
+def test_what_brackets_cannot_hold_is_left_out_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    assert writable((((0, 2), (1, 1), (2, 4), (3, 5)), ((0, 4), (2, 6)))) == (((0, 2), (1, 1), (3, 5)), ((0, 4),))
+    rng, lost = random.Random(0), 0
+    for _ in range(200):
+        spans = {tuple(sorted((rng.randrange(9), rng.randrange(9)))) for _ in range(3)}
+        clusters = sorted_clusters([[(first, last) for first, last in spans]])
+        document = Document("made", 0, (tuple("abcdefghi"),), ("",) * 9)
+        kept = writable(clusters)
+        write_conll(tmp_path / "made.conll", [document], [kept])
+        assert read_documents(tmp_path / "made.conll")[0].clusters == kept
+        lost += kept != clusters
+        if kept != clusters:
+            with pytest.raises(ValueError, match="cross"):
+                write_conll(tmp_path / "made.conll", [document], [clusters])
+    assert 0 < lost < 200
