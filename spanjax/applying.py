@@ -9,7 +9,7 @@ next(model.answers([{"sentence": "A fine film."}]))["prediction"]
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -77,17 +77,21 @@ class Applied:
             yield {"error": problem} if problem else next(answers)
 
 
-def open_model(path: str | pathlib.Path, batch_size: int = 32, **settings: Any) -> Applied:
+def open_model(path: str | pathlib.Path, batch_size: int = 32, tasks: Collection[str] = (), **settings: Any) -> Applied:
     """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files.
 
+    `tasks` are the classes of tasks that will do, any where there are none.
     Settings of its task are those given here, else what the scores of its dev examples decided, else those of the training.
 
-    ValueError where it is no fine-tuned model, or its parameters are not those of its task.
+    ValueError where it is no fine-tuned model, one of another task, or its parameters are not those of its task.
     """
     model = load_model(path)
     described = model.task
     if described is None or not is_task(described):
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
+    if tasks and described["class"] not in tasks:
+        wanted = " or ".join(tasks)
+        raise ValueError(f"{path} was trained for {described['class']}: expected a model of {wanted}")
     if model.vocabulary is None:
         raise ValueError(f"{path} has no vocabulary: take another checkpoint")
     chosen = {name: value for name, value in decided(described, model.scores).items() if name not in settings}

@@ -26,6 +26,9 @@ NAMED = {
     "coref": {},
 }
 """Names of --task that set something else than the task's name."""
+TASKS = {"squad1": ("Questions",), "squad2": ("Questions",), "mrqa": ("Questions",), "coref": ("Coref",)}
+TASKS |= {name: ("Relation",) for name in ("tacred", "semeval")}
+"""The classes of tasks that they are for; settings say it of all others."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +70,9 @@ def evaluate(options: Evaluate) -> None:
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
-    model = open_model(options.model, options.batch_size, skip_bad=options.skip_bad, **settings)
+    model = open_model(
+        options.model, options.batch_size, TASKS.get(options.task, ()), skip_bad=options.skip_bad, **settings
+    )
     examples, problems = read_examples(model.task, options.data, "--data")
     if problems:
         raise ValueError("\n".join(problems))

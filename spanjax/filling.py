@@ -21,6 +21,7 @@ import numpy as np
 from flax import nnx
 
 from spanjax.data.cleaning import clean
+from spanjax.generator import filling
 from spanjax.model import Model, module_params
 from spanjax.training.state import abstract_module
 
@@ -70,9 +71,10 @@ class _Text(NamedTuple):
 
 
 class Filler:
-    """Fills masks with a model. ValueError where it has no vocabulary or no head that could."""
+    """Fills masks with a model, or with its generator. ValueError where it has no vocabulary or no head that could."""
 
     def __init__(self, model: Model):
+        model = filling(model)
         if model.vocabulary is None:
             raise ValueError(
                 f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "

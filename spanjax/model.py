@@ -19,9 +19,10 @@ from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.tasks.base import SCORE
 from spanjax.torch_format.configs import guessed_config, our_config
+from spanjax.torch_format.families import BERT, VOCABULARY_ROWS, Family, family_of
 from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
-from spanjax.torch_format.tables import BERT, VOCABULARY_ROWS, Loaded, our_params
+from spanjax.torch_format.tables import Loaded, our_params
 from spanjax.torch_format.task_configs import our_task
 from spanjax.torch_format.task_tables import Kind, our_kind, their_kind, with_heads, without_left_over
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
@@ -67,6 +68,11 @@ class Model:
     def parts(self) -> set[str]:
         """Top-level names of the parameters."""
         return set(self.params)
+
+    @property
+    def family(self) -> Family:
+        """Whose class in transformers computes what it does."""
+        return family_of(self.encoder, self.parts)
 
     @property
     def kind(self) -> Kind | None:
@@ -126,7 +132,9 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     if path.name.isdigit() and (path / "state").is_dir():
         return _from_checkpoint(path, [])
     if is_weights(path):
-        return from_weights(path, read_folder(path, pathlib.Path(config) if config else None))
+        from spanjax.generator import with_generator
+
+        return with_generator(from_weights(path, read_folder(path, pathlib.Path(config) if config else None)))
     what = "holds none of them" if path.is_dir() else "does not exist"
     raise ValueError(
         f"{path} {what}: expected a run directory (with checkpoints/), a checkpoint (checkpoints/STEP), or a folder or file of "
@@ -135,11 +143,11 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
 
 
 def described_task(meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The task in a checkpoint's meta; None in that of pretraining, whose objective has `terms`."""
+    """The task in a checkpoint's meta; None in that of pretraining, whose objectives have `masking`."""
     for place, name in (("model", "task"), ("run", "objective")):
         found = meta.get(place)
         found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping) and "terms" not in found:
+        if isinstance(found, Mapping) and "masking" not in found:
             return found
     return None
 

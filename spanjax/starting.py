@@ -13,7 +13,7 @@ import numpy as np
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.model import PAIR_NAMES, Model, of_run
 from spanjax.nn.encoder import EncoderConfig
-from spanjax.torch_format.tables import VOCABULARY_ROWS
+from spanjax.torch_format.families import VOCABULARY_ROWS
 from spanjax.torch_format.task_configs import default_labels
 from spanjax.trees import named_leaves
 

@@ -182,7 +182,7 @@ MODEL_CASES = (
     from_torch("sizes of nothing", ("config.json", "hidden_size is 0: expected at least 1"), config(hidden_size=0)),
     from_torch("a number that is text in config.json", ("config.json", "layer_norm_eps is 'small'", "expected a number"),
                config(layer_norm_eps="small")),
-    from_torch("another family of models", ("model_type is 'electra'", "expected one of bert"), config(model_type="electra")),
+    from_torch("another family of models", ("model_type is 'gpt2'", "expected one of bert"), config(model_type="gpt2")),
     from_torch("a vocabulary of another size", ("--vocab", "6 pieces", "the weights"), other_vocabulary),
     from_torch("a tokenizer.json that is damaged", ("tokenizer", "JSON"), weights(
         lambda folder: [(folder / "tokenizer.json").write_text("{"), *(file.unlink() for file in folder.glob("*.model"))]),

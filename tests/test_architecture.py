@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("objectives",),
     ("tasks",),
     ("training",),
-    ("run", "torch_format", "model", "starting", "program", "topology"),
+    ("run", "torch_format", "model", "generator", "starting", "program", "topology"),
     ("building", "session", "tuning", "applying", "show", "show_task", "filling"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )

@@ -7,7 +7,6 @@ from typing import Any
 from spanjax import __version__
 from spanjax.model import Model
 from spanjax.torch_format.folder import EXTRA_HEADS
-from spanjax.torch_format.tables import family_of
 from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
@@ -51,7 +50,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
 
 
 def _usage(model: Model, name: str) -> list[str]:
-    family = family_of(model.encoder)
+    family = model.family
     known = class_name(family, model.kind) if model.kind else ""
     known = known or family.model_type.capitalize() + ("ForMaskedLM" if "mlm" in model.params else "Model")
     lines = ["```python", f"from transformers import AutoTokenizer, {known}", ""]
@@ -84,7 +83,7 @@ def _architecture(model: Model) -> dict[str, Any]:
     encoder = model.encoder
     sizes = (encoder.layers, encoder.hidden_size, encoder.heads, encoder.intermediate_size)
     return {
-        "family": family_of(encoder).model_type,
+        "family": model.family.model_type,
         "parameters": f"{count_parameters(model.params, encoder):,}",
         "layers, hidden, heads, feed-forward": ", ".join(map(str, sizes)),
         "positions": encoder.positions,

@@ -22,8 +22,9 @@ import rich.console
 import rich.table
 from flax import nnx
 
-from spanjax.convert.task_scores import scores_here, their_class, their_scores
+from spanjax.convert.task_scores import detection_here, scores_here, their_class, their_scores
 from spanjax.data.vocab import Vocabulary
+from spanjax.generator import FOLDER, PART, generator_of
 from spanjax.model import Model, load_model, module_params
 from spanjax.torch_format.folder import is_weights
 from spanjax.training.state import abstract_module
@@ -60,6 +61,7 @@ class Outputs(NamedTuple):
     ids: list[list[int]] | None
     by: str
     task: np.ndarray | None = None  # [S, C] or [S, L, C]
+    rtd_SL: np.ndarray | None = None
 
 
 class Difference(NamedTuple):
@@ -119,9 +121,9 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
             arrays = {name: jnp.asarray(array) for name, array in batch.items()}
             logits_STLV = np.asarray(objective.logits(module, states_NSLD[-1], arrays))[..., : model.encoder.vocab_size]
             scores = {term.name: logits_STLV[:, place] for place, term in enumerate(objective.token_terms)}
-        task = scores_here(model, states_NSLD[-1])
+        task, rtd_SL = scores_here(model, states_NSLD[-1]), detection_here(model, states_NSLD[-1])
     ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
-    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax", task)
+    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax", task, rtd_SL)
 
 
 def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
@@ -147,15 +149,15 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         if "sbo" in model.params:
             sbo = _torch_boundaries(model.params["sbo"], model, states[-1], inputs).numpy()
         mlm = found.logits.numpy() if "mlm" in model.params and model.kind is None else None
+        rtd = found.logits.numpy() if "rtd" in model.params else None
     try:
         with _silenced():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
     except (OSError, ValueError):
         ids = None
-    return Outputs(
-        states.numpy(), mlm, sbo, ids, f"transformers {transformers.__version__}", their_scores(model, found)
-    )
+    by = f"transformers {transformers.__version__}"
+    return Outputs(states.numpy(), mlm, sbo, ids, by, their_scores(model, found), rtd)
 
 
 def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, inputs: Inputs) -> Any:
@@ -217,20 +219,30 @@ def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCE
 
     ValueError where the two are models of different sizes.
     """
-    second = load_model(other)
+    second, folder = load_model(other), other if is_weights(other) else None
+    sides, found = _compared(one, second, folder, sentences)
+    if PART in one.params and PART in second.params:
+        inner = folder / FOLDER if folder else None
+        lines = _compared(generator_of(one), generator_of(second), inner, sentences)[1]
+        found += [line._replace(what=f"{PART}: {line.what}") for line in lines]
+    return sides, found
+
+
+def _compared(
+    one: Model, second: Model, other: pathlib.Path | None, sentences: Sequence[str]
+) -> tuple[str, list[Difference]]:
+    """The same of two models without generators; `other` is the folder of the second, where it came from one."""
     if one.encoder.vocab_size != second.encoder.vocab_size or one.encoder.layers != second.encoder.layers:
         raise ValueError(
-            f"{one.source} has {one.encoder.layers} layers and {one.encoder.vocab_size:,} pieces, {other} has "
+            f"{one.source} has {one.encoder.layers} layers and {one.encoder.vocab_size:,} pieces, {second.source} has "
             f"{second.encoder.layers} and {second.encoder.vocab_size:,}: these are different models"
         )
     inputs = make_inputs(one if one.vocabulary else second, sentences)
     left = computed_here(one, inputs, sentences)
-    theirs = other.is_dir() and is_weights(other) and (other / "config.json").is_file() and has_transformers()
-    right = (
-        computed_by_transformers(other, second, inputs, sentences)
-        if theirs
-        else computed_here(second, inputs, sentences)
-    )
+    if other and other.is_dir() and (other / "config.json").is_file() and has_transformers():
+        right = computed_by_transformers(other, second, inputs, sentences)
+    else:
+        right = computed_here(second, inputs, sentences)
     names = ["embeddings", *(f"layer {number}" for number in range(1, one.encoder.layers + 1))]
     found = []
     if left.states_NSLD.shape != right.states_NSLD.shape:
@@ -242,17 +254,19 @@ def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCE
     heads = [("mlm logits", left.mlm_SLV, right.mlm_SLV), ("sbo logits", left.sbo_SLV, right.sbo_SLV)]
     if kind := one.kind or second.kind:
         heads = [(f"{kind} logits", left.task, right.task), *(each for each in heads if each[1] is not None)]
+    if left.rtd_SL is not None or right.rtd_SL is not None:
+        heads = [("rtd logits", left.rtd_SL, right.rtd_SL), *(each for each in heads if each[1] is not None)]
     for name, a, b in heads:
         if a is None or b is None:
-            missing = "both" if a is None and b is None else str(one.source if a is None else other)
+            missing = "both" if a is None and b is None else str(one.source if a is None else second.source)
             found.append(Difference(name, 0.0, f"not compared: no such head in {missing}"))
         elif a.shape != b.shape:
             raise ValueError(f"{name} are {a.shape[1:]} and {b.shape[1:]}: different models")
         else:
-            used = inputs.used_SL if a.ndim > 2 else slice(None)
+            used = inputs.used_SL if a.shape[:2] == inputs.used_SL.shape else slice(None)
             found.append(Difference(name, float(np.abs(a - b)[used].max())))
     found.append(_tokenizer_difference(left, right))
-    return f"{one.source} by {left.by}, {other} by {right.by}", found
+    return f"{one.source} by {left.by}, {second.source} by {right.by}", found
 
 
 def _tokenizer_difference(left: Outputs, right: Outputs) -> Difference:

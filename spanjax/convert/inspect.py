@@ -15,7 +15,6 @@ from spanjax.command import exit_code
 from spanjax.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
-from spanjax.torch_format.tables import family_of
 from spanjax.trees import named_leaves
 
 
@@ -47,7 +46,7 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
     return {
         "source": str(model.source),
         "step": model.step,
-        "family": family_of(model.encoder).model_type,
+        "family": model.family.model_type,
         "heads": sorted(model.parts - {"encoder"}),
         "kind": model.kind,
         "task": model.task,

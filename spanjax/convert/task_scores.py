@@ -5,10 +5,13 @@ Shapes: S sentences, L positions, D hidden size, C classes (2 for start and end 
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from spanjax.model import Model
+from spanjax.nn.heads import DetectionHead
 from spanjax.torch_format.task_tables import CLASSES
 
 
@@ -27,10 +30,21 @@ def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
     return np.asarray(scores_SLC) + head["bias"]
 
 
+def detection_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Log-odds that a token was replaced, [S, L]; None without such a head."""
+    if "rtd" not in model.params:
+        return None
+    structure = nnx.split(nnx.eval_shape(lambda: DetectionHead(model.encoder, nnx.Rngs(0))))[0]
+    head: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, model.params["rtd"]))
+    return np.asarray(head(jnp.asarray(hidden_SLD)))
+
+
 def their_class(transformers: Any, model: Model) -> Any:
     """The class of transformers that loads a folder of such a model."""
     if model.kind:
         return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
+    if "rtd" in model.params:
+        return transformers.AutoModelForPreTraining
     return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
 
 

@@ -20,12 +20,13 @@ from spanjax import __version__
 from spanjax.command import exit_code
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
+from spanjax.generator import FOLDER, PART, generator_of, without_generator
 from spanjax.model import Model, load_model
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
 from spanjax.torch_format.pickles import write_torch_file
-from spanjax.torch_format.tables import family_of, their_tensors
+from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_configs import their_task
 from spanjax.torch_format.task_tables import with_heads, without_classless
 from spanjax.torch_format.tokenizer_files import tokenizer_files
@@ -63,8 +64,15 @@ def is_extra(name: str, model_type: str) -> bool:
 
 
 def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[str, Any]:
-    """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so."""
-    family, dtype = family_of(model.encoder), DTYPES[options.dtype]
+    """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so.
+
+    A generator beside the encoder becomes a model of its own in the folder `generator`.
+    """
+    if PART in model.params:
+        (folder / FOLDER).mkdir()
+        write_folder(generator_of(model), folder / FOLDER, options)
+        model = without_generator(model)
+    family, dtype = model.family, DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
     task = {**(model.task or {}), **decided(model.task, model.scores)}
     tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None

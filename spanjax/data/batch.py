@@ -104,6 +104,7 @@ class RowKeys(typing.NamedTuple):
     index_B: np.ndarray
     row_B: np.ndarray  # place in the global batch
     rate_B: np.ndarray  # float64, share of text tokens to mask
+    policy: MaskingPolicy | None = None  # of the step; None: that of held-out rows
 
 
 class RowFacts(typing.NamedTuple):
@@ -113,7 +114,7 @@ class RowFacts(typing.NamedTuple):
     cumulative_V: np.ndarray  # int64, running sum of the counts that random tokens are drawn from
     slots: int
     pairs: int
-    layer: int | None  # of the tags that the masking policy reads
+    layers: tuple[str, ...]  # of tags
 
 
 def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
@@ -123,14 +124,15 @@ def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) 
         row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
         for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
     )
-    tags_BL = None if facts.layer is None else layer_tags(rows.flags_BL, facts.layer)
+    policy = keys.policy or spec.masking.at(None)
+    tags_BL = layer_tags(rows.flags_BL, facts.layers.index(policy.tag)) if policy.tag else None
     text = TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, tags_BL)
-    place_X = spec.masking.masked_places(text, facts.specials, mask_key, keys.rate_B)
+    place_X = policy.masked_places(text, facts.specials, mask_key, keys.rate_B)
     tokens_BL, slots = lay_out(
         rows.tokens_BL,
         rows.segments_BL,
         place_X,
-        spec.masking.replacement,
+        policy.replacement,
         spec.boundaries,
         facts.specials,
         facts.cumulative_V,

@@ -32,6 +32,8 @@ class MaskingPolicy(abc.ABC):
     """A rate that changes: (step, rate) pairs, linear in between and constant outside; held-out rows keep `rate`."""
     replacement: Replacement = Replacement()
     """What is put in their place."""
+    copies: int = 0
+    """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 draws new ones every epoch."""
 
     tag = ""
     """The layer of tags that the policy reads; empty where it reads none."""
@@ -47,7 +49,22 @@ class MaskingPolicy(abc.ABC):
             f"rates {bad} of rate and schedule: expected more than 0 and at most 1": bool(bad),
             f"schedule has the steps {steps}: expected 0 or more, rising": steps != sorted({*steps})
             or min(steps, default=0) < 0,
+            f"copies is {self.copies}: expected 0 or more": self.copies < 0,
         }
+
+    def at(self, step: int | None) -> "MaskingPolicy":
+        """The policy that masks in training step `step`; of held-out rows (None)."""
+        del step
+        return self
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All layers of tags that are ever read."""
+        return (self.tag,) if self.tag else ()
+
+    def drawn_epoch(self, epoch_B: Integers) -> Integers:
+        """The epochs whose draws are repeated in these epochs."""
+        return epoch_B % self.copies if self.copies else epoch_B
 
     def rate_at(self, step: int) -> float:
         """The rate of training step `step`."""

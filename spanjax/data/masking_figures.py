@@ -98,6 +98,7 @@ class MaskingCounts:
     def __init__(self, spec: FeedSpec, specials: SpecialIds, layers: tuple[str, ...]):
         self._spec, self._specials, self._layers = spec, specials, layers
         self._sums: collections.Counter[str] = collections.Counter()
+        self._policy = spec.masking
         self._tags = np.zeros((len(layers), 2), np.int64)  # text and masked tokens inside
         names = ("words", "tokens", "offsets", "proposed")
         self._histograms = {name: np.zeros(0, np.int64) for name in names}
@@ -121,7 +122,8 @@ class MaskingCounts:
         )
         self._add_spans(examples, batch, place_X, text.first_W)
         self._add_tags(examples, place_X, np.repeat(text.first_M, text.tokens_M) + ragged(text.tokens_M)[1])
-        if (policy := self._spec.masking).tag and isinstance(policy, SpanPolicy):
+        self._policy = policy = keys.policy or self._spec.masking.at(None)
+        if policy.tag and isinstance(policy, SpanPolicy):
             layer = self._layers.index(policy.tag)
             tags_BL = layer_tags(examples.flags_BL, layer)
             drawn = drawn_lengths(policy, rows._replace(tags_BL=tags_BL), self._specials, self._spec.seed, keys)
@@ -160,7 +162,7 @@ class MaskingCounts:
 
     def figures(self) -> MaskingFigures:
         """The figures of all that was added."""
-        sums, policy = self._sums, self._spec.masking
+        sums, policy = self._sums, self._policy
         text, masked, spans = (max(1, sums[name]) for name in ("text", "masked", "spans"))
         histograms = {name: tuple(counts.tolist()) for name, counts in self._histograms.items()}
         return MaskingFigures(

@@ -27,7 +27,8 @@ class HostShare:
 
     def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
         self.by_length = spec.order == "by_length" and not held_out
-        tag, tags = spec.masking.tag, rows.manifest.tags
+        tags = rows.manifest.tags
+        missing = [tag for tag in spec.masking.tags if tag not in tags]
         refuse(
             "feed",
             {
@@ -41,10 +42,8 @@ class HostShare:
                 and 0 < len(rows) < spec.batch_size,
                 "order 'by_length' is not there for a mixture of rows: use order 'uniform'": self.by_length
                 and isinstance(rows, MixedRows),
-                f"masking reads the tags {tag!r}, the rows have {list(tags) or 'none'}: prepare them with --tags {tag}": bool(
-                    tag
-                )
-                and tag not in tags,
+                f"masking reads the tags {', '.join(map(repr, missing))}, the rows have {list(tags) or 'none'}: prepare them"
+                f" with --tags {' '.join(spec.masking.tags)}": bool(missing),
             },
         )
         self.rows, self.spec, self.held_out = rows, spec, held_out
@@ -54,7 +53,7 @@ class HostShare:
             cumulative_V=np.cumsum(rows.unigram_V, dtype=np.int64),
             slots=slots_needed(rows.manifest, spec.masking.most, spec.pairing.parts),
             pairs=len(rows.manifest.text_tokens_by_blocks) - 1,
-            layer=tags.index(tag) if tag else None,
+            layers=tuple(tags),
         )
         self._place_B = host * self.size + np.arange(self.size, dtype=np.int64)
         self._sorted_N = sorted_by_length(rows.lengths_N) if self.by_length else None
@@ -77,18 +76,19 @@ class HostShare:
     def read(self, step: int) -> tuple[Examples, RowKeys]:
         """This host's sequences of global batch `step`."""
         spec, place_B = self.spec, self._place_B
-        rate_B = np.full(self.size, spec.masking.rate if self.held_out else spec.masking.rate_at(step))
+        policy = spec.masking.at(None if self.held_out else step)
+        rate_B = np.full(self.size, policy.rate if self.held_out else policy.rate_at(step))
         if self.held_out:
             index_B = step * spec.batch_size + place_B
             epoch_B = np.zeros_like(index_B)
             stored_B = np.minimum(index_B, len(self.rows) - 1)
             found = spec.pairing.examples(self.rows, stored_B, epoch_B, spec.seed, self.facts.pairs)
-            return blank_rows(found, index_B < len(self.rows), self.facts.specials.pad), RowKeys(
-                epoch_B, index_B, place_B, rate_B
-            )
+            blanked = blank_rows(found, index_B < len(self.rows), self.facts.specials.pad)
+            return blanked, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
         index_B, epoch_B = (array_B[place_B] for array_B in self.global_rows(step))
+        epoch_B = spec.masking.drawn_epoch(epoch_B)
         found = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
-        return found, RowKeys(epoch_B, index_B, place_B, rate_B)
+        return found, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
 
 
 def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:

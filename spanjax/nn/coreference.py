@@ -67,7 +67,7 @@ class Coreference(nnx.Module):
         config, length = self.config, hidden_ND.shape[0]
         most = min(config.max_spans, int(config.spans_per_piece * length) + 1)
         budget = jnp.floor(config.spans_per_piece * jnp.sum(pieces.sentence_N > 0)).astype(jnp.int32)
-        score_NW = jax.lax.stop_gradient(self.span_scores(jax.lax.stop_gradient(hidden_ND), pieces))
+        score_NW = self.span_scores(jax.lax.stop_gradient(hidden_ND), pieces)
         first_M, last_M, real_M = keep_best(score_NW, jnp.clip(budget, 1, config.max_spans), most)
         vector_MG = self.vectors(hidden_ND, first_M, last_M, key, site)
         mention_M = self.mention_scores(vector_MG, last_M - first_M, key, site + 1)

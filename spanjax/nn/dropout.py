@@ -51,7 +51,21 @@ def dropout(
     """
     if key is None or rate == 0.0:
         return x
-    inner = x.shape[1:]
+    keep = random_bits(key, site, x.shape, first, strides) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+def gumbel(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Standard Gumbel noise, float32: scores plus this are highest at i with probability softmax(scores)[i]."""
+    uniform = ((random_bits(key, site, shape) >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
+    return -jnp.log(-jnp.log(uniform))
+
+
+def random_bits(
+    key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...], first: int | jax.Array = 0, strides: tuple = ()
+) -> jax.Array:
+    """uint32 of this shape [B, ...], see `dropout`."""
+    inner = shape[1:]
     site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + jnp.uint32(0x85EBCA6B)))
     row_key_B = hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
     strides = strides or tuple(math.prod(inner[axis + 1 :]) for axis in range(len(inner)))
@@ -59,6 +73,4 @@ def dropout(
         jax.lax.broadcasted_iota(jnp.uint32, (1, *inner), axis + 1) * jnp.uint32(s) for axis, s in enumerate(strides)
     )
     counter = sum(places, jnp.asarray(first, jnp.uint32))
-    bits = hash32(counter ^ row_key_B.reshape((-1,) + (1,) * len(inner)))
-    keep = bits >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+    return hash32(counter ^ row_key_B.reshape((-1,) + (1,) * len(inner)))

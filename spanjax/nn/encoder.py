@@ -164,10 +164,16 @@ class Embeddings(nnx.Module):
         self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
     ) -> jax.Array:
         """[B, L] ids -> [B, L, D]."""
+        embedded_BLE = self.narrow(tokens_BL, positions_BL, types_BL, key, site)
+        return self.widen(embedded_BLE) if self.widens else embedded_BLE
+
+    def narrow(
+        self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
+    ) -> jax.Array:
+        """[B, L] ids -> [B, L, E], before they are widened."""
         places_BL = positions_BL + self.offset if self.offset else positions_BL
         sum_BLE = lookup(self.token, tokens_BL) + lookup(self.position, places_BL) + lookup(self.type, types_BL)
-        embedded_BLE = dropout(self.norm(sum_BLE), self.rate, key, site)
-        return self.widen(embedded_BLE) if self.widens else embedded_BLE
+        return dropout(self.norm(sum_BLE), self.rate, key, site)
 
 
 class Layer(nnx.Module):
@@ -217,11 +223,10 @@ def _together(hidden_BLD: jax.Array, parts: tuple[nnx.Linear, ...]) -> list[jax.
     return [made_BLCE[:, :, number] for number in range(len(parts))]
 
 
-class Encoder(nnx.Module):
-    """Embeddings and a stack of layers; parameters of the layers carry a leading axis of size `own_layers`."""
+class LayerStack(nnx.Module):
+    """Layers one after the other; their parameters carry a leading axis of size `own_layers`."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.embeddings = Embeddings(config, rngs)
         keys = jax.random.split(rngs.params(), config.own_layers)
         structure, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(Layer(config, nnx.Rngs(key))))(keys))
@@ -229,33 +234,21 @@ class Encoder(nnx.Module):
         self.uses, self.remat = config.layers // config.own_layers, config.remat
         self.fetch: Callable[[Any], Any] | None = None  # what makes a layer's parameters whole where a device has parts
 
-    def __call__(
+    def run(
         self,
-        tokens_BL: jax.Array,
+        hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        positions_BL: jax.Array,
-        types_BL: jax.Array,
-        key: DropoutKey | None = None,
-    ) -> jax.Array:
-        """[B, L] ids, blocks, positions and types -> hidden states [B, L, D] of the last layer.
-
-        With `key` dropout is applied (training), without it is not (evaluation).
-        """
-        return self._run(self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0), segments_BL, key)[0]
-
-    def every_state(
-        self, tokens_BL: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array
-    ) -> jax.Array:
-        """Hidden states before the first layer and after each, without dropout: [layers + 1, B, L, D]."""
-        first_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, None, site=0)
-        return jnp.concatenate([first_BLD[None], self._run(first_BLD, segments_BL, None, keep=True)[1]])
-
-    def _run(
-        self, hidden_BLD: jax.Array, segments_BL: jax.Array, key: DropoutKey | None, keep: bool = False
+        key: DropoutKey | None,
+        first_site: int = 1,
+        keep: bool = False,
     ) -> tuple[jax.Array, Any]:
+        """(hidden states [B, L, D] of the last layer, with `keep` those after every layer, [layers, B, L, D]).
+
+        Three dropout sites a layer are used, from `first_site` on.
+        """
         structure, state = nnx.split(self.layers)
         stacked = nnx.to_pure_dict(state)
-        sites = 1 + 3 * jnp.arange(self.count, dtype=jnp.uint32)
+        sites = first_site + 3 * jnp.arange(self.count, dtype=jnp.uint32)
 
         def run_layer(hidden_BLD: jax.Array, layer_and_site: tuple) -> tuple[jax.Array, Any]:
             layer, site = layer_and_site
@@ -272,6 +265,35 @@ class Encoder(nnx.Module):
             run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
         return jax.lax.scan(run_layer, hidden_BLD, (each, sites), unroll=self.unroll)
+
+
+class Encoder(LayerStack):
+    """Embeddings and a stack of layers."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.embeddings = Embeddings(config, rngs)
+        super().__init__(config, rngs)
+
+    def __call__(
+        self,
+        tokens_BL: jax.Array,
+        segments_BL: jax.Array,
+        positions_BL: jax.Array,
+        types_BL: jax.Array,
+        key: DropoutKey | None = None,
+    ) -> jax.Array:
+        """[B, L] ids, blocks, positions and types -> hidden states [B, L, D] of the last layer.
+
+        With `key` dropout is applied (training), without it is not (evaluation).
+        """
+        return self.run(self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0), segments_BL, key)[0]
+
+    def every_state(
+        self, tokens_BL: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array
+    ) -> jax.Array:
+        """Hidden states before the first layer and after each, without dropout: [layers + 1, B, L, D]."""
+        first_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, None, site=0)
+        return jnp.concatenate([first_BLD[None], self.run(first_BLD, segments_BL, None, keep=True)[1]])
 
     def token_table(self) -> jax.Array:
         """The token embedding [V, E], to be passed to heads that are tied to it."""

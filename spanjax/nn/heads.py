@@ -73,6 +73,23 @@ class PairHead(nnx.Module):
         return scores_BP2 + bias.astype(jnp.float32)[None, None]
 
 
+class DetectionHead(nnx.Module):
+    """ELECTRA's score of whether a token was replaced: a dense layer with activation, and a product to one number."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.dense = linear(config.hidden_size, config.hidden_size, config, rngs)
+        self.score = linear(config.hidden_size, 1, config, rngs)
+        self.activation = config.activation
+
+    def __call__(self, hidden_BLD: jax.Array) -> jax.Array:
+        """[B, L, D] -> log-odds, float32 [B, L]."""
+        inner_BLD = ACTIVATIONS[self.activation](self.dense(hidden_BLD))
+        kernel_D, bias = self.score.kernel[...][:, 0], self.score.bias[...][0]  # pyright: ignore[reportOptionalSubscript]
+        return jnp.einsum("bld,d->bl", inner_BLD, kernel_D, preferred_element_type=jnp.float32) + bias.astype(
+            jnp.float32
+        )
+
+
 def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array:
     """hidden_BLD[b, position_BK[b, k]] as [B, K, D]."""
     return jnp.take_along_axis(hidden_BLD, position_BK[:, :, None], axis=1)

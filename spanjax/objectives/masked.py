@@ -1,6 +1,6 @@
 """Masked prediction: BERT, RoBERTa, ALBERT's data and SpanBERT as settings (masking, pairing, loss terms) of one objective.
 
-Shapes: B rows, K slots, S slots of all rows, T token terms, L positions, D hidden size, V padded vocabulary.
+Shapes: B rows, K slots, T token terms, L positions, D hidden size, V padded vocabulary.
 """
 
 import dataclasses
@@ -19,8 +19,8 @@ from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder, EncoderConfig
-from spanjax.nn.heads import decode, decoded_loss
 from spanjax.objectives.base import Pretraining
+from spanjax.objectives.decoding import token_logits, token_means
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary, Term, TokenTerm
 
 
@@ -98,7 +98,7 @@ class MaskedPrediction(Pretraining):
             seed=seed,
             batch_size=batch_size,
             masking=self.masking,
-            boundaries=Boundaries(specials=term.specials, max_offset=term.max_offset) if term else Boundaries(),
+            boundaries=term.boundaries() if term else Boundaries(),
             order=order,  # pyright: ignore[reportArgumentType]
             pairing=self.pairing,
         )
@@ -136,40 +136,14 @@ class MaskedPrediction(Pretraining):
 
         Pieces that only pad the vocabulary to its stored size score -1e9.
         """
-        vectors_TBKE, bias_TV = self._vectors(module, hidden_BLD, batch)
-        logits_TBKV = decode(vectors_TBKE, module.encoder.token_table()) + bias_TV[:, None, None]
-        return jnp.swapaxes(logits_TBKV, 0, 1)
-
-    def _vectors(
-        self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]
-    ) -> tuple[jax.Array, jax.Array]:
-        """What is decoded for every token term, [T, B, K, E], and the biases, -1e9 for what only pads, float32 [T, V]."""
-        heads = [getattr(module, term.name) for term in self.token_terms]
-        vectors = [t.vectors(head, hidden_BLD, batch) for t, head in zip(self.token_terms, heads, strict=True)]
-        bias_TV = jnp.stack([head.bias[...].astype(jnp.float32) for head in heads])
-        bias_TV = jnp.where(jnp.arange(bias_TV.shape[1])[None] < module.vocab_size, bias_TV, jnp.float32(-1e9))
-        return jnp.stack(vectors), bias_TV
+        return token_logits(self.token_terms, module, *_table(module), hidden_BLD, batch)
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy of every term, over its targets."""
         hidden_BLD = self.hidden(module, batch, key)
-        means = self._measure_tokens(module, hidden_BLD, batch)
+        means = token_means(self.token_terms, module, *_table(module), hidden_BLD, batch)
         for term in self.pair_terms:
             means |= term.measure(getattr(module, term.name), hidden_BLD, batch)
-        return means
-
-    def _measure_tokens(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> dict[str, Mean]:
-        vectors_TBKE, bias_TV = self._vectors(module, hidden_BLD, batch)
-        terms, rows, slots, size = vectors_TBKE.shape
-        vectors_TSE = vectors_TBKE.reshape(terms, rows * slots, size)
-        target_TS = jnp.broadcast_to(batch["slot_target_BK"].reshape(1, rows * slots), (terms, rows * slots))
-        loss_TS, right_TS = decoded_loss(vectors_TSE, module.encoder.token_table(), bias_TV, target_TS)
-        means = {}
-        for index, term in enumerate(self.token_terms):
-            weight_S = term.target_weights(batch).reshape(-1)
-            count = jnp.sum(weight_S)
-            means[f"{term.name}/loss"] = Mean(jnp.sum(loss_TS[index] * weight_S), count)
-            means[f"{term.name}/accuracy"] = Mean(jnp.sum(right_TS[index] * weight_S), count)
         return means
 
     def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -183,3 +157,8 @@ class MaskedPrediction(Pretraining):
         heads = sum(term.flops_per_slot(encoder) + decoder for term in self.token_terms) * slots
         classified = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
         return float(encoder.flops(tokens, pairs) + heads + classified)
+
+
+def _table(module: MaskedPredictor) -> tuple[jax.Array, int]:
+    """The token table and how many of its rows are pieces."""
+    return module.encoder.token_table(), module.vocab_size

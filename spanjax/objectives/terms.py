@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
@@ -104,6 +105,10 @@ class SpanBoundary(TokenTerm):
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """A BoundaryHead."""
         return BoundaryHead(encoder, self.position_size, self.max_offset, rngs)
+
+    def boundaries(self) -> Boundaries:
+        """What the feed is told of it."""
+        return Boundaries(specials=self.specials, max_offset=self.max_offset)
 
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """The head over the hidden states of the two boundary tokens, and nothing else of the row."""

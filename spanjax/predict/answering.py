@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import tyro
 
-from spanjax.applying import Applied, open_model
+from spanjax.applying import open_model
 from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import kind_of, read_lines, read_records
@@ -22,13 +22,17 @@ Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON
 Batch = Annotated[int, tyro.conf.arg(help="Rows that go through the model together.")]
 
 
-class Options(Protocol):
+class WithModel(Protocol):
     """What the options of every command have."""
 
     @property
     def model(self) -> str:
         """See `Folder`."""
         ...
+
+
+class Options(WithModel, Protocol):
+    """What the options of commands for records have."""
 
     @property
     def file(self) -> tuple[str, ...]:
@@ -46,7 +50,7 @@ class Options(Protocol):
         ...
 
 
-Given = TypeVar("Given", bound=Options)
+Given = TypeVar("Given", bound=WithModel)
 
 
 def command(
@@ -73,12 +77,16 @@ def answer_options(
     problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).is_file()]
     if not given and not options.file:
         problems.append(nothing)
-    if options.batch_size < 1:
-        problems.append(f"--batch-size is {options.batch_size}: expected at least 1")
+    problems += batch_problems(options.batch_size)
     if problems:
         raise ValueError("\n".join(problems))
     records = itertools.chain(given, records_of(options.file, of_text))
     answer(options.model, (task,), records, options.output, options.batch_size, **settings)
+
+
+def batch_problems(size: int) -> list[str]:
+    """What is wrong with --batch-size, in words."""
+    return [] if size > 0 else [f"--batch-size is {size}: expected at least 1"]
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:
@@ -103,7 +111,7 @@ def answer(
     """
     if output and (problem := output_problem(pathlib.Path(output))):
         raise ValueError(f"--output {output}: {problem}")
-    model = opened(path, tasks, batch_size, **settings)
+    model = open_model(path, batch_size, tasks, **settings)
     given: list[Record] = []
 
     def noted() -> Iterator[Record]:
@@ -124,12 +132,3 @@ class _Standard:
 
     def __exit__(self, *_: object) -> None:
         sys.stdout.flush()
-
-
-def opened(path: str, tasks: tuple[str, ...], batch_size: int, **settings: Any) -> Applied:
-    """The model, where it is of one of these tasks."""
-    model = open_model(path, batch_size, **settings)
-    found = type(model.task).__name__
-    if found not in tasks:
-        raise ValueError(f"{path} was trained for {found}: expected a model of {' or '.join(tasks)}")
-    return model

@@ -4,11 +4,9 @@ import dataclasses
 import json
 import pathlib
 
-import tyro
-
-from spanjax.command import exit_code
+from spanjax.applying import open_model
 from spanjax.data.paths import output_problem
-from spanjax.predict.answering import opened
+from spanjax.predict.answering import Batch, Folder, batch_problems, command
 from spanjax.predict.coref_page import coref_page
 from spanjax.tasks.coref_answers import shown
 from spanjax.tuning import read_examples
@@ -18,14 +16,12 @@ from spanjax.tuning import read_examples
 class Clusters:
     """Where mentions are looked for."""
 
-    model: tyro.conf.Positional[str]
-    """The folder of a run of fine-tuning, or one checkpoint of it."""
+    model: Folder
     text: tuple[str, ...]
     """Files: .txt, one document each; .jsonl with `text`, `sentences` or `words` a line; .conll columns."""
     output: str = ""
     """Folder for clusters.jsonl, predictions.conll, predictions.jsonl (words) and clusters.html; empty prints the first."""
-    batch_size: int = 1
-    """Documents that go through the model together."""
+    batch_size: Batch = 1
     skip_bad: bool = False
     """Leave out documents that cannot be used instead of refusing the file."""
 
@@ -33,9 +29,12 @@ class Clusters:
 def find(options: Clusters) -> None:
     """Clusters of all documents of the files."""
     folder = pathlib.Path(options.output) if options.output else None
+    problems = batch_problems(options.batch_size)
     if folder and (problem := output_problem(folder)):
-        raise ValueError(f"--output {folder}: {problem}")
-    model = opened(options.model, ("Coref",), options.batch_size, skip_bad=options.skip_bad)
+        problems.append(f"--output {folder}: {problem}")
+    if problems:
+        raise ValueError("\n".join(problems))
+    model = open_model(options.model, options.batch_size, ("Coref",), skip_bad=options.skip_bad)
     documents, problems = read_examples(model.task, options.text, "--text")
     if problems:
         raise ValueError("\n".join(problems))
@@ -57,5 +56,4 @@ def find(options: Clusters) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Clusters, args=arguments, prog="python -m spanjax.predict coref", description=__doc__)
-    return exit_code("coref", lambda: find(options), cannot=f"cannot find clusters with {options.model}")
+    return command(Clusters, __doc__, find, "find clusters", arguments)

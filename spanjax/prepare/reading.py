@@ -133,10 +133,11 @@ def reading_problems(reading: Reading) -> list[str]:
 
 def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:
     """Rows of these indices as training sees them in the epoch, to the bit."""
-    epoch_B = np.full(len(index_B), reading.epoch, np.int64)
+    epoch_B = reading.masking.drawn_epoch(np.full(len(index_B), reading.epoch, np.int64))
     found = reading.pairing.examples(rows, index_B, epoch_B, reading.seed, share.facts.pairs)
-    rate_B = np.full(len(index_B), reading.masking.rate_at(reading.step))
-    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B)
+    policy = reading.masking.at(reading.step)
+    rate_B = np.full(len(index_B), policy.rate_at(reading.step))
+    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B, policy)
     return MaskedRows(found, build_batch(found, keys, share.spec, share.facts), keys)
 
 

@@ -97,7 +97,7 @@ def open_view(options: Show) -> View:
     epoch_B = found.keys.epoch_B
     blocks, foreign_M = foreign_pairs(rows, reading.pairing, index_B, epoch_B, reading.seed)
     foreign = {*zip(blocks.row_M[foreign_M].tolist(), blocks.number_M[foreign_M].tolist(), strict=True)}
-    tag = reading.masking.tag
+    tag = reading.masking.at(reading.step).tag
     layers = (rows.manifest.tags.index(tag),) if tag else tuple(range(len(rows.manifest.tags)))
     return View(rows, reading, found, index_B, foreign, layers)
 

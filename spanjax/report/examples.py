@@ -11,6 +11,7 @@ import numpy as np
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.batch import Batch
 from spanjax.data.spelling import block_tokens, fragments, piece_name, span_slots
+from spanjax.generator import filling
 from spanjax.model import Model, load_model, module_params
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
@@ -29,6 +30,7 @@ def guesses(model: Model, batch: Batch) -> Mapping[str, np.ndarray]:
 
     from spanjax.training.state import abstract_module
 
+    model = filling(model)
     objective = model.objective()
     if not objective.token_terms:
         raise ValueError("it has no head that predicts tokens")

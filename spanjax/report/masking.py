@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data import masking, pairing, replacement
+from spanjax.data import masking, pairing, replacement, stages
 from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.masking_figures import MaskingCounts, MaskingFigures, span_mean
 from spanjax.data.mixture import MixedRows
@@ -18,7 +18,7 @@ from spanjax.data.pairing import Examples
 from spanjax.data.row_figures import parts, some_of
 from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
-from spanjax.objectives import masked, terms
+from spanjax.objectives import masked, replaced, terms
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
 from spanjax.report.examples import example_blocks
 from spanjax.report.groups import Group
@@ -28,7 +28,7 @@ from spanjax.report.runs import Recorded
 LONGEST = 15  # lengths that are told one by one
 CLASSES = {
     name: value
-    for module in (masking, pairing, replacement, terms, masked)
+    for module in (masking, stages, pairing, replacement, terms, masked, replaced)
     for name, value in vars(module).items()
     if isinstance(value, type) and dataclasses.is_dataclass(value)
 }
@@ -81,8 +81,8 @@ def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Exa
     spec, facts = found.spec, HostShare(rows, found.spec, held_out=True).facts
     epoch_B = np.zeros(len(index_B), np.int64)
     examples = spec.pairing.examples(rows, index_B, epoch_B, spec.seed, facts.pairs)
-    rate_B = np.full(len(index_B), spec.masking.rate_at(0))
-    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B)
+    policy = spec.masking.at(0)
+    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), np.full(len(index_B), policy.rate_at(0)), policy)
     return examples, build_batch(examples, keys, spec, facts), keys
 
 

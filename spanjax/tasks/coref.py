@@ -233,8 +233,9 @@ class Coref(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]
     ) -> list[pathlib.Path]:
-        """predictions.jsonl; predictions.conll as the official scorer takes it, see `writable` for what it cannot hold; where
-        clusters are known key.conll, and recall.json: of mentions and right antecedents by class, and by width."""
+        """predictions.jsonl; predictions.conll as the official scorer takes it; where clusters are known key.conll too, and
+        recall.json: of mentions and right antecedents by class, and by width. Columns leave out what brackets cannot hold, see
+        `writable`."""
         clusters = [each.clusters for each in predictions]
         files = [folder / "predictions.jsonl", folder / "predictions.conll"]
         write_jsonl(files[0], examples, clusters)
@@ -242,7 +243,7 @@ class Coref(Task):
         if all(each.clusters is not None for each in examples):
             gold = gold_clusters(examples)
             files += [folder / "key.conll", folder / "recall.json"]
-            write_conll(files[2], examples, gold)
+            write_conll(files[2], examples, [writable(each) for each in gold])
             found = classes(zip((each.sentences for each in examples), gold, clusters, strict=True))
             files[3].write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
         return files

@@ -1,4 +1,4 @@
-"""config.json of BERT, RoBERTa and ALBERT <-> EncoderConfig, and what the weights alone tell where there is none."""
+"""config.json of BERT, RoBERTa, ALBERT and ELECTRA <-> EncoderConfig, and what the weights alone tell where there is none."""
 
 import re
 from collections.abc import Mapping
@@ -8,14 +8,16 @@ import numpy as np
 
 from spanjax.data.base_vocab import Specials
 from spanjax.nn.encoder import EncoderConfig
-from spanjax.torch_format.tables import FAMILIES, Family, family_of
+from spanjax.torch_format.families import FAMILIES, Family, family_of
 
 ARCHITECTURES = {
     "bert": ("BertForMaskedLM", "BertForPreTraining", "BertModel"),
     "roberta": ("RobertaForMaskedLM", "RobertaForMaskedLM", "RobertaModel"),
     "albert": ("AlbertForMaskedLM", "AlbertForPreTraining", "AlbertModel"),
+    "electra": ("ElectraForMaskedLM", "ElectraForMaskedLM", "ElectraModel"),
 }
 """Class with a masked token head; with that and a classifier of pairs; with neither."""
+DETECTOR = "ElectraForPreTraining"
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _THEIR_ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
@@ -58,7 +60,7 @@ def their_config(
 
     ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
     """
-    family = family_of(encoder)
+    family = family_of(encoder, parts)
     kind = 1 if {"mlm", "pair", "pooler"} <= parts else 0 if "mlm" in parts else 2
     problems = []
     if family.model_type == "albert" and not encoder.embedding_size:
@@ -72,10 +74,20 @@ def their_config(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
             f"padding plus one, here {specials.pad + 1}"
         )
+    if family.model_type == "electra":
+        if encoder.groups or encoder.position_offset:
+            problems.append(
+                f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
+                " transformers has a set of parameters for each layer, and counts positions from 0"
+            )
+        if "mlm" in parts and encoder.activation != "gelu":
+            problems.append(
+                f"encoder.activation is {encoder.activation!r}: the head of ElectraForMaskedLM computes gelu"
+            )
     if problems:
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {
-        "architectures": [ARCHITECTURES[family.model_type][kind]],
+        "architectures": [DETECTOR if "rtd" in parts else ARCHITECTURES[family.model_type][kind]],
         "model_type": family.model_type,
         **{theirs: getattr(encoder, ours) for theirs, ours in _SIZES.items()},
         **{theirs: getattr(encoder, ours) for theirs, (ours, _) in _OTHERS.items()},
@@ -85,6 +97,8 @@ def their_config(
         "torch_dtype": dtype,
     }
     found["max_position_embeddings"] += encoder.position_offset
+    if family.model_type == "electra":
+        found |= {"embedding_size": encoder.embedding_width}
     if family.model_type == "albert":
         found |= {
             "embedding_size": encoder.embedding_size,
@@ -131,6 +145,9 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         sizes["positions"] -= more["position_offset"]
     if kind == "albert":
         more |= {"embedding_size": config.get("embedding_size", 128), "groups": config.get("num_hidden_groups", 1)}
+    if kind == "electra":
+        width = config.get("embedding_size", 128)
+        more["embedding_size"] = 0 if width == sizes["hidden_size"] else width
     encoder = EncoderConfig(**sizes, **others, **more)
     if problems := encoder.problems():
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))

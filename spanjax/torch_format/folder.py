@@ -147,7 +147,7 @@ def new_folder(path: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
             shutil.rmtree(path)
         elif path.exists():
             path.unlink()
-        for file in work.iterdir():
+        for file in work.rglob("*"):
             if file.is_file():
                 file.chmod(0o644)  # safetensors writes for the owner alone
         work.chmod(0o755)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.torch_format.tables import FAMILIES, Family
+from spanjax.torch_format.families import FAMILIES, Family
 
 _BARE = ("embeddings.", "encoder.", "pooler.")
 _NORM_NAMES = {"gamma": "weight", "beta": "bias"}

@@ -1,173 +1,13 @@
-"""Our parameter <-> their name <-> transform: one table a family, used in both directions. NumPy only.
-
-Our tree is canonical: `encoder`, `mlm`, `sbo`, `pooler` (of [CLS]) and `pair` (the classifier of pairs), whatever the terms of a
-run are called. Layers are stacked here and numbered there; kernels are [inputs, outputs] here and [outputs, inputs] there; rows
-that only pad the vocabulary exist here alone. Names of BERT, RoBERTa and ALBERT are those of transformers; those of the span
-boundary head are the released SpanBERT code's. What transformers ties is not written; when read, it has to be equal.
-"""
+"""Parameters under the names of another library and back, by the tables of `families`. NumPy only."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spanjax.nn.encoder import EncoderConfig
+from spanjax.torch_format.families import LAYER, Entry, Family, Transform, entries_of
 from spanjax.trees import named_leaves
-
-Transform = Literal["same", "transposed", "pieces"]
-"""same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding."""
-LAYER = "encoder/layers/"
-
-
-class Entry(NamedTuple):
-    """One parameter; `{}` in `theirs` is the number of the layer, where `ours` is stacked."""
-
-    ours: str
-    theirs: str
-    transform: Transform
-
-
-class Family(NamedTuple):
-    """How one kind of model is named there."""
-
-    model_type: str
-    entries: tuple[Entry, ...]
-    tied: Mapping[str, str]
-    """Name that only repeats another -> that other."""
-    buffers: tuple[str, ...]
-    """Names that hold no parameter: position numbers and the like."""
-
-    @property
-    def prefix(self) -> str:
-        """What stands before the names of the encoder: "bert."."""
-        return f"{self.model_type}."
-
-
-def dense(ours: str, theirs: str) -> Iterator[Entry]:
-    """A dense layer: kernel and bias."""
-    yield Entry(f"{ours}/kernel", f"{theirs}.weight", "transposed")
-    yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
-
-
-def _norm(ours: str, theirs: str) -> Iterator[Entry]:
-    yield Entry(f"{ours}/scale", f"{theirs}.weight", "same")
-    yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
-
-
-def _embeddings(prefix: str) -> Iterator[Entry]:
-    ours, theirs = "encoder/embeddings", f"{prefix}.embeddings"
-    yield Entry(f"{ours}/token/embedding", f"{theirs}.word_embeddings.weight", "pieces")
-    yield Entry(f"{ours}/position/embedding", f"{theirs}.position_embeddings.weight", "same")
-    yield Entry(f"{ours}/type/embedding", f"{theirs}.token_type_embeddings.weight", "same")
-    yield from _norm(f"{ours}/norm", f"{theirs}.LayerNorm")
-
-
-def _layers(names: Mapping[str, str]) -> Iterator[Entry]:
-    for ours, theirs in names.items():
-        yield from (_norm if ours.endswith("norm") else dense)(LAYER + ours, theirs)
-
-
-def _boundary() -> Iterator[Entry]:
-    theirs = "cls.pair_target_predictions"
-    yield Entry("sbo/position/embedding", f"{theirs}.position_embeddings.weight", "same")
-    for number in (1, 2):
-        yield from dense(f"sbo/dense{number}", f"{theirs}.mlp_layer_norm.linear{number}")
-        yield from _norm(f"sbo/norm{number}", f"{theirs}.mlp_layer_norm.layer_norm{number}")
-    yield Entry("sbo/bias", f"{theirs}.bias", "pieces")
-
-
-def _bert_layers(prefix: str) -> dict[str, str]:
-    layer = f"{prefix}.encoder.layer.{{}}"
-    return {
-        **{name: f"{layer}.attention.self.{name}" for name in ("query", "key", "value")},
-        "output": f"{layer}.attention.output.dense",
-        "attention_norm": f"{layer}.attention.output.LayerNorm",
-        "feed_in": f"{layer}.intermediate.dense",
-        "feed_out": f"{layer}.output.dense",
-        "feed_norm": f"{layer}.output.LayerNorm",
-    }
-
-
-def _tied(word_embeddings: str, decoder: str, bias: str) -> dict[str, str]:
-    boundary = "cls.pair_target_predictions"
-    return {
-        f"{decoder}.weight": word_embeddings,
-        f"{decoder}.bias": bias,
-        f"{boundary}.decoder.weight": word_embeddings,
-        f"{boundary}.decoder.bias": f"{boundary}.bias",
-    }
-
-
-BERT = Family(
-    "bert",
-    (
-        *_embeddings("bert"),
-        *_layers(_bert_layers("bert")),
-        *dense("mlm/dense", "cls.predictions.transform.dense"),
-        *_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
-        Entry("mlm/bias", "cls.predictions.bias", "pieces"),
-        *dense("pooler/dense", "bert.pooler.dense"),
-        *dense("pair", "cls.seq_relationship"),
-        *_boundary(),
-    ),
-    _tied("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
-    ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
-)
-
-ROBERTA = Family(
-    "roberta",
-    (
-        *_embeddings("roberta"),
-        *_layers(_bert_layers("roberta")),
-        *dense("mlm/dense", "lm_head.dense"),
-        *_norm("mlm/norm", "lm_head.layer_norm"),
-        Entry("mlm/bias", "lm_head.bias", "pieces"),
-        *dense("pooler/dense", "roberta.pooler.dense"),
-        *dense("pair", "cls.seq_relationship"),
-        *_boundary(),
-    ),
-    _tied("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
-    ("roberta.embeddings.position_ids", "roberta.embeddings.token_type_ids"),
-)
-
-_GROUP = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
-ALBERT = Family(
-    "albert",
-    (
-        *_embeddings("albert"),
-        *dense("encoder/embeddings/widen", "albert.encoder.embedding_hidden_mapping_in"),
-        *_layers(
-            {
-                **{name: f"{_GROUP}.attention.{name}" for name in ("query", "key", "value")},
-                "output": f"{_GROUP}.attention.dense",
-                "attention_norm": f"{_GROUP}.attention.LayerNorm",
-                "feed_in": f"{_GROUP}.ffn",
-                "feed_out": f"{_GROUP}.ffn_output",
-                "feed_norm": f"{_GROUP}.full_layer_layer_norm",
-            }
-        ),
-        *dense("mlm/dense", "predictions.dense"),
-        *_norm("mlm/norm", "predictions.LayerNorm"),
-        Entry("mlm/bias", "predictions.bias", "pieces"),
-        *dense("pooler/dense", "albert.pooler"),
-        *dense("pair", "sop_classifier.classifier"),
-        *_boundary(),
-    ),
-    _tied("albert.embeddings.word_embeddings.weight", "predictions.decoder", "predictions.bias"),
-    ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids"),
-)
-
-VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
-"""Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
-
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT)}
-
-
-def family_of(encoder: EncoderConfig) -> Family:
-    """The family whose transformers class computes what this encoder does."""
-    if encoder.embedding_size or encoder.groups:
-        return ALBERT
-    return ROBERTA if encoder.position_offset else BERT
 
 
 def _rows(entry: Entry, encoder: EncoderConfig) -> int:
@@ -181,12 +21,13 @@ def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterat
     ValueError lists parameters that the table does not have.
     """
     leaves = named_leaves(params)
-    unknown = sorted(leaves.keys() - {entry.ours for entry in family.entries})
+    entries = entries_of(family, encoder)
+    unknown = sorted(leaves.keys() - {entry.ours for entry in entries})
     if unknown:
         raise ValueError(
             f"{family.model_type} has no names for {', '.join(unknown)}: this model cannot be written as {family.model_type}"
         )
-    for entry in family.entries:
+    for entry in entries:
         if entry.ours in leaves:
             array, stacked = np.asarray(leaves[entry.ours]), _rows(entry, encoder)
             for number, part in enumerate(array if stacked else [array]):
@@ -230,7 +71,7 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
     leaves: dict[str, np.ndarray] = {}
     missing: list[str] = []
     problems: list[str] = []
-    for part, entries in _parts(family).items():
+    for part, entries in _parts(entries_of(family, encoder)).items():
         names = {entry: _names(entry, encoder) for entry in entries}
         absent = [name for each in names.values() for name in each if name not in tensors]
         if absent and part != "encoder" and len(absent) == sum(map(len, names.values())):
@@ -267,10 +108,10 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
     return Loaded(_nested(leaves), tuple(sorted(used)), tuple(repeated), tuple(buffers))
 
 
-def _parts(family: Family) -> dict[str, list[Entry]]:
+def _parts(entries: list[Entry]) -> dict[str, list[Entry]]:
     """Entries by the part of the canonical tree."""
     parts: dict[str, list[Entry]] = {}
-    for entry in family.entries:
+    for entry in entries:
         parts.setdefault(entry.ours.split("/")[0], []).append(entry)
     return parts
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanjax.nn.encoder import EncoderConfig
-from spanjax.torch_format.tables import family_of
+from spanjax.torch_format.families import family_of
 from spanjax.torch_format.task_tables import NEEDED, Kind, class_name, our_kind
 
 OWN = "spanjax"  # the key of our settings in task_specific_params

@@ -7,7 +7,7 @@ RoBERTa and ALBERT alike. RoBERTa's classifier of sequences is two layers: the f
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from spanjax.torch_format.tables import Entry, Family, dense
+from spanjax.torch_format.families import Entry, Family, dense
 
 Kind = Literal["sequence", "token", "question"]
 """sequence: a class or a number for a row. token: a class for every token. question: start and end of an answer."""

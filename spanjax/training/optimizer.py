@@ -14,7 +14,8 @@ from optax import contrib
 from spanjax.trees import map_named, matches_any, named_leaves
 
 ENCODER = "encoder/"
-STACKED, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"  # the first have a leading axis of layers
+LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
+STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,11 +118,11 @@ class Optimizer(abc.ABC):
 
     def _slower_below(self, updates: Any, _: Any) -> Any:
         """Updates times `layer_decay` to the power of how far below the heads they are."""
-        depths = [len(leaf) for name, leaf in named_leaves(updates).items() if name.startswith(STACKED)]
+        depths = [len(leaf) for name, leaf in named_leaves(updates).items() if name.startswith(LAYERS)]
         layers = max(depths, default=0)
 
         def scaled(name: str, update: jax.Array) -> jax.Array:
-            if name.startswith(STACKED):
+            if name.startswith(LAYERS):
                 factors = self.layer_decay ** (layers - jnp.arange(layers, dtype=jnp.float32))
                 return update * factors.reshape(-1, *(1,) * (update.ndim - 1))
             return update * self.layer_decay ** (layers + 1) if name.startswith(EMBEDDINGS) else update
@@ -173,7 +174,7 @@ def _to_norm_of_parameters(updates: Any, params: Any) -> Any:
 
     def scaled(name: str, update: jax.Array) -> jax.Array:
         param = named[name]
-        axes = tuple(range(1, update.ndim)) if name.startswith(STACKED) else tuple(range(update.ndim))
+        axes = tuple(range(1, update.ndim)) if STACKED in name else tuple(range(update.ndim))
         size, length = (jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) for x in (param, update))
         return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
 
@@ -233,4 +234,4 @@ _LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
 
 def is_layer_kernel(name: str) -> bool:
     """Whether a parameter is a stack of matrices [layers, inputs, outputs]."""
-    return name.startswith(STACKED) and name.endswith("/kernel")
+    return STACKED in name and name.endswith("/kernel")

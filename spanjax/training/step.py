@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, step_key
-from spanjax.nn.encoder import Encoder
+from spanjax.nn.encoder import LayerStack
 from spanjax.objectives.base import Objective
 from spanjax.parallel import AXES, ROW_AXES, data_dimension, manual_specs, replicated
 from spanjax.training.state import TrainState
@@ -170,7 +170,7 @@ class StepBuilder:
         """The module with parameters of `_gather`."""
         module = nnx.merge(self.structure, params)
         for path, node in nnx.iter_modules(module) if self.fsdp else ():
-            if isinstance(node, Encoder):
+            if isinstance(node, LayerStack):
                 node.fetch = functools.partial(self._fetch, "/".join(map(str, (*path, "layers"))))
         return module
 

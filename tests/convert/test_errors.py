@@ -58,7 +58,7 @@ def test_hostile_pickles_are_refused_unexecuted(folder: pathlib.Path, tmp_path: 
         ({"num_hidden_layers": 2}, "not explained (16): bert.encoder.layer.2"),
         ({"vocab_size": 7}, "113 rows, config.json says vocab_size 7"),
         ({"intermediate_size": 65}, "do not agree"),
-        ({"model_type": "electra"}, "model_type is 'electra'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
         ({"model_type": "roberta", "pad_token_id": 1}, "not those of a roberta model"),
         ({"hidden_size": "many"}, "hidden_size is missing"),
     ],
@@ -139,7 +139,7 @@ def test_looking_at_all_of_them(
     said = capsys.readouterr().out
     assert "bert.embeddings.word_embeddings.weight" in said and "tensors" in said and "family      bert" in said
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "electra"}))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     assert convert(["inspect", str(folder)]) == 0, "weights that are not known are still listed"
-    assert "model_type is 'electra'" in capsys.readouterr().out
+    assert "model_type is 'gpt2'" in capsys.readouterr().out
     assert "does not exist" in refused(capsys, "inspect", tmp_path / "nowhere")

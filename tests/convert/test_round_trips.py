@@ -78,12 +78,14 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         assert "decoder.cls.pair_target_predictions.mlp_layer_norm.layer_norm1.beta" in names
 
 
-@pytest.mark.parametrize("kind", ["bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs", "electra", "electra_detector"]
+)
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     model = saved(kind, tmp_path / "theirs")
     assert converted("from-torch", tmp_path / "theirs", tmp_path / "ours") == 0
     said = capsys.readouterr().out
-    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind == "bert_encoder")
+    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind in ("bert_encoder", "electra_detector"))
     assert converted("to-torch", tmp_path / "ours", tmp_path / "again", "--verify") == 0
     assert "all within" in capsys.readouterr().out
     before, after = tensors(model), read_folder(tmp_path / "again").tensors

@@ -132,5 +132,5 @@ def batch_of(rows: RowBatch, spec: FeedSpec, unigram_V: np.ndarray) -> Batch:
     """These rows as rows 0, 1, ... of epoch 0, masked at the policy's rate, with as many slots as that may need."""
     count, length = rows.tokens_BL.shape
     most = types.SimpleNamespace(text_tokens_by_blocks=[length] * (1 + int(rows.segments_BL.max())))
-    facts = RowFacts(SPECIALS, np.cumsum(unigram_V), slots_needed(most, spec.masking.rate), 1, 0)  # pyright: ignore[reportArgumentType]
+    facts = RowFacts(SPECIALS, np.cumsum(unigram_V), slots_needed(most, spec.masking.rate), 1, spec.masking.tags)  # pyright: ignore[reportArgumentType]
     return build_batch(examples_of(rows), keys_of(count, spec.masking.rate), spec, facts)

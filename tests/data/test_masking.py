@@ -52,7 +52,9 @@ def examples_at(rows: MemoryRows, index_B: np.ndarray) -> Examples:
 
 def facts_of(rows: MemoryRows, rate: float) -> RowFacts:
     slots = slots_needed(rows.manifest, rate)
-    return RowFacts(SPECIALS, np.cumsum(rows.unigram_V), slots, len(rows.manifest.text_tokens_by_blocks) - 1, 0)
+    return RowFacts(
+        SPECIALS, np.cumsum(rows.unigram_V), slots, len(rows.manifest.text_tokens_by_blocks) - 1, ("entities",)
+    )
 
 
 def batch_at(rows: MemoryRows, setting: tuple[SpanPolicy, Boundaries], seed: int = 11, epoch: int = 3) -> dict:
@@ -263,7 +265,7 @@ def test_rows_without_text() -> None:
     rows = Examples(*stored, np.zeros_like(stored.tokens_BL), none, none, none.astype(np.float32))
     keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), np.full(1, 0.15))
     for policy in (GeometricSpans(), Tokens(), TaggedSpans()):
-        facts = RowFacts(SPECIALS, np.arange(9), 8, 1, 0)
+        facts = RowFacts(SPECIALS, np.arange(9), 8, 1, policy.tags)
         batch = build_batch(rows, keys, FeedSpec(0, 1, policy), facts)
         assert batch["slot_weight_BK"].sum() == 0 and (batch["tokens_BL"] == rows.tokens_BL).all()
 

@@ -17,9 +17,10 @@ from spanjax.nn.encoder import EncoderConfig
 from spanjax.run import describe
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref_answers import answer_of, gold_clusters, shown
+from spanjax.tasks.coref_answers import Answer, answer_of, gold_clusters, shown
 from spanjax.tasks.coref_batches import FLAT, cut
 from spanjax.tasks.coref_documents import Document
+from spanjax.tasks.coref_files import read_documents
 from spanjax.tasks.coref_segments import Pieces, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.stored import stored_task
@@ -256,6 +257,16 @@ def test_scores_and_what_is_shown():
     assert told["prediction"][0][1]["start"] == 20
     with pytest.raises(ValueError, match="1 documents have no clusters"):
         gold_clusters([document])
+
+
+def test_gold_mentions_that_cross_are_written_where_they_can_be(tmp_path):
+    crossing = (((0, 2), (1, 3), (5, 5)), ((4, 4), (6, 6)))
+    document = Document("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
+    files = TASK.write(tmp_path, [document], [Answer(crossing, dict.fromkeys(itertools.chain(*crossing), 1.0))])
+    assert [each.name for each in files] == ["predictions.jsonl", "predictions.conll", "key.conll", "recall.json"]
+    assert read_documents(files[0])[0].clusters == crossing
+    for columns in files[1:3]:
+        assert read_documents(columns)[0].clusters == (((0, 2), (5, 5)), ((4, 4), (6, 6)))
 
 
 def test_wrong_settings_are_all_told():

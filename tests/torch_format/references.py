@@ -31,6 +31,7 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
+    "electra", "electra_detector" (also as wide as its embeddings),
     and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
@@ -44,11 +45,16 @@ def reference(kind: str, **changes: Any) -> Any:
         "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
         "albert": (transformers.AlbertConfig, transformers.AlbertForMaskedLM),
         "albert_pairs": (transformers.AlbertConfig, transformers.AlbertForPreTraining),
+        "electra": (transformers.ElectraConfig, transformers.ElectraForMaskedLM),
+        "electra_detector": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
+        "electra_detector_wide": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
     }
     if family == "roberta":
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
     if family == "albert":
         settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
+    if family == "electra":
+        settings |= {"embedding_size": 48 if kind.endswith("wide") else 32}
     known: dict[str, str] = {**CLASSES}
     if (tuned := kind.partition("_")[2]) in known:
         classes[kind] = (classes[family][0], getattr(transformers, family.capitalize() + known[tuned]))

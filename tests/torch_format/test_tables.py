@@ -8,17 +8,25 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from spanjax.convert.task_scores import detection_here
 from spanjax.model import Model, canonical, module_params
 from spanjax.nn.encoder import EncoderConfig
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
+from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.names import known_names
-from spanjax.torch_format.tables import BERT, FAMILIES, family_of, our_params, their_tensors
+from spanjax.torch_format.tables import our_params, their_tensors
 from spanjax.training.state import abstract_module
 from spanjax.trees import named_leaves
 from tests.torch_format.references import reference, tensors
 
-KINDS = pytest.mark.parametrize("kind", ["bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"])
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
+        *("electra", "electra_detector", "electra_detector_wide"),
+    ],
+)
 
 
 def loaded(model: Any) -> tuple[Any, EncoderConfig, Any, dict[str, np.ndarray]]:
@@ -34,7 +42,7 @@ def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
     prefix = family.prefix if kind == "bert_encoder" else ""
     assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
     assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
-    assert family_of(encoder) is family
+    assert family_of(encoder, found.params) is family
     again, second = our_config(their_config(encoder, None, set(found.params), "float32"), "config.json")
     assert (again, second) == (encoder, family)
 
@@ -73,6 +81,10 @@ def test_hidden_states_and_scores_are_those_of_transformers(kind: str) -> None:
             logits = np.asarray(objective.logits(module, states[-1], {"slot_position_BK": jnp.asarray(slots)}))[:, 0]
             expected = (output.prediction_logits if "prediction_logits" in output else output.logits).numpy()
             np.testing.assert_allclose(logits[..., : encoder.vocab_size][used], expected[used], atol=3e-5, rtol=1e-5)
+        if "rtd" in found.params:
+            odds = detection_here(model, states[-1])
+            assert odds is not None
+            np.testing.assert_allclose(odds[used], output.logits.numpy()[used], atol=3e-5, rtol=1e-5)
 
 
 def test_loss_and_every_gradient_are_those_of_torch() -> None:
@@ -176,4 +188,4 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert"}
+    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra"}

@@ -14,7 +14,8 @@ from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows
-from spanjax.torch_format.tables import BERT, FAMILIES, family_of, their_tensors
+from spanjax.torch_format.families import BERT, FAMILIES, family_of
+from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_tables import CLASSES, HEADS, NEEDED, Kind, our_kind, their_kind, with_heads
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors

@@ -1,0 +1,25 @@
+"""ELECTRA small as published: replaced token detection beside a generator of a quarter of its width (Clark et al., 2020).
+
+Command:
+    python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 128 --holdout 0.001 --output rows
+    python -m spanjax.train --config configs/pretrain/electra_small.py --data.rows rows --workdir runs/electra_small
+
+Expect: 13,549,057 parameters of encoder and head at the uncased vocabulary of 30,522 pieces. Not trained here to the end.
+Single segments instead of the published halves of rows; places are drawn without replacement.
+"""
+
+import dataclasses
+
+from configs.encoders import ELECTRA_SMALL
+from configs.pretrain.spanbert_base import RUN as SPANBERT
+from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.training.optimizer import AdamW
+
+RUN = dataclasses.replace(
+    SPANBERT,
+    objective=ReplacedDetection(),
+    encoder=ELECTRA_SMALL,
+    optimizer=AdamW(learning_rate=5e-4, warmup_steps=10_000, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0),
+    steps=1_000_000,
+    batch_size=128,
+)

@@ -1,0 +1,23 @@
+"""ELECTRA small with SpanBERT's masks for its generator, and the span boundary objective beside detection.
+
+Command (with the rows of electra_small.py):
+    python -m spanjax.train --config configs/pretrain/electra_spans.py --data.rows rows --workdir runs/electra_spans
+
+Expect: nothing is published for this combination, and it was not trained here to the end. The generator fills whole spans; the
+encoder detects what is not the original, and predicts every masked token from the two tokens around its span.
+"""
+
+import dataclasses
+
+from configs.pretrain.electra_small import RUN as ELECTRA
+from spanjax.data.masking import GeometricSpans
+from spanjax.data.replacement import Replacement
+from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.objectives.terms import SpanBoundary
+
+RUN = dataclasses.replace(
+    ELECTRA,
+    objective=ReplacedDetection(
+        masking=GeometricSpans(replacement=Replacement(mask=0.85, random=0.0, unit="span")), boundary=SpanBoundary()
+    ),
+)

@@ -1,0 +1,230 @@
+"""Replaced token detection (ELECTRA, Clark et al., 2020): a small generator fills masked places, the encoder finds what is not
+the original.
+
+Tokens are sampled inside of the step, from hashes of (seed, step, row, place): the same on any number of devices. A sample that
+is the original token counts as original. No gradient goes through the samples: the detection loss reaches the encoder and the
+embeddings that both share, and nothing else of the generator.
+Shapes: B rows, K slots, L positions, E width of the token table, V padded vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.data.batch import FeedSpec
+from spanjax.data.masking import MaskingPolicy, Tokens
+from spanjax.data.pairing import Pairing, Single
+from spanjax.data.replacement import Boundaries, Replacement
+from spanjax.mean import Mean
+from spanjax.nn.dropout import DropoutKey, gumbel
+from spanjax.nn.encoder import Encoder, EncoderConfig, LayerStack, linear
+from spanjax.nn.heads import DetectionHead, TokenHead
+from spanjax.objectives.base import Pretraining
+from spanjax.objectives.decoding import token_logits, token_means
+from spanjax.objectives.terms import MaskedTokens, SpanBoundary
+
+TERM = MaskedTokens()
+SITES, SAMPLES = 1 << 16, 1 << 17  # the generator's dropout, and its samples: behind all sites of the encoder
+
+
+class Generator(LayerStack):
+    """Layers above the encoder's embeddings, narrower than its own, and a masked token head."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.widens = config.embedding_size > 0
+        if self.widens:
+            self.widen = linear(config.embedding_size, config.hidden_size, config, rngs)
+        super().__init__(config, rngs)
+        self.mlm = TokenHead(config, rngs)
+
+    def __call__(self, embedded_BLE: jax.Array, segments_BL: jax.Array, key: DropoutKey | None) -> jax.Array:
+        """Hidden states of the last layer."""
+        hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
+        return self.run(hidden, segments_BL, key, first_site=SITES + 1)[0]
+
+
+class Detector(nnx.Module):
+    """The encoder (the discriminator) with its heads, and the generator."""
+
+    def __init__(self, encoder: EncoderConfig, generator: EncoderConfig, boundary: SpanBoundary | None, rngs: nnx.Rngs):
+        self.encoder = Encoder(encoder, rngs)
+        self.rtd = DetectionHead(encoder, rngs)
+        self.generator = Generator(generator, rngs)
+        if boundary:
+            self.sbo = boundary.head(encoder, rngs)
+        self.vocab_size = encoder.vocab_size
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedDetection(Pretraining):
+    """Detect replaced tokens. The defaults are ELECTRA: single tokens, 85 % of them [MASK], detection weighs 50 times as much."""
+
+    masking: MaskingPolicy = Tokens(replacement=Replacement(mask=0.85, random=0.0, unit="token"))
+    """Which tokens the generator fills, and what it sees in their place; any policy: spans, say."""
+    pairing: Pairing = Single()
+    """What the sequences are; the label of pairs is not read."""
+    generator_size: float = 0.25
+    """Width of the generator's layers over that of the encoder's: 1/4 in ELECTRA small and large, 1/3 in base."""
+    generator_depth: float = 1.0
+    """Layers of the generator over those of the encoder."""
+    generator_weight: float = 1.0
+    """Weight of the generator's masked language model."""
+    detection_weight: float = 50.0
+    """Weight of the detection."""
+    boundary: SpanBoundary | None = None
+    """The span boundary objective on the encoder, beside detection: it predicts what was masked from the tokens around it."""
+
+    def generator(self, encoder: EncoderConfig) -> EncoderConfig:
+        """Sizes of the generator: heads as wide as the encoder's."""
+        size = round(self.generator_size * encoder.hidden_size)
+        heads = max(1, size * encoder.heads // encoder.hidden_size)
+        width = encoder.embedding_width
+        return dataclasses.replace(
+            encoder,
+            hidden_size=size,
+            heads=heads,
+            layers=max(1, round(self.generator_depth * encoder.layers)),
+            intermediate_size=round(self.generator_size * encoder.intermediate_size),
+            embedding_size=width if width != size else 0,
+            groups=0,
+        )
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """Impossible sizes and weights."""
+        found = []
+        for name in ("generator_size", "generator_depth"):
+            if not 0 < getattr(self, name) <= 1:
+                found.append(f"objective.{name} is {getattr(self, name)}: expected more than 0 and at most 1")
+        for name in ("generator_weight", "detection_weight"):
+            if getattr(self, name) < 0:
+                found.append(f"objective.{name} is {getattr(self, name)}: expected 0 or more")
+        if not found and encoder.heads > 0:
+            told = f"objective.generator_size {self.generator_size}: the generator's "
+            found += [told + each for each in self.generator(encoder).problems()]
+        if self.boundary and min(self.boundary.position_size, self.boundary.max_offset) < 1:
+            found.append(f"objective.boundary position_size and max_offset must be at least 1, got {self.boundary}")
+        if encoder.types < self.pairing.types:
+            name = type(self.pairing).__name__
+            found.append(
+                f"objective.pairing {name} needs encoder.types of at least {self.pairing.types}, got {encoder.types}"
+            )
+        return found
+
+    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
+        """Masked rows of the pairing."""
+        boundaries = self.boundary.boundaries() if self.boundary else Boundaries()
+        return FeedSpec(seed, batch_size, self.masking, boundaries, order, self.pairing)  # pyright: ignore[reportArgumentType]
+
+    def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Detector:
+        """A Detector."""
+        return Detector(encoder, self.generator(encoder), self.boundary, rngs)
+
+    def loss_weights(self) -> dict[str, float]:
+        """{"mlm/loss": weight of the generator, "rtd/loss": of detection, ...}."""
+        weights = {"mlm/loss": self.generator_weight, "rtd/loss": self.detection_weight}
+        return weights | ({"sbo/loss": self.boundary.weight} if self.boundary else {})
+
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Masked tokens for the generator, all tokens for detection."""
+        counts = {"mlm/loss": jnp.sum(batch["slot_weight_BK"]), "rtd/loss": jnp.sum(_real(batch))}
+        return counts | ({"sbo/loss": jnp.sum(self.boundary.target_weights(batch))} if self.boundary else {})
+
+    def extra_counts(self) -> dict[str, float]:
+        """None, but what the span boundary term says."""
+        return dict.fromkeys(self.loss_weights(), 0.0) | (
+            {"sbo/loss": self.boundary.extra_count} if self.boundary else {}
+        )
+
+    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+        """The unigram entropy for what is predicted; detection depends on how good the generator is."""
+        names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
+        return dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
+
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """Losses in nats, the generator's accuracy, and of detection accuracy, precision and recall over all tokens."""
+        hidden_BLG = self._generated(module, batch, key)
+        means = token_means((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        corrupted_BL, replaced_BL = self._corrupted(module, hidden_BLG, batch, key)
+        hidden_BLD = module.encoder(corrupted_BL, batch["segments_BL"], batch["positions_BL"], batch["types_BL"], key)
+        means |= _detection(module.rtd(hidden_BLD), replaced_BL, _real(batch))
+        if self.boundary:
+            means |= token_means((self.boundary,), module, *_table(module), hidden_BLD, batch)
+        return means
+
+    def _generated(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Hidden states of the generator."""
+        inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
+        embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, SITES)
+        return module.generator(embedded_BLE, batch["segments_BL"], key)
+
+    def _corrupted(
+        self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """(tokens with samples of the generator in all masked places, which of them are not the original), [B, L] each.
+
+        Samples of an evaluation do not depend on the step.
+        """
+        logits_BTKV = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        logits_BKV = jax.lax.stop_gradient(logits_BTKV[:, 0])
+        drawn = key or DropoutKey(jnp.uint32(0), batch["row_B"])
+        sampled_BK = jnp.argmax(logits_BKV + gumbel(drawn, SAMPLES, logits_BKV.shape), axis=-1)
+        return corrupted(batch, sampled_BK.astype(jnp.int32))
+
+    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """{"mlm": the generator's best pieces, int32 [B, K]}; with a span boundary term "sbo", which sees the original text."""
+        hidden_BLG = self._generated(module, batch, None)
+        logits = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        best = {"mlm": jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32)}
+        if self.boundary:
+            corrupted_BL, _ = self._corrupted(module, hidden_BLG, batch, None)
+            inputs = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
+            hidden_BLD = module.encoder(corrupted_BL, *inputs)
+            scores = token_logits((self.boundary,), module, *_table(module), hidden_BLD, batch)
+            best["sbo"] = jnp.argmax(scores[:, 0], axis=-1).astype(jnp.int32)
+        return best
+
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Matrix products of both, of the heads and of the decoder."""
+        generator, decoder = self.generator(encoder), 6 * encoder.embedding_width * encoder.vocab_size
+        detection = 6 * (encoder.hidden_size**2 + encoder.hidden_size) * tokens
+        filled = (TERM.flops_per_slot(generator) + decoder) * slots
+        if self.boundary:
+            filled += (self.boundary.flops_per_slot(encoder) + decoder) * slots
+        return float(encoder.flops(tokens, pairs) + generator.flops(tokens, pairs) + detection + filled)
+
+
+def corrupted(batch: Mapping[str, jax.Array], sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(tokens with `sampled_BK` in the used slots and the original elsewhere, which of them differ from it), [B, L] each."""
+    tokens_BL = batch["tokens_BL"]
+    rows, length = tokens_BL.shape
+    row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], sampled_BK.shape)
+    place_BK = jnp.where(batch["slot_weight_BK"] > 0, batch["slot_position_BK"], length)  # none: dropped
+    original_BL = tokens_BL.at[row_BK, place_BK].set(batch["slot_target_BK"], mode="drop")
+    corrupted_BL = original_BL.at[row_BK, place_BK].set(sampled_BK, mode="drop")
+    return corrupted_BL, corrupted_BL != original_BL
+
+
+def _detection(score_BL: jax.Array, replaced_BL: jax.Array, real_BL: jax.Array) -> dict[str, Mean]:
+    said_BL = (score_BL > 0) & (real_BL > 0)
+    loss_BL = jax.nn.softplus(score_BL) - jnp.where(replaced_BL, score_BL, 0.0)
+    hits, tokens = jnp.sum((said_BL & replaced_BL).astype(jnp.float32)), jnp.sum(real_BL)
+    return {
+        "rtd/loss": Mean(jnp.sum(loss_BL * real_BL), tokens),
+        "rtd/accuracy": Mean(jnp.sum((said_BL == replaced_BL) * real_BL), tokens),
+        "rtd/precision": Mean(hits, jnp.sum(said_BL.astype(jnp.float32))),
+        "rtd/recall": Mean(hits, jnp.sum(replaced_BL.astype(jnp.float32))),
+    }
+
+
+def _real(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """1 for tokens, 0 for padding: float32 [B, L]."""
+    return (batch["segments_BL"] > 0).astype(jnp.float32)
+
+
+def _table(module: Detector) -> tuple[jax.Array, int]:
+    """The token table and how many of its rows are pieces."""
+    return module.encoder.token_table(), module.vocab_size

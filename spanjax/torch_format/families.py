@@ -1,0 +1,195 @@
+"""How transformers names the parameters of BERT, RoBERTa, ALBERT and ELECTRA: our parameter <-> their name <-> transform.
+
+Our tree is canonical: `encoder`, `mlm`, `sbo`, `rtd` (detection of replaced tokens), `pooler` (of [CLS]) and `pair` (the
+classifier of pairs), whatever the terms of a run are called. Layers are stacked here and numbered there; kernels are [inputs,
+outputs] here and [outputs, inputs] there; rows that only pad the vocabulary exist here alone. Names of the span boundary head
+are the released SpanBERT code's. What transformers ties is not written; when read, it has to be equal.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from spanjax.nn.encoder import EncoderConfig
+
+Transform = Literal["same", "transposed", "pieces"]
+"""same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding."""
+LAYER, WIDEN = "encoder/layers/", "encoder/embeddings/widen"
+
+
+class Entry(NamedTuple):
+    """One parameter; `{}` in `theirs` is the number of the layer, where `ours` is stacked."""
+
+    ours: str
+    theirs: str
+    transform: Transform
+
+
+class Family(NamedTuple):
+    """How one kind of model is named there."""
+
+    model_type: str
+    entries: tuple[Entry, ...]
+    tied: Mapping[str, str]
+    """Name that only repeats another -> that other."""
+    buffers: tuple[str, ...]
+    """Names that hold no parameter: position numbers and the like."""
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the names of the encoder: "bert."."""
+        return f"{self.model_type}."
+
+
+def dense(ours: str, theirs: str) -> Iterator[Entry]:
+    """A dense layer: kernel and bias."""
+    yield Entry(f"{ours}/kernel", f"{theirs}.weight", "transposed")
+    yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
+
+
+def _norm(ours: str, theirs: str) -> Iterator[Entry]:
+    yield Entry(f"{ours}/scale", f"{theirs}.weight", "same")
+    yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
+
+
+def _embeddings(prefix: str) -> Iterator[Entry]:
+    ours, theirs = "encoder/embeddings", f"{prefix}.embeddings"
+    yield Entry(f"{ours}/token/embedding", f"{theirs}.word_embeddings.weight", "pieces")
+    yield Entry(f"{ours}/position/embedding", f"{theirs}.position_embeddings.weight", "same")
+    yield Entry(f"{ours}/type/embedding", f"{theirs}.token_type_embeddings.weight", "same")
+    yield from _norm(f"{ours}/norm", f"{theirs}.LayerNorm")
+
+
+def _layers(names: Mapping[str, str]) -> Iterator[Entry]:
+    for ours, theirs in names.items():
+        yield from (_norm if ours.endswith("norm") else dense)(LAYER + ours, theirs)
+
+
+def _boundary() -> Iterator[Entry]:
+    theirs = "cls.pair_target_predictions"
+    yield Entry("sbo/position/embedding", f"{theirs}.position_embeddings.weight", "same")
+    for number in (1, 2):
+        yield from dense(f"sbo/dense{number}", f"{theirs}.mlp_layer_norm.linear{number}")
+        yield from _norm(f"sbo/norm{number}", f"{theirs}.mlp_layer_norm.layer_norm{number}")
+    yield Entry("sbo/bias", f"{theirs}.bias", "pieces")
+
+
+def _bert_layers(prefix: str) -> dict[str, str]:
+    layer = f"{prefix}.encoder.layer.{{}}"
+    return {
+        **{name: f"{layer}.attention.self.{name}" for name in ("query", "key", "value")},
+        "output": f"{layer}.attention.output.dense",
+        "attention_norm": f"{layer}.attention.output.LayerNorm",
+        "feed_in": f"{layer}.intermediate.dense",
+        "feed_out": f"{layer}.output.dense",
+        "feed_norm": f"{layer}.output.LayerNorm",
+    }
+
+
+def _tied(word_embeddings: str, decoder: str, bias: str) -> dict[str, str]:
+    boundary = "cls.pair_target_predictions"
+    return {
+        f"{decoder}.weight": word_embeddings,
+        f"{decoder}.bias": bias,
+        f"{boundary}.decoder.weight": word_embeddings,
+        f"{boundary}.decoder.bias": f"{boundary}.bias",
+    }
+
+
+BERT = Family(
+    "bert",
+    (
+        *_embeddings("bert"),
+        *_layers(_bert_layers("bert")),
+        *dense("mlm/dense", "cls.predictions.transform.dense"),
+        *_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
+        Entry("mlm/bias", "cls.predictions.bias", "pieces"),
+        *dense("pooler/dense", "bert.pooler.dense"),
+        *dense("pair", "cls.seq_relationship"),
+        *_boundary(),
+    ),
+    _tied("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
+    ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
+)
+
+ROBERTA = Family(
+    "roberta",
+    (
+        *_embeddings("roberta"),
+        *_layers(_bert_layers("roberta")),
+        *dense("mlm/dense", "lm_head.dense"),
+        *_norm("mlm/norm", "lm_head.layer_norm"),
+        Entry("mlm/bias", "lm_head.bias", "pieces"),
+        *dense("pooler/dense", "roberta.pooler.dense"),
+        *dense("pair", "cls.seq_relationship"),
+        *_boundary(),
+    ),
+    _tied("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
+    ("roberta.embeddings.position_ids", "roberta.embeddings.token_type_ids"),
+)
+
+_GROUP = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
+ALBERT = Family(
+    "albert",
+    (
+        *_embeddings("albert"),
+        *dense(WIDEN, "albert.encoder.embedding_hidden_mapping_in"),
+        *_layers(
+            {
+                **{name: f"{_GROUP}.attention.{name}" for name in ("query", "key", "value")},
+                "output": f"{_GROUP}.attention.dense",
+                "attention_norm": f"{_GROUP}.attention.LayerNorm",
+                "feed_in": f"{_GROUP}.ffn",
+                "feed_out": f"{_GROUP}.ffn_output",
+                "feed_norm": f"{_GROUP}.full_layer_layer_norm",
+            }
+        ),
+        *dense("mlm/dense", "predictions.dense"),
+        *_norm("mlm/norm", "predictions.LayerNorm"),
+        Entry("mlm/bias", "predictions.bias", "pieces"),
+        *dense("pooler/dense", "albert.pooler"),
+        *dense("pair", "sop_classifier.classifier"),
+        *_boundary(),
+    ),
+    _tied("albert.embeddings.word_embeddings.weight", "predictions.decoder", "predictions.bias"),
+    ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids"),
+)
+
+ELECTRA = Family(
+    "electra",
+    (
+        *_embeddings("electra"),
+        *dense(WIDEN, "electra.embeddings_project"),
+        *_layers(_bert_layers("electra")),
+        *dense("rtd/dense", "discriminator_predictions.dense"),
+        *dense("rtd/score", "discriminator_predictions.dense_prediction"),
+        *dense("mlm/dense", "generator_predictions.dense"),
+        *_norm("mlm/norm", "generator_predictions.LayerNorm"),
+        Entry("mlm/bias", "generator_lm_head.bias", "pieces"),
+        *_boundary(),
+    ),
+    _tied("electra.embeddings.word_embeddings.weight", "generator_lm_head", "generator_lm_head.bias"),
+    ("electra.embeddings.position_ids", "electra.embeddings.token_type_ids"),
+)
+
+VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
+"""Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
+
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA)}
+
+
+def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
+    """The family whose transformers class computes what this encoder does, below these parts of the canonical tree.
+
+    Embeddings that are widened, without shared layers, are ELECTRA's below its own heads, and ALBERT's with a group for every
+    layer below all others.
+    """
+    if "rtd" in parts or (encoder.embedding_size and not encoder.groups and "mlm" in parts and "pooler" not in parts):
+        return ELECTRA
+    if encoder.embedding_size or encoder.groups:
+        return ALBERT
+    return ROBERTA if encoder.position_offset else BERT
+
+
+def entries_of(family: Family, encoder: EncoderConfig) -> list[Entry]:
+    """The entries of an encoder of this size: without a product that widens its embeddings where they are as wide as it is."""
+    return [entry for entry in family.entries if encoder.embedding_size or not entry.ours.startswith(WIDEN)]
