@@ -45,7 +45,7 @@ def random_run(folder: pathlib.Path, size: str) -> None:
     from configs import encoders
     from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
     from spanjax.model import Model, model_meta
-    from spanjax.nn.encoder import EncoderConfig
+    from spanjax.nn.config import EncoderConfig
     from spanjax.objectives.masked import MaskedPrediction
     from spanjax.training.checkpoint import write_weights
     from spanjax.training.state import abstract_module

@@ -45,8 +45,8 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
 
     from spanjax.building import build
     from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.nn.config import EncoderConfig
     from spanjax.nn.coreference_parts import CoreferenceConfig
-    from spanjax.nn.encoder import EncoderConfig
     from spanjax.parallel import make_mesh, to_global
     from spanjax.run import Run
     from spanjax.tasks.coref import Coref

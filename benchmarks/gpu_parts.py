@@ -34,7 +34,7 @@ class Size:
 
     def encoder(self, **settings: Any) -> Any:
         """The encoder of spanjax; hidden dropout 0.1, attention dropout 0, attention by what is best, unless set."""
-        from spanjax.nn.encoder import EncoderConfig
+        from spanjax.nn.config import EncoderConfig
 
         sizes = {"heads": max(1, self.width // 64), "intermediate_size": 4 * self.width}
         chosen = {"dropout": 0.1, "attention_dropout": 0.0, **sizes, **settings}

@@ -43,7 +43,7 @@ class Sizes:
     @property
     def encoder(self) -> Any:
         """The encoder of spanjax."""
-        from spanjax.nn.encoder import EncoderConfig
+        from spanjax.nn.config import EncoderConfig
 
         heads = max(1, self.width // 64)
         sizes = {"layers": self.layers, "heads": heads, "intermediate_size": 4 * self.width}

@@ -30,7 +30,8 @@ class Theirs:
 
         from spanjax.model import canonical
         from spanjax.torch_format.configs import their_config
-        from spanjax.torch_format.tables import BERT, their_tensors
+        from spanjax.torch_format.families import BERT
+        from spanjax.torch_format.tables import their_tensors
 
         theirs = their_config(encoder, None, {"mlm"}, "float32")
         config = transformers.BertConfig(**{**theirs, "attn_implementation": "sdpa"})

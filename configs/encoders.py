@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 
 BASE = EncoderConfig()
 """BERT base: 12 layers of 768."""
@@ -44,3 +44,19 @@ ELECTRA_SMALL = dataclasses.replace(BASE, hidden_size=256, heads=4, intermediate
 
 ELECTRA_BASE, ELECTRA_LARGE = BASE, LARGE
 """ELECTRA base and large have the sizes of BERT's."""
+
+MODERN = dataclasses.replace(
+    BASE,
+    positions=1024,
+    types=0,
+    norm_first=True,
+    rotary=160_000.0,
+    gated=True,
+    biases=False,
+    intermediate_size=2048,
+    dropout=0.0,
+    attention_dropout=0.0,
+    norm_epsilon=1e-5,
+)
+"""BERT base with what came after it: LayerNorms first, rotary positions, gated feed-forward parts as large as before (two thirds
+of the width), no biases, no token types, rows of up to 1,024 tokens; ModernBERT's layout with every layer global."""

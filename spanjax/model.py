@@ -14,12 +14,12 @@ import numpy as np
 
 from spanjax import __version__
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.tasks.base import SCORE
 from spanjax.torch_format.configs import guessed_config, our_config
-from spanjax.torch_format.families import BERT, VOCABULARY_ROWS, Family, family_of
+from spanjax.torch_format.families import BERT, Family, family_of, has_pieces
 from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.tables import Loaded, our_params
@@ -277,7 +277,7 @@ def equal_weights(one: Model, other: Model) -> list[str]:
 
     def same(name: str) -> bool:
         a, b = left[name], right[name]
-        if name in VOCABULARY_ROWS:
+        if has_pieces(name):
             a, b = a[: one.encoder.vocab_size], b[: other.encoder.vocab_size]
         return np.array_equal(a, b)
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from spanjax.data.paths import output_problem
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig

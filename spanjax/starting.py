@@ -12,15 +12,15 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.model import PAIR_NAMES, Model, of_run
-from spanjax.nn.encoder import EncoderConfig
-from spanjax.torch_format.families import VOCABULARY_ROWS
+from spanjax.nn.config import EncoderConfig
+from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
 from spanjax.trees import named_leaves
 
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
 _EQUAL = (
     *("hidden_size", "layers", "heads", "intermediate_size", "embedding_size", "groups"),
-    *("activation", "norm_epsilon", "position_offset"),
+    *("activation", "norm_epsilon", "position_offset", "norm_first", "rotary", "gated", "biases"),
 )
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
@@ -63,7 +63,7 @@ def start_from(
         if name not in found:
             continue
         array = np.asarray(found[name], np.float32)
-        if name in VOCABULARY_ROWS:
+        if has_pieces(name):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in _FITTED and comparable:
             array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)

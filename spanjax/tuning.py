@@ -15,7 +15,7 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.vocab import load_vocabulary
 from spanjax.mean import Mean
 from spanjax.model import Model, load_model
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.parallel import make_mesh, to_global
 from spanjax.run import Run
 from spanjax.starting import Start, start_from

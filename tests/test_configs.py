@@ -13,7 +13,15 @@ from spanjax.model import equal_weights, load_model
 from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
-FAST = ("demo", "spanbert_base_as_released", "continue_spanbert", "table7_two_sequences")
+FAST = (
+    "electra_spans",
+    "modern_base",
+    "ernie_base",
+    "demo",
+    "spanbert_base_as_released",
+    "continue_spanbert",
+    "table7_two_sequences",
+)
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 PRETRAINING = [path for path in CONFIGS if "/finetune/" not in path]
 

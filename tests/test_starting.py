@@ -10,7 +10,7 @@ import pytest
 from spanjax import train
 from spanjax.data.vocab import WordPieceVocabulary
 from spanjax.model import Model, load_model
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.starting import POSITIONS, TOKENS, start_from

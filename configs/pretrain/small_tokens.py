@@ -5,8 +5,8 @@ Command (with your text and its held-out part):
         --output runs/small/rows
     python -m spanjax.train --config configs/pretrain/small_tokens.py --rows runs/small/rows --workdir runs/small/tokens
 
-Expect: docs/results.md has what was measured on English Wikipedia. So few steps teach a small model more by masks of single tokens
-than by spans of whole words, whose pieces it can hardly guess yet.
+Expect: docs/results.md has what was measured on English Wikipedia. So few steps teach a small model more by masks of single
+tokens than by spans of whole words, whose pieces it can hardly guess yet.
 """
 
 import dataclasses
@@ -19,9 +19,7 @@ from spanjax.objectives.terms import MaskedTokens
 RUN = dataclasses.replace(
     SMALL,
     objective=MaskedPrediction(masking=Tokens(), terms=(MaskedTokens(),)),
-    encoder=dataclasses.replace(
-        SMALL.encoder, hidden_size=128, heads=2, intermediate_size=512, initializer_std=0.088
-    ),
+    encoder=dataclasses.replace(SMALL.encoder, hidden_size=128, heads=2, intermediate_size=512, initializer_std=0.088),
     optimizer=dataclasses.replace(SMALL.optimizer, warmup_steps=100),
     steps=4_600,
     batch_size=32,

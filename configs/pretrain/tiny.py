@@ -9,7 +9,7 @@ Weights start at 1/sqrt(width) and not at the paper's 0.02, with which a model t
 thousands of steps.
 """
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.run import Run
 from spanjax.training.loop import Cadence

@@ -141,8 +141,12 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         found = theirs(
             input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
             attention_mask=torch.from_numpy(inputs.used_SL.astype(np.int64)),
-            token_type_ids=torch.zeros(inputs.tokens_SL.shape, dtype=torch.int64),
             output_hidden_states=True,
+            **(
+                {"token_type_ids": torch.zeros(inputs.tokens_SL.shape, dtype=torch.int64)}
+                if model.encoder.types
+                else {}
+            ),
         )
         states = torch.stack(found.hidden_states)
         sbo = None

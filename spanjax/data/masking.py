@@ -32,7 +32,7 @@ class MaskingPolicy(abc.ABC):
     """A rate that changes: (step, rate) pairs, linear in between and constant outside; held-out rows keep `rate`."""
     replacement: Replacement = Replacement()
     """What is put in their place."""
-    copies: int = 0
+    copies: int = dataclasses.field(default=0, kw_only=True)
     """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 draws new ones every epoch."""
 
     tag = ""

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import (
     BUCKETS,
     CoreferenceConfig,
@@ -29,7 +30,7 @@ from spanjax.nn.coreference_parts import (
     product,
 )
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.encoder import EncoderConfig, linear, normal
+from spanjax.nn.layer import linear, normal
 from spanjax.nn.span_pruning import keep_best
 
 DEVIATION = 0.02  # of all initial weights, whatever the encoder's

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.encoder import EncoderConfig, linear
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.layer import linear
 
 PART = 128  # spans whose vectors and pairs are made together
 BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 64 and more

@@ -6,11 +6,14 @@ token table (D but in ALBERT), C the offset embedding and
 two hidden states, V padded vocabulary.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.encoder import EncoderConfig, layer_norm, linear, lookup, normal
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.layer import inner_linear, layer_norm, linear, lookup, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
@@ -18,7 +21,7 @@ class TokenHead(nnx.Module):
     """BERT's masked token head: dense, activation, LayerNorm; decoded by the token table with a bias of its own."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.dense = linear(config.hidden_size, config.embedding_width, config, rngs)
+        self.dense = inner_linear(config.hidden_size, config.embedding_width, config, rngs)
         self.norm = layer_norm(config.embedding_width, config, rngs)
         self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
         self.activation = config.activation
@@ -33,6 +36,7 @@ class BoundaryHead(nnx.Module):
 
     def __init__(self, config: EncoderConfig, position_size: int, offsets: int, rngs: nnx.Rngs):
         size, last = config.hidden_size, config.embedding_width
+        config = dataclasses.replace(config, biases=True)
         self.position = nnx.Embed(offsets, position_size, embedding_init=normal(config), rngs=rngs)
         self.dense1 = linear(2 * size + position_size, size, config, rngs)
         self.norm1 = layer_norm(size, config, rngs)

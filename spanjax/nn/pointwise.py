@@ -44,7 +44,9 @@ class LayerNorm(nnx.LayerNorm):
 
     def __call__(self, x: jax.Array) -> jax.Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """[..., D] -> [..., D], in the type of x."""
-        return normalise(x, self.scale[...], self.bias[...], self.epsilon)  # pyright: ignore[reportOptionalSubscript]
+        scale_D = self.scale[...]  # pyright: ignore[reportOptionalSubscript]
+        bias_D = jnp.zeros_like(scale_D) if self.bias is None else self.bias[...]
+        return normalise(x, scale_D, bias_D, self.epsilon)
 
 
 def _centred(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:

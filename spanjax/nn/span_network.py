@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.encoder import EncoderConfig, normal
 from spanjax.nn.heads import gather_positions
+from spanjax.nn.layer import normal
 
 KERNEL = 3
 HIDDEN = -1e9  # the score of what is outside of a run

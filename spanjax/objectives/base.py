@@ -8,9 +8,10 @@ import jax
 from flax import nnx
 
 from spanjax.data.batch import FeedSpec
+from spanjax.data.pairing import Pairing
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 
 
 class Objective(abc.ABC):
@@ -52,6 +53,14 @@ class Objective(abc.ABC):
     def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
         """`flops` of one full row of `length` tokens (one block)."""
         return self.flops(encoder, length, length**2, slots)
+
+
+def type_problems(pairing: Pairing, encoder: EncoderConfig) -> list[str]:
+    """What is wrong with the encoder's token types for these pairs, in words."""
+    if max(1, encoder.types) >= pairing.types:
+        return []
+    name = type(pairing).__name__
+    return [f"objective.pairing {name} needs encoder.types of at least {pairing.types}, got {encoder.types}"]
 
 
 class Pretraining(Objective):

@@ -17,9 +17,10 @@ from spanjax.data.masking import GeometricSpans, MaskingPolicy
 from spanjax.data.pairing import Pairing, Single
 from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import Encoder, EncoderConfig
-from spanjax.objectives.base import Pretraining
+from spanjax.nn.encoder import Encoder
+from spanjax.objectives.base import Pretraining, type_problems
 from spanjax.objectives.decoding import token_logits, token_means
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary, Term, TokenTerm
 
@@ -81,11 +82,7 @@ class MaskedPrediction(Pretraining):
                 f"objective.pairing {pairing} makes pairs with the label {label!r} that no term reads: add"
                 f" SentencePair({label!r}) to objective.terms, with weight=0 to train without its loss"
             )
-        if encoder.types < self.pairing.types:
-            found.append(
-                f"objective.pairing {pairing} needs encoder.types of at least {self.pairing.types}, got {encoder.types}"
-            )
-        return found
+        return found + type_problems(self.pairing, encoder)
 
     def boundary_term(self) -> SpanBoundary | None:
         """The span boundary term, where there is one."""

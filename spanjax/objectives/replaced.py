@@ -8,6 +8,7 @@ Shapes: B rows, K slots, L positions, E width of the token table, V padded vocab
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +21,12 @@ from spanjax.data.masking import MaskingPolicy, Tokens
 from spanjax.data.pairing import Pairing, Single
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, gumbel
-from spanjax.nn.encoder import Encoder, EncoderConfig, LayerStack, linear
+from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
-from spanjax.objectives.base import Pretraining
+from spanjax.nn.layer import linear
+from spanjax.objectives.base import Pretraining, type_problems
 from spanjax.objectives.decoding import token_logits, token_means
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 
@@ -41,10 +44,12 @@ class Generator(LayerStack):
         super().__init__(config, rngs)
         self.mlm = TokenHead(config, rngs)
 
-    def __call__(self, embedded_BLE: jax.Array, segments_BL: jax.Array, key: DropoutKey | None) -> jax.Array:
+    def __call__(
+        self, embedded_BLE: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, key: DropoutKey | None
+    ) -> jax.Array:
         """Hidden states of the last layer."""
         hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
-        return self.run(hidden, segments_BL, key, first_site=SITES + 1)[0]
+        return self.run(hidden, segments_BL, positions_BL, key, first_site=SITES + 1)[0]
 
 
 class Detector(nnx.Module):
@@ -107,12 +112,7 @@ class ReplacedDetection(Pretraining):
             found += [told + each for each in self.generator(encoder).problems()]
         if self.boundary and min(self.boundary.position_size, self.boundary.max_offset) < 1:
             found.append(f"objective.boundary position_size and max_offset must be at least 1, got {self.boundary}")
-        if encoder.types < self.pairing.types:
-            name = type(self.pairing).__name__
-            found.append(
-                f"objective.pairing {name} needs encoder.types of at least {self.pairing.types}, got {encoder.types}"
-            )
-        return found
+        return found + type_problems(self.pairing, encoder)
 
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
         """Masked rows of the pairing."""
@@ -140,9 +140,10 @@ class ReplacedDetection(Pretraining):
         )
 
     def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
-        """The unigram entropy for what is predicted; detection depends on how good the generator is."""
+        """The unigram entropy for what is predicted, ln 2 for detection."""
         names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
-        return dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
+        predicted = dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
+        return predicted | {"rtd/loss": (math.log(2), "a toss-up")}
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Losses in nats, the generator's accuracy, and of detection accuracy, precision and recall over all tokens."""
@@ -159,7 +160,7 @@ class ReplacedDetection(Pretraining):
         """Hidden states of the generator."""
         inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
         embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, SITES)
-        return module.generator(embedded_BLE, batch["segments_BL"], key)
+        return module.generator(embedded_BLE, batch["segments_BL"], batch["positions_BL"], key)
 
     def _corrupted(
         self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
@@ -175,7 +176,7 @@ class ReplacedDetection(Pretraining):
         return corrupted(batch, sampled_BK.astype(jnp.int32))
 
     def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{"mlm": the generator's best pieces, int32 [B, K]}; with a span boundary term "sbo", which sees the original text."""
+        """{"mlm": the generator's best pieces, int32 [B, K], "sbo": those of the span boundary term where there is one}."""
         hidden_BLG = self._generated(module, batch, None)
         logits = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
         best = {"mlm": jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32)}

@@ -14,7 +14,7 @@ from flax import nnx
 
 from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
 
 Batch = Mapping[str, jax.Array]

@@ -17,8 +17,9 @@ from flax import nnx
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import Encoder, EncoderConfig
+from spanjax.nn.encoder import Encoder
 from spanjax.objectives.base import Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 

@@ -20,10 +20,11 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
-from spanjax.nn.encoder import EncoderConfig, linear
+from spanjax.nn.layer import linear
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref_classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task

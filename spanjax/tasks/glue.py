@@ -17,7 +17,7 @@ import numpy as np
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
 from spanjax.data.tfds_source import is_tfds
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row

@@ -18,9 +18,10 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
 from spanjax.data.ngrams import NgramSettings, find_words
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import cross_entropy
+from spanjax.nn.layer import linear
 from spanjax.scoring import entities as scoring
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
 from spanjax.tasks.rows import Row

@@ -17,8 +17,8 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
 from spanjax.data.span_layout import Sentence
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans

@@ -16,9 +16,10 @@ from flax import nnx
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import Pooler, cross_entropy
+from spanjax.nn.layer import linear
 from spanjax.scoring.compare import PREDICTIONS
 from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row

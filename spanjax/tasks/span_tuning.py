@@ -24,8 +24,8 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.ngrams import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
 from spanjax.data.segmentation import Tail
 from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
 from spanjax.tasks.base import HEAD_SITE
 from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words

@@ -18,9 +18,10 @@ from flax import nnx
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig, linear
 from spanjax.nn.heads import cross_entropy
+from spanjax.nn.layer import linear
 from spanjax.scoring import mrqa, squad
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.answers import Answer, Prediction, decode

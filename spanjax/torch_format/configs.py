@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from spanjax.data.base_vocab import Specials
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import FAMILIES, Family, family_of
+from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
 
 ARCHITECTURES = {
     "bert": ("BertForMaskedLM", "BertForPreTraining", "BertModel"),
@@ -61,6 +62,8 @@ def their_config(
     ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
     """
     family = family_of(encoder, parts)
+    if family.model_type == "modernbert":
+        return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
     kind = 1 if {"mlm", "pair", "pooler"} <= parts else 0 if "mlm" in parts else 2
     problems = []
     if family.model_type == "albert" and not encoder.embedding_size:
@@ -120,6 +123,8 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     kind = config.get("model_type") or ("albert" if "num_hidden_groups" in config else "bert")
     if kind not in FAMILIES:
         raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
+    if kind == "modernbert":
+        return our_modern_config(config, name), FAMILIES[kind]
     problems = [
         f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
     ]

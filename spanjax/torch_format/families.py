@@ -1,4 +1,4 @@
-"""How transformers names the parameters of BERT, RoBERTa, ALBERT and ELECTRA: our parameter <-> their name <-> transform.
+"""How transformers names the parameters of BERT and its family: our parameter <-> their name <-> transform.
 
 Our tree is canonical: `encoder`, `mlm`, `sbo`, `rtd` (detection of replaced tokens), `pooler` (of [CLS]) and `pair` (the
 classifier of pairs), whatever the terms of a run are called. Layers are stacked here and numbered there; kernels are [inputs,
@@ -9,7 +9,7 @@ are the released SpanBERT code's. What transformers ties is not written; when re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 
 Transform = Literal["same", "transposed", "pieces"]
 """same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding."""
@@ -22,6 +22,10 @@ class Entry(NamedTuple):
     ours: str
     theirs: str
     transform: Transform
+    part: tuple[int, int] = (0, 1)
+    """Which of how many equal parts of theirs it is, along their first axis; such entries follow each other."""
+    first: int = 0
+    """The first layer that has it there; ours has it in all layers."""
 
 
 class Family(NamedTuple):
@@ -37,7 +41,7 @@ class Family(NamedTuple):
     @property
     def prefix(self) -> str:
         """What stands before the names of the encoder: "bert."."""
-        return f"{self.model_type}."
+        return "model." if self.model_type == "modernbert" else f"{self.model_type}."
 
 
 def dense(ours: str, theirs: str) -> Iterator[Entry]:
@@ -89,7 +93,7 @@ def _tied(word_embeddings: str, decoder: str, bias: str) -> dict[str, str]:
     boundary = "cls.pair_target_predictions"
     return {
         f"{decoder}.weight": word_embeddings,
-        f"{decoder}.bias": bias,
+        **({f"{decoder}.bias": bias} if bias != f"{decoder}.bias" else {}),
         f"{boundary}.decoder.weight": word_embeddings,
         f"{boundary}.decoder.bias": f"{boundary}.bias",
     }
@@ -171,10 +175,42 @@ ELECTRA = Family(
     ("electra.embeddings.position_ids", "electra.embeddings.token_type_ids"),
 )
 
-VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
+_MODERN = "model.layers.{}"
+MODERNBERT = Family(
+    "modernbert",
+    (
+        Entry("encoder/embeddings/token/embedding", "model.embeddings.tok_embeddings.weight", "pieces"),
+        Entry("encoder/embeddings/norm/scale", "model.embeddings.norm.weight", "same"),
+        Entry(f"{LAYER}attention_norm/scale", f"{_MODERN}.attn_norm.weight", "same", first=1),
+        *(
+            Entry(f"{LAYER}{name}/kernel", f"{_MODERN}.attn.Wqkv.weight", "transposed", (number, 3))
+            for number, name in enumerate(("query", "key", "value"))
+        ),
+        Entry(f"{LAYER}output/kernel", f"{_MODERN}.attn.Wo.weight", "transposed"),
+        Entry(f"{LAYER}feed_norm/scale", f"{_MODERN}.mlp_norm.weight", "same"),
+        Entry(f"{LAYER}feed_in/kernel", f"{_MODERN}.mlp.Wi.weight", "transposed", (0, 2)),
+        Entry(f"{LAYER}feed_gate/kernel", f"{_MODERN}.mlp.Wi.weight", "transposed", (1, 2)),
+        Entry(f"{LAYER}feed_out/kernel", f"{_MODERN}.mlp.Wo.weight", "transposed"),
+        Entry("encoder/final_norm/scale", "model.final_norm.weight", "same"),
+        Entry("mlm/dense/kernel", "head.dense.weight", "transposed"),
+        Entry("mlm/norm/scale", "head.norm.weight", "same"),
+        Entry("mlm/bias", "decoder.bias", "pieces"),
+        *_boundary(),
+    ),
+    _tied("model.embeddings.tok_embeddings.weight", "decoder", "decoder.bias"),
+    (),
+)
+
+_VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
 """Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA)}
+
+def has_pieces(name: str) -> bool:
+    """Whether our parameter of this name has a row for each piece, a generator's too."""
+    return name.removeprefix("generator/") in _VOCABULARY_ROWS
+
+
+FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT)}
 
 
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
@@ -183,6 +219,8 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     Embeddings that are widened, without shared layers, are ELECTRA's below its own heads, and ALBERT's with a group for every
     layer below all others.
     """
+    if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
+        return MODERNBERT
     if "rtd" in parts or (encoder.embedding_size and not encoder.groups and "mlm" in parts and "pooler" not in parts):
         return ELECTRA
     if encoder.embedding_size or encoder.groups:

@@ -10,7 +10,7 @@ from typing import Any
 
 from spanjax.torch_format.families import FAMILIES, Family
 
-_BARE = ("embeddings.", "encoder.", "pooler.")
+_BARE = ("embeddings.", "encoder.", "pooler.", "layers.", "final_norm.")
 _NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import LAYER, Entry, Family, Transform, entries_of
 from spanjax.trees import named_leaves
 
@@ -27,11 +27,17 @@ def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterat
         raise ValueError(
             f"{family.model_type} has no names for {', '.join(unknown)}: this model cannot be written as {family.model_type}"
         )
+    waiting: dict[str, list[np.ndarray]] = {}
     for entry in entries:
         if entry.ours in leaves:
             array, stacked = np.asarray(leaves[entry.ours]), _rows(entry, encoder)
-            for number, part in enumerate(array if stacked else [array]):
-                yield entry.theirs.format(number), _theirs(part, entry.transform, encoder.vocab_size)
+            for number, one in enumerate(array[entry.first :] if stacked else [array], entry.first):
+                name, found = entry.theirs.format(number), _theirs(one, entry.transform, encoder.vocab_size)
+                parts = [*waiting.pop(name, []), found]
+                if len(parts) == entry.part[1]:
+                    yield name, np.concatenate(parts) if len(parts) > 1 else found
+                else:
+                    waiting[name] = parts
 
 
 def _theirs(array: np.ndarray, transform: Transform, vocab_size: int) -> np.ndarray:
@@ -89,7 +95,10 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
                     f"{entry.theirs} has {rows.pop():,} rows, config.json says vocab_size {encoder.vocab_size:,}"
                 )
                 continue
-            found = [_ours(np.asarray(tensors[name], np.float32), entry.transform, encoder) for name in each]
+            found = [
+                _ours(_part(np.asarray(tensors[name], np.float32), entry), entry.transform, encoder) for name in each
+            ]
+            found = [np.ones_like(found[0])] * entry.first + found if found else found
             shapes = {array.shape for array in found}
             if len(shapes) > 1:
                 problems.append(f"{entry.theirs} has different shapes in different layers: {sorted(shapes)}")
@@ -117,7 +126,14 @@ def _parts(entries: list[Entry]) -> dict[str, list[Entry]]:
 
 
 def _names(entry: Entry, encoder: EncoderConfig) -> list[str]:
-    return [entry.theirs.format(number) for number in range(max(1, _rows(entry, encoder)))]
+    return [entry.theirs.format(number) for number in range(entry.first, max(1, _rows(entry, encoder)))]
+
+
+def _part(array: np.ndarray, entry: Entry) -> np.ndarray:
+    """The part of theirs that is this entry's."""
+    number, count = entry.part
+    size = len(array) // count
+    return array[number * size : (number + 1) * size]
 
 
 def _told(family: Family, missing: list[str], unknown: list[str], problems: list[str]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import family_of
 from spanjax.torch_format.task_tables import NEEDED, Kind, class_name, our_kind
 

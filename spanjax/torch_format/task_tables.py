@@ -41,14 +41,21 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "bert": _HEADS,
     "roberta": {**_HEADS, "sequence": _ROBERTA_SEQUENCE},
     "albert": _HEADS,
+    "electra": {kind: heads for kind, heads in _HEADS.items() if kind != "sequence"},
+    "modernbert": {},
 }
 
 
 def with_heads(family: Family, kind: Kind | None) -> Family:
-    """The family's table with the heads of a fine-tuned model; they come before heads of pretraining for the same parameter."""
+    """The family's table with the heads of a fine-tuned model; they come before heads of pretraining for the same parameter.
+
+    ValueError for a class that computes otherwise.
+    """
     if kind is None:
         return family
-    heads = HEADS[family.model_type][kind]
+    heads = HEADS[family.model_type].get(kind)
+    if heads is None:
+        raise ValueError(f"{class_name(family, kind)} computes its scores by layers that no head here has")
     own = {entry.ours for entry in heads}
     return family._replace(entries=(*(entry for entry in family.entries if entry.ours not in own), *heads))
 
@@ -112,4 +119,5 @@ def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family
 
 def class_name(family: Family, kind: Kind) -> str:
     """transformers' class for the family and kind: BertForSequenceClassification."""
-    return family.model_type.capitalize() + CLASSES[kind]
+    name = "ModernBert" if family.model_type == "modernbert" else family.model_type.capitalize()
+    return name + CLASSES[kind]

@@ -24,7 +24,7 @@ from spanjax.data.vocab import (
 from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.torch_format import sentencepiece_json
 
-FAMILIES = ("bert", "roberta", "albert", "electra")
+FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert")
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
 _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
@@ -52,6 +52,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
         roles |= {"bos_token": cls, "eos_token": sep}
         if tuned_types < 2:
             inputs.remove("token_type_ids")
+    if family == "modernbert":
+        inputs.remove("token_type_ids")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     config |= {"model_input_names": inputs}
     if isinstance(vocabulary, WordPieceVocabulary):

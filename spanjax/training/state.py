@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.parallel import parameter_shardings, replicated
 from spanjax.trees import named_leaves
@@ -78,7 +78,9 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
 
 
 def count_parameters(params: Any, encoder: EncoderConfig) -> int:
-    """Parameters of a model with its true vocabulary: rows that only pad the token table and biases are not counted."""
+    """Parameters of a model with its true vocabulary. What is stored and not used is not counted: rows that only pad the token
+    table and biases, and with `norm_first` the first layer's first LayerNorm.
+    """
     total = 0
     for name, leaf in named_leaves(params).items():
         size = 1
@@ -86,5 +88,7 @@ def count_parameters(params: Any, encoder: EncoderConfig) -> int:
             size *= dimension
         if name.endswith("token/embedding") or (leaf.shape == (encoder.padded_vocab_size,) and name.endswith("/bias")):
             size = size // encoder.padded_vocab_size * encoder.vocab_size
+        if encoder.norm_first and "/layers/attention_norm/" in name:
+            size -= size // leaf.shape[0]
         total += size
     return total

@@ -14,8 +14,9 @@ from spanjax import train
 from spanjax.applying import open_model
 from spanjax.convert import main as convert
 from spanjax.model import Model, equal_weights, load_model, module_params, stored_vocabulary
-from spanjax.nn.encoder import EncoderConfig, linear
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import Pooler
+from spanjax.nn.layer import linear
 from spanjax.run import describe
 from spanjax.starting import start_from
 from spanjax.tasks.base import TaskModule

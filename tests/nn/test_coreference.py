@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 
 from spanjax.nn import coreference, coreference_parts
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, distance_bucket
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 
 ENCODER = EncoderConfig(vocab_size=50, hidden_size=8, layers=1, heads=2, intermediate_size=16, initializer_std=0.5)
 CONFIG = CoreferenceConfig(

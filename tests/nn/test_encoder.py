@@ -10,8 +10,10 @@ import pytest
 from flax import nnx
 
 from spanjax.nn.attention import attention
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
-from spanjax.nn.encoder import Encoder, EncoderConfig
+from spanjax.nn.encoder import Encoder
+from spanjax.trees import named_leaves
 
 CONFIG = EncoderConfig(
     vocab_size=50, hidden_size=16, layers=3, heads=4, intermediate_size=32, positions=16, initializer_std=0.3
@@ -31,9 +33,17 @@ def block(row: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     return {**part, "segments_BL": jnp.ones_like(part["segments_BL"])}
 
 
+MODERN = dataclasses.replace(CONFIG, types=0, norm_first=True, rotary=100.0, gated=True, biases=False)
+
+
+@pytest.fixture(scope="module", params=[CONFIG, MODERN], ids=["bert", "modern"])
+def config(request: pytest.FixtureRequest) -> EncoderConfig:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
-    return Encoder(CONFIG, nnx.Rngs(0))
+def encoder(config: EncoderConfig) -> Encoder:
+    return Encoder(config, nnx.Rngs(0))
 
 
 def test_packed_row_equals_separate_rows(encoder: Encoder) -> None:
@@ -62,8 +72,8 @@ def test_padding_and_other_blocks_have_zero_gradient(encoder: Encoder) -> None:
 
 
 @pytest.mark.parametrize("unroll", [2, 3])
-def test_unrolling_changes_nothing(encoder: Encoder, unroll: int) -> None:
-    other = Encoder(dataclasses.replace(CONFIG, unroll=unroll), nnx.Rngs(0))
+def test_unrolling_changes_nothing(encoder: Encoder, config: EncoderConfig, unroll: int) -> None:
+    other = Encoder(dataclasses.replace(config, unroll=unroll), nnx.Rngs(0))
     key = DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(2))
     np.testing.assert_allclose(encoder(**packed(), key=key), other(**packed(), key=key), atol=1e-5)
 
@@ -150,3 +160,42 @@ def test_config_names_every_problem() -> None:
     problems = EncoderConfig(hidden_size=30, heads=4, layers=0, dropout=1.0).problems()
     assert len(problems) == 3
     assert any("hidden_size 30" in p for p in problems) and any("encoder.dropout is 1.0" in p for p in problems)
+
+
+def test_rotary_positions_are_relative() -> None:
+    encoder, row = Encoder(MODERN, nnx.Rngs(0)), packed()
+    moved = {**row, "positions_BL": row["positions_BL"] + jnp.asarray([[7], [0]])}
+    np.testing.assert_allclose(encoder(**moved), encoder(**row), atol=1e-5)
+    stretched = {**row, "positions_BL": 2 * row["positions_BL"]}
+    assert float(jnp.abs(encoder(**stretched) - encoder(**row))[0, :9].max()) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "gone", "new"),
+    [
+        ("types", 0, {"embeddings/type/embedding"}, set()),
+        ("rotary", 100.0, {"embeddings/position/embedding"}, set()),
+        ("gated", True, set(), {"layers/feed_gate/kernel", "layers/feed_gate/bias"}),
+        ("norm_first", True, set(), {"final_norm/scale", "final_norm/bias"}),
+    ],
+)
+def test_each_part_of_the_modern_recipe_is_a_setting_of_its_own(name: str, value: Any, gone: set, new: set) -> None:
+    def names(config: EncoderConfig) -> set[str]:
+        return set(named_leaves(nnx.to_pure_dict(nnx.state(Encoder(config, nnx.Rngs(0))))))
+
+    changed = dataclasses.replace(CONFIG, **{name: value})
+    assert names(CONFIG) - names(changed) == gone and names(changed) - names(CONFIG) == new
+    assert bool(jnp.isfinite(Encoder(changed, nnx.Rngs(0))(**packed())).all())
+    assert not any("bias" in each for each in names(dataclasses.replace(changed, biases=False)))
+
+
+def test_the_first_layer_with_norms_first_reads_the_embeddings_themselves() -> None:
+    structure, state = nnx.split(Encoder(MODERN, nnx.Rngs(0)))
+    params, row = nnx.to_pure_dict(state), packed()
+
+    def total(scale_ND: jax.Array) -> jax.Array:
+        params["layers"]["attention_norm"]["scale"] = scale_ND
+        return jnp.sum(nnx.merge(structure, params)(**row)[0, :9] ** 3)
+
+    gradient_ND = jax.grad(total)(params["layers"]["attention_norm"]["scale"])
+    assert float(jnp.abs(gradient_ND[0]).max()) == 0 and float(jnp.abs(gradient_ND[1:]).min()) > 0

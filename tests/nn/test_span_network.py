@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from configs.encoders import BASE, LARGE
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig, offsets_in_runs
 from spanjax.trees import named_leaves
 

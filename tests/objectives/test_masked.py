@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from configs.encoders import BASE, LARGE
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import cross_entropy
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary

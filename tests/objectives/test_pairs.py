@@ -10,7 +10,7 @@ from flax import nnx
 
 from configs.encoders import BASE
 from spanjax.data.pairing import FullSentences, NextSentence, SentenceOrder, Single
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.training.state import abstract_module, count_parameters

@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 
 from spanjax.data.masking import GeometricSpans
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, gumbel, step_key
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.objectives.replaced import SAMPLES, ReplacedDetection, corrupted
 from spanjax.objectives.terms import SpanBoundary
 from spanjax.trees import named_leaves

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.run import describe
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.coref import Coref

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined

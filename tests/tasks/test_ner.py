@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spanjax import train
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.vocab import ByteBpeVocabulary, load_vocabulary, train_byte_bpe
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.predict import main as predict
 from spanjax.scoring.entities import Entity, spans
 from spanjax.tasks.ner import Ner, windows, word_pieces

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from spanjax import train
 from spanjax.data.vocab import load_vocabulary
 from spanjax.evaluate import main as evaluate
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.predict import main as predict
 from spanjax.scoring.relation import SEMEVAL_LABELS
 from spanjax.tasks.markers import Marking

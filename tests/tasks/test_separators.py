@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary, train_byte_bpe
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.glue import Glue, Sentences, joined
 from spanjax.tasks.questions import Question
 from spanjax.tasks.span_tuning import FIELD, SpanTuning

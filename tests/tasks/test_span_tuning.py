@@ -17,8 +17,8 @@ from spanjax import train
 from spanjax.data.ngrams import Ngram, NgramSettings, write_ngrams
 from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
 from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.nn.encoder import EncoderConfig
 from spanjax.nn.span_network import SpanNetworkConfig
 from spanjax.tasks.base import LOSS, TaskModule
 from spanjax.tasks.glue import Glue, Sentences

@@ -14,7 +14,7 @@ from flax import nnx
 
 from spanjax import train
 from spanjax.data.wordpiece_vocab import WordPieceVocabulary
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.predict import main as predict
 from spanjax.tasks.answers import Answer, Prediction
 from spanjax.tasks.base import LOSS

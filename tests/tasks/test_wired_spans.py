@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from spanjax.data.ngrams import Ngram, NgramSettings, write_ngrams
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.base import LOSS, Task
 from spanjax.tasks.markers import Marking
 from spanjax.tasks.ner import Ner

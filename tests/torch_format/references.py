@@ -48,6 +48,7 @@ def reference(kind: str, **changes: Any) -> Any:
         "electra": (transformers.ElectraConfig, transformers.ElectraForMaskedLM),
         "electra_detector": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "electra_detector_wide": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
+        "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
     }
     if family == "roberta":
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
@@ -55,6 +56,12 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
     if family == "electra":
         settings |= {"embedding_size": 48 if kind.endswith("wide") else 32}
+    if family == "modernbert":
+        kinds = ("full_attention", "sliding_attention")
+        settings = {name: value for name, value in settings.items() if "dropout_prob" not in name}
+        settings |= {"layer_types": [kinds[0]] * 3, "pad_token_id": 0}
+        settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 20_000.0} for kind in kinds}}
+        settings |= {f"{role}_token_id": 2 for role in ("bos", "cls", "eos", "sep")}
     known: dict[str, str] = {**CLASSES}
     if (tuned := kind.partition("_")[2]) in known:
         classes[kind] = (classes[family][0], getattr(transformers, family.capitalize() + known[tuned]))

@@ -10,7 +10,7 @@ from flax import nnx
 
 from spanjax.convert.task_scores import detection_here
 from spanjax.model import Model, canonical, module_params
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize(
     "kind",
     [
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
-        *("electra", "electra_detector", "electra_detector_wide"),
+        *("electra", "electra_detector", "electra_detector_wide", "modernbert"),
     ],
 )
 
@@ -188,4 +188,4 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra"}
+    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert"}

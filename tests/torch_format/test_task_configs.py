@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.task_configs import our_task, their_task
 from spanjax.torch_format.task_tables import Kind
 

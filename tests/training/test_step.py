@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.encoder import EncoderConfig
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 from spanjax.parallel import MeshConfig, make_mesh, to_global

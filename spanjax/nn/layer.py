@@ -1,0 +1,132 @@
+"""One layer of the encoder and what it is made of.
+
+Shapes: B rows, L positions, D hidden size, N heads, H width of a head, I inner width of the feed-forward part.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.nn.attention import attention
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.pointwise import ACTIVATIONS, LayerNorm
+
+Turns = tuple[jax.Array, jax.Array]
+"""Cosine and sine of the angle of every position and number of a head, float32 [B, L, 1, H] each."""
+
+
+def normal(config: EncoderConfig) -> nnx.Initializer:
+    """The initialiser of every kernel and table."""
+    return nnx.initializers.normal(config.initializer_std)
+
+
+def linear(inputs: int, outputs: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer with bias; kernel [inputs, outputs]."""
+    return nnx.Linear(inputs, outputs, kernel_init=normal(config), rngs=rngs)
+
+
+def inner_linear(inputs: int, outputs: int, config: EncoderConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer with a bias where the encoder has any."""
+    return nnx.Linear(inputs, outputs, use_bias=config.biases, kernel_init=normal(config), rngs=rngs)
+
+
+def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:
+    """LayerNorm over the last axis."""
+    return LayerNorm(size, epsilon=config.norm_epsilon, use_bias=config.biases, rngs=rngs)
+
+
+def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
+    """Rows of a table, in the type the table has now (nnx.Embed itself keeps the type of its initialisation)."""
+    return jnp.take(table.embedding[...], ids, axis=0)
+
+
+def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
+    """The angles of rotary positions (Su et al., 2021): position * base ** (-2i / H), for the numbers i and i + H/2 of a head."""
+    rates_H = base ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
+    angle_BLH = positions_BL.astype(jnp.float32)[..., None] * rates_H[None, None]
+    angle_BL1H = jnp.concatenate([angle_BLH, angle_BLH], axis=-1)[:, :, None]
+    return jnp.cos(angle_BL1H), jnp.sin(angle_BL1H)
+
+
+def turned(x_BLNH: jax.Array, turns: Turns) -> jax.Array:
+    """Every pair of numbers (i, i + H/2) of a head turned by the angle of its position, in the type of x."""
+    left, right = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
+    return (x_BLNH * turns[0] + jnp.concatenate([-right, left], axis=-1) * turns[1]).astype(x_BLNH.dtype)
+
+
+class Layer(nnx.Module):
+    """One transformer layer, LayerNorms after its parts or before."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        size = config.hidden_size
+        self.query, self.key, self.value, self.output = (inner_linear(size, size, config, rngs) for _ in range(4))
+        self.attention_norm = layer_norm(size, config, rngs)
+        self.feed_in = inner_linear(size, config.intermediate_size, config, rngs)
+        if config.gated:
+            self.feed_gate = inner_linear(size, config.intermediate_size, config, rngs)
+        self.feed_out = inner_linear(config.intermediate_size, size, config, rngs)
+        self.feed_norm = layer_norm(size, config, rngs)
+        self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
+        self.activation, self.gated, self.norm_first = config.activation, config.gated, config.norm_first
+        self.backend = "xla" if config.attention == "auto" else config.attention
+
+    def __call__(
+        self,
+        hidden_BLD: jax.Array,
+        segments_BL: jax.Array,
+        turns: Turns | None,
+        key: DropoutKey | None,
+        site: jax.Array,
+        first: jax.Array,
+    ) -> jax.Array:
+        """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?"""
+        if self.norm_first:
+            read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, turns, key, site)
+            return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
+        hidden_BLD = self.attention_norm(hidden_BLD + self._attended(hidden_BLD, segments_BL, turns, key, site))
+        return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
+
+    def _attended(
+        self,
+        hidden_BLD: jax.Array,
+        segments_BL: jax.Array,
+        turns: Turns | None,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        """What attention adds."""
+        rows, length, size = hidden_BLD.shape
+        split = (rows, length, self.heads, size // self.heads)
+        made = _together(hidden_BLD, (self.query, self.key, self.value))
+        query_BLNH, key_BLNH, value_BLNH = (each.reshape(split) for each in made)
+        if turns is not None:
+            query_BLNH, key_BLNH = turned(query_BLNH, turns), turned(key_BLNH, turns)
+        mixed_BLNH = attention(
+            query_BLNH,
+            key_BLNH,
+            value_BLNH,
+            segments_BL,
+            rate=self.attention_rate,
+            dropout_key=key,
+            site=site,
+            backend=self.backend,
+        )
+        return dropout(self.output(mixed_BLNH.reshape(rows, length, size)), self.rate, key, site + 1)
+
+    def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
+        """What the feed-forward part adds."""
+        inner_BLI = ACTIVATIONS[self.activation](self.feed_in(hidden_BLD))
+        if self.gated:
+            inner_BLI = inner_BLI * self.feed_gate(hidden_BLD)
+        return dropout(self.feed_out(inner_BLI), self.rate, key, site + 2)
+
+
+def _together(hidden_BLD: jax.Array, parts: tuple[nnx.Linear, ...]) -> list[jax.Array]:
+    """What these dense layers of equal shape make of the same hidden states, by one product."""
+    kernel_DCE = jnp.stack([part.kernel[...] for part in parts], axis=1)
+    made_BLCE = jnp.einsum("bld,dce->blce", hidden_BLD, kernel_DCE)
+    if parts[0].bias is not None:
+        made_BLCE = made_BLCE + jnp.stack([part.bias[...] for part in parts])[None, None]  # pyright: ignore[reportOptionalSubscript]
+    return [made_BLCE[:, :, number] for number in range(len(parts))]

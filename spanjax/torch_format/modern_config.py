@@ -1,0 +1,109 @@
+"""config.json of ModernBERT <-> EncoderConfig: the modern recipe with all of its settings, every layer seeing the whole row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spanjax.data.base_vocab import Specials
+from spanjax.nn.config import EncoderConfig
+
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "positions",
+}
+_FIXED = {
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "classifier_bias": False,
+    "decoder_bias": True,
+}
+_ACTIVATIONS = {"hidden_activation": "gelu", "classifier_activation": "gelu"}
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+
+
+def their_modern_config(
+    encoder: EncoderConfig, specials: Specials | None, parts: set[str], dtype: str, kind: str | None
+) -> dict[str, Any]:
+    """config.json of a model with these parts. ValueError where only a part of the recipe is set, which transformers has no
+    class for, or where the model was fine-tuned: its classes read other heads than ours."""
+    expected = {"norm_first": True, "gated": True, "biases": False, "types": 0, "groups": 0, "embedding_size": 0}
+    expected |= {"activation": "gelu"}
+    problems = [
+        f"encoder.{name} is {getattr(encoder, name)!r}: transformers computes this recipe (ModernBERT) with {value!r} alone"
+        for name, value in expected.items()
+        if getattr(encoder, name) != value
+    ]
+    if not encoder.rotary:
+        problems.append(
+            "encoder.rotary is 0: transformers computes this recipe (ModernBERT) with rotary positions alone"
+        )
+    if "rtd" in parts:
+        problems.append("the head that detects replaced tokens: transformers has none for ModernBERT")
+    if kind:
+        problems.append(f"the head of a fine-tuned model ({kind}): ModernBERT's has a dense layer and a LayerNorm more")
+    if problems:
+        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    found: dict[str, Any] = {
+        "architectures": ["ModernBertForMaskedLM" if "mlm" in parts else "ModernBertModel"],
+        "model_type": "modernbert",
+        **{theirs: getattr(encoder, ours) for theirs, ours in _SIZES.items()},
+        **_FIXED,
+        **_ACTIVATIONS,
+        "norm_eps": encoder.norm_epsilon,
+        "initializer_range": encoder.initializer_std,
+        "attention_dropout": encoder.attention_dropout,
+        "embedding_dropout": encoder.dropout,
+        "mlp_dropout": encoder.dropout,
+        "layer_types": [_FULL] * encoder.layers,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": encoder.rotary} for kind in (_FULL, _SLIDING)},
+        "tie_word_embeddings": True,
+        "dtype": dtype,
+        "torch_dtype": dtype,
+    }
+    roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
+    return found | {
+        f"{theirs}_token_id": getattr(specials, ours) if specials else None for theirs, ours in roles.items()
+    }
+
+
+def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
+    """The encoder of a ModernBERT. ValueError lists what is computed otherwise here, such as layers that see a window alone."""
+    problems = [
+        f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
+    ]
+    problems += [
+        f"{theirs} is {config[theirs]!r}: only {value!r} is computed here"
+        for theirs, value in {**_FIXED, **_ACTIVATIONS}.items()
+        if config.get(theirs, value) != value
+    ]
+    kinds = config.get("layer_types")
+    windows = kinds is None or any(kind != _FULL for kind in kinds)
+    if windows:
+        problems.append(
+            "layer_types has layers of sliding attention: only layers that see the whole row are computed here"
+        )
+    rope = (config.get("rope_parameters") or {}).get(_FULL) or {}
+    base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
+    if rope.get("rope_type", "default") != "default":
+        problems.append(f"rope_type is {rope['rope_type']!r}: only 'default' is computed here")
+    if problems:
+        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    encoder = EncoderConfig(
+        **{ours: config[theirs] for theirs, ours in _SIZES.items()},
+        types=0,
+        norm_first=True,
+        rotary=float(base),
+        gated=True,
+        biases=False,
+        norm_epsilon=config.get("norm_eps", 1e-5),
+        initializer_std=config.get("initializer_range", 0.02),
+        dropout=float(config.get("mlp_dropout", 0.0)),
+        attention_dropout=float(config.get("attention_dropout", 0.0)),
+    )
+    if problems := encoder.problems():
+        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    return encoder
