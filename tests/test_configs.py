@@ -14,9 +14,7 @@ from spanjax.run import Run, load
 from tests.running import ROOT, records, shrunk
 
 FAST = (
-    "electra_spans",
     "modern_base",
-    "ernie_base",
     "demo",
     "spanbert_base_as_released",
     "continue_spanbert",
