@@ -95,12 +95,16 @@ MAY_CHANGE = (
 )
 
 
+FIRST = ("demo", "small", "spanbert_base")  # configs that are named to whoever names none that is there
+
+
 def load(path: str) -> Run:
     """The RUN of a config file. Raises ValueError when the file is missing, does not load or defines no Run."""
     file = pathlib.Path(path)
     if not file.is_file():
         near = [str(p) for p in sorted(pathlib.Path("configs").rglob("*.py"))]
-        close = difflib.get_close_matches(path, near, n=1) or [each for each in near if "pretrain" in each][:3]
+        first = [each for each in near if pathlib.Path(each).stem in FIRST]
+        close = difflib.get_close_matches(path, near, n=1) or first or near[:3]
         raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     assert spec is not None and spec.loader is not None

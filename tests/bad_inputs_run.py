@@ -93,7 +93,7 @@ def newer_run(run: pathlib.Path) -> None:
     """A setting that this version does not know."""
     file = run / "run.json"
     found = json.loads(file.read_text())
-    found["encoder"]["rotary"] = True
+    found["encoder"]["experts"] = True
     file.write_text(json.dumps(found))
 
 
@@ -195,7 +195,7 @@ RUN_CASES = (
     train("a work directory of another run",
           ("holds another run", "optimizer.learning_rate", "-> 0.5", "seed: 0 -> 9", "another --workdir"),
           continued(lambda run: None, "--optimizer.learning-rate=0.5", "--seed=9")),
-    train("a work directory of a newer version", ("holds another run", "encoder.rotary: True", "another --workdir"),
+    train("a work directory of a newer version", ("holds another run", "encoder.experts: True", "another --workdir"),
           continued(newer_run)),
     train("a work directory with a damaged run.json", ("run.json", "not readable JSON", "restore it"),
           continued(shorter("run.json", 30)), library=r"(?<=JSON \().*?(?=\): )"),

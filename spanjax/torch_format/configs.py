@@ -65,29 +65,7 @@ def their_config(
     if family.model_type == "modernbert":
         return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
     kind = 1 if {"mlm", "pair", "pooler"} <= parts else 0 if "mlm" in parts else 2
-    problems = []
-    if family.model_type == "albert" and not encoder.embedding_size:
-        problems.append(
-            "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
-        )
-    if family.model_type == "albert" and encoder.position_offset:
-        problems.append(f"encoder.position_offset is {encoder.position_offset}: ALBERT counts from 0")
-    if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
-        problems.append(
-            f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
-            f"padding plus one, here {specials.pad + 1}"
-        )
-    if family.model_type == "electra":
-        if encoder.groups or encoder.position_offset:
-            problems.append(
-                f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
-                " transformers has a set of parameters for each layer, and counts positions from 0"
-            )
-        if "mlm" in parts and encoder.activation != "gelu":
-            problems.append(
-                f"encoder.activation is {encoder.activation!r}: the head of ElectraForMaskedLM computes gelu"
-            )
-    if problems:
+    if problems := _their_problems(encoder, specials, parts, family):
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {
         "architectures": [DETECTOR if "rtd" in parts else ARCHITECTURES[family.model_type][kind]],
@@ -113,6 +91,33 @@ def their_config(
         names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
         found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
     return found | dict(task or {})
+
+
+def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
+    """What transformers' class computes otherwise, in words."""
+    problems = []
+    if family.model_type == "albert" and not encoder.embedding_size:
+        problems.append(
+            "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
+        )
+    if family.model_type == "albert" and encoder.position_offset:
+        problems.append(f"encoder.position_offset is {encoder.position_offset}: ALBERT counts from 0")
+    if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
+        problems.append(
+            f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
+            f"padding plus one, here {specials.pad + 1}"
+        )
+    if family.model_type == "electra":
+        if encoder.groups or encoder.position_offset:
+            problems.append(
+                f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
+                " transformers has a set of parameters for each layer, and counts positions from 0"
+            )
+        if "mlm" in parts and encoder.activation != "gelu":
+            problems.append(
+                f"encoder.activation is {encoder.activation!r}: the head of ElectraForMaskedLM computes gelu"
+            )
+    return problems
 
 
 def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:

@@ -216,12 +216,12 @@ FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT,
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     """The family whose transformers class computes what this encoder does, below these parts of the canonical tree.
 
-    Embeddings that are widened, without shared layers, are ELECTRA's below its own heads, and ALBERT's with a group for every
-    layer below all others.
+    Embeddings that are widened, without shared layers, are ELECTRA's, but below a pooler, which ELECTRA has not, ALBERT's with a
+    group for every layer.
     """
     if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
         return MODERNBERT
-    if "rtd" in parts or (encoder.embedding_size and not encoder.groups and "mlm" in parts and "pooler" not in parts):
+    if "rtd" in parts or (encoder.embedding_size and not encoder.groups and "pooler" not in parts):
         return ELECTRA
     if encoder.embedding_size or encoder.groups:
         return ALBERT

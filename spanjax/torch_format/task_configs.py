@@ -21,7 +21,7 @@ def their_task(
 
     ValueError lists why transformers has no class that computes the same.
     """
-    name, hidden_size, problems = class_name(family_of(encoder), kind), encoder.hidden_size, []
+    name, hidden_size, problems = class_name(family_of(encoder, params), kind), encoder.hidden_size, []
     if "span_network" in params:
         problems.append(
             "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
@@ -90,7 +90,7 @@ def our_task(
 
 def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
     """How many scores the head gives. ValueError where parts of it are missing, or have sizes that no such head has."""
-    name, hidden_size = class_name(family_of(encoder), kind), encoder.hidden_size
+    name, hidden_size = class_name(family_of(encoder, params), kind), encoder.hidden_size
     if missing := [part for part in NEEDED[kind] if part not in params]:
         raise ValueError(
             f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"
