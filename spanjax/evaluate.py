@@ -7,6 +7,7 @@ written as the official scripts and leaderboards take them, with scores.json bes
 import dataclasses
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 import rich.console
@@ -17,18 +18,15 @@ from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
 
-NAMED = {
-    "squad1": {"version": "1.1"},
-    "squad2": {"version": "2.0"},
-    "mrqa": {"version": "mrqa"},
-    "tacred": {"scheme": "tacred"},
-    "semeval": {"scheme": "semeval"},
-    "coref": {},
+NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "squad1": ("Questions", {"version": "1.1"}),
+    "squad2": ("Questions", {"version": "2.0"}),
+    "mrqa": ("Questions", {"version": "mrqa"}),
+    "tacred": ("Relation", {"scheme": "tacred"}),
+    "semeval": ("Relation", {"scheme": "semeval"}),
+    "coref": ("Coref", {}),
 }
-"""Names of --task that set something else than the task's name."""
-TASKS = {"squad1": ("Questions",), "squad2": ("Questions",), "mrqa": ("Questions",), "coref": ("Coref",)}
-TASKS |= {name: ("Relation",) for name in ("tacred", "semeval")}
-"""The classes of tasks that they are for; settings say it of all others."""
+"""Names of --task that are no `task` of their class -> that class, and what they set."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +57,8 @@ def evaluate(options: Evaluate) -> None:
     from spanjax.applying import open_model
     from spanjax.tuning import read_examples
 
-    settings: dict[str, Any] = dict(NAMED.get(options.task, {"task": options.task} if options.task else {}))
+    kind, named = NAMED.get(options.task, ("", {"task": options.task} if options.task else {}))
+    settings = dict(named)
     if options.threshold is not None:
         settings["threshold"] = options.threshold
     problems = [] if options.batch_size > 0 else [f"--batch-size is {options.batch_size}: expected at least 1"]
@@ -70,9 +69,8 @@ def evaluate(options: Evaluate) -> None:
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
-    model = open_model(
-        options.model, options.batch_size, TASKS.get(options.task, ()), skip_bad=options.skip_bad, **settings
-    )
+    kinds = (kind,) if kind else ()
+    model = open_model(options.model, options.batch_size, kinds, skip_bad=options.skip_bad, **settings)
     examples, problems = read_examples(model.task, options.data, "--data")
     if problems:
         raise ValueError("\n".join(problems))

@@ -10,35 +10,39 @@ from typing import Any
 import numpy as np
 
 from spanjax.model import Model, load_model
+from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.replaced import generator_encoder
 from spanjax.torch_format.folder import is_weights
 from spanjax.trees import named_leaves
 
-PART = "generator"
+PART = "generator"  # of our parameters
 FOLDER = "generator"  # in a folder of PyTorch weights
-_SHARED = ("token", "position", "type", "norm")
+WIDEN = "widen"  # the only part of the embeddings that is the generator's own
 
 
 def generator_of(model: Model) -> Model:
     """The generator with the embeddings that it shares, and its masked token head. ValueError where there is none."""
     if PART not in model.params:
         raise ValueError(f"{model.source} has no generator")
-    part, encoder = model.params[PART], model.encoder
-    embeddings = {name: model.params["encoder"]["embeddings"][name] for name in _SHARED}
-    embeddings |= {"widen": part["widen"]} if "widen" in part else {}
-    layers, inner = part["layers"]["feed_in"]["kernel"].shape[0], part["layers"]["feed_in"]["kernel"].shape[2]
-    size = part["layers"]["feed_in"]["kernel"].shape[1]
-    config = dataclasses.replace(
-        encoder,
-        hidden_size=size,
-        layers=layers,
-        heads=_heads(model, size),
-        intermediate_size=inner,
-        embedding_size=encoder.embedding_width if "widen" in part else 0,
-        groups=0,
-        unroll=1,
+    part = model.params[PART]
+    embeddings = _shared(model) | {name: part[name] for name in part.keys() & {WIDEN}}
+    layers = {name: each for name, each in part.items() if name not in ("mlm", WIDEN)}
+    return dataclasses.replace(
+        model,
+        encoder=_encoder(model, part["layers"]),
+        params={"encoder": {"embeddings": embeddings, **layers}, "mlm": part["mlm"]},
+        said=(),
+        loaded=None,
     )
-    params = {"encoder": {"embeddings": embeddings, "layers": part["layers"]}, "mlm": part["mlm"]}
-    return dataclasses.replace(model, encoder=config, params=params, said=(), loaded=None)
+
+
+def _shared(model: Model) -> dict[str, Any]:
+    return {name: each for name, each in model.params["encoder"]["embeddings"].items() if name != WIDEN}
+
+
+def _encoder(model: Model, layers: Any) -> EncoderConfig:
+    """Sizes of a generator with these layers."""
+    return generator_encoder(model.encoder, *(layers["feed_in"]["kernel"].shape[axis] for axis in (1, 0, 2)))
 
 
 def filling(model: Model) -> Model:
@@ -64,30 +68,25 @@ def with_generator(model: Model) -> Model:
         raise ValueError(
             f"{folder} is not the generator of {model.source}:\n" + "\n".join(f"  - {each}" for each in problems)
         )
-    part: dict[str, Any] = {"layers": found.params["encoder"]["layers"], "mlm": found.params["mlm"]}
-    if "widen" in found.params["encoder"]["embeddings"]:
-        part["widen"] = found.params["encoder"]["embeddings"]["widen"]
+    encoder = found.params["encoder"]
+    own = {name: each for name, each in encoder.items() if name != "embeddings"}
+    own |= {name: encoder["embeddings"][name] for name in encoder["embeddings"].keys() & {WIDEN}}
+    part = {**own, "mlm": found.params["mlm"]}
     return dataclasses.replace(model, params={**model.params, PART: part}, said=(*model.said, f"with its {FOLDER}"))
-
-
-def _heads(model: Model, size: int) -> int:
-    """Attention heads of a generator of this width: as wide as those of the encoder."""
-    return max(1, size * model.encoder.heads // model.encoder.hidden_size)
 
 
 def _problems(model: Model, found: Model, folder: pathlib.Path) -> list[str]:
     """Why the second model cannot be the generator of the first, in words."""
     if "mlm" not in found.params:
         return [f"{folder} has no masked token head"]
-    expected = _heads(model, found.encoder.hidden_size)
+    expected = _encoder(model, found.params["encoder"]["layers"]).heads
     problems = []
     if found.encoder.heads != expected:
         problems.append(f"it has {found.encoder.heads} attention heads: expected {expected}, as wide as the encoder's")
-    own, theirs = (named_leaves(each.params["encoder"]["embeddings"]) for each in (model, found))
-    shared = [name for name in own if name.split("/")[0] in _SHARED]
+    own, theirs = (named_leaves(_shared(each)) for each in (model, found))
     problems += [
         f"embeddings/{name} differs from the encoder's: expected shared embeddings"
-        for name in shared
+        for name in own
         if name not in theirs or not np.array_equal(own[name], theirs[name])
     ]
     return problems

@@ -1,5 +1,6 @@
 """Text and batches made in code, for the tests."""
 
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -26,6 +27,13 @@ def made_documents(count: int, seed: int = 0) -> list[str]:
     sentences = made_sentences(int(sizes.sum()), seed)
     stops = np.cumsum(sizes)
     return [" ".join(sentences[stop - size : stop]) for size, stop in zip(sizes, stops, strict=True)]
+
+
+def with_noise(batch: dict) -> dict:
+    """The batch with other tokens where there is padding, and other targets in unused slots."""
+    tokens_BL = jnp.where(batch["segments_BL"] == 0, 7, batch["tokens_BL"])
+    target_BK = jnp.where(batch["slot_weight_BK"] == 0, 9, batch["slot_target_BK"])
+    return {**batch, "tokens_BL": tokens_BL, "slot_target_BK": target_BK}
 
 
 def synthetic_batch(rows: int, length: int, slots: int, vocab: int, seed: int = 0) -> dict[str, np.ndarray]:

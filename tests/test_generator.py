@@ -10,8 +10,12 @@ from spanjax import train
 from spanjax.convert import main as convert
 from spanjax.filling import Filler
 from spanjax.generator import generator_of, with_generator
-from spanjax.model import equal_weights, load_model
+from spanjax.model import Model, equal_weights, load_model
+from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.replaced import ReplacedDetection
 from spanjax.torch_format.folder import read_folder
+from spanjax.training.state import abstract_module
+from spanjax.trees import named_leaves
 from tests.running import records, shrunk
 from tests.torch_format.references import REASON
 from tests.trained import trained
@@ -48,6 +52,18 @@ def test_the_generator_shares_the_embeddings_and_has_its_own_layers(run: pathlib
     assert own is shared
     with pytest.raises(ValueError, match="has no generator"):
         generator_of(generator)
+
+
+def test_a_generator_of_a_modern_encoder_is_whole() -> None:
+    """No tables of positions and types, and a LayerNorm behind the layers."""
+    encoder = EncoderConfig(
+        vocab_size=50, hidden_size=16, layers=2, heads=2, intermediate_size=32, types=0, norm_first=True, rotary=100.0
+    )
+    params = abstract_module(ReplacedDetection(generator_size=0.5), encoder)[1]
+    generator = generator_of(Model(encoder, params, None, pathlib.Path("run")))
+    wanted = abstract_module(generator.objective(), generator.encoder)[1]
+    found, expected = named_leaves(generator.params), named_leaves(wanted)
+    assert {name: leaf.shape for name, leaf in found.items()} == {name: leaf.shape for name, leaf in expected.items()}
 
 
 def test_both_folders_are_verified_by_transformers(run: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from spanjax import __version__
 from spanjax.model import Model
+from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
@@ -52,7 +53,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
 def _usage(model: Model, name: str) -> list[str]:
     family = model.family
     known = class_name(family, model.kind) if model.kind else ""
-    known = known or family.model_type.capitalize() + ("ForMaskedLM" if "mlm" in model.params else "Model")
+    known = known or pretraining_class(family, model.parts - {"pair"})
     lines = ["```python", f"from transformers import AutoTokenizer, {known}", ""]
     lines += [
         f'tokenizer = AutoTokenizer.from_pretrained("{name}")',

@@ -34,6 +34,20 @@ TERM = MaskedTokens()
 SITES, SAMPLES = 1 << 16, 1 << 17  # the generator's dropout, and its samples: behind all sites of the encoder
 
 
+def generator_encoder(encoder: EncoderConfig, hidden_size: int, layers: int, intermediate_size: int) -> EncoderConfig:
+    """An encoder of these sizes above the embeddings of `encoder`, with heads as wide as its own."""
+    width = encoder.embedding_width
+    return dataclasses.replace(
+        encoder,
+        hidden_size=hidden_size,
+        heads=max(1, hidden_size * encoder.heads // encoder.hidden_size),
+        layers=layers,
+        intermediate_size=intermediate_size,
+        embedding_size=width if width != hidden_size else 0,
+        groups=0,
+    )
+
+
 class Generator(LayerStack):
     """Layers above the encoder's embeddings, narrower than its own, and a masked token head."""
 
@@ -84,18 +98,12 @@ class ReplacedDetection(Pretraining):
     """The span boundary objective on the encoder, beside detection: it predicts what was masked from the tokens around it."""
 
     def generator(self, encoder: EncoderConfig) -> EncoderConfig:
-        """Sizes of the generator: heads as wide as the encoder's."""
-        size = round(self.generator_size * encoder.hidden_size)
-        heads = max(1, size * encoder.heads // encoder.hidden_size)
-        width = encoder.embedding_width
-        return dataclasses.replace(
+        """Sizes of the generator."""
+        return generator_encoder(
             encoder,
-            hidden_size=size,
-            heads=heads,
+            hidden_size=round(self.generator_size * encoder.hidden_size),
             layers=max(1, round(self.generator_depth * encoder.layers)),
             intermediate_size=round(self.generator_size * encoder.intermediate_size),
-            embedding_size=width if width != size else 0,
-            groups=0,
         )
 
     def problems(self, encoder: EncoderConfig) -> list[str]:

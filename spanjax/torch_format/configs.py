@@ -8,29 +8,14 @@ import numpy as np
 
 from spanjax.data.base_vocab import Specials
 from spanjax.nn.config import EncoderConfig
-from spanjax.torch_format.families import FAMILIES, Family, family_of
+from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
 from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
+from spanjax.torch_format.sizes import our_sizes, raise_listed, size_problems, their_sizes
 
-ARCHITECTURES = {
-    "bert": ("BertForMaskedLM", "BertForPreTraining", "BertModel"),
-    "roberta": ("RobertaForMaskedLM", "RobertaForMaskedLM", "RobertaModel"),
-    "albert": ("AlbertForMaskedLM", "AlbertForPreTraining", "AlbertModel"),
-    "electra": ("ElectraForMaskedLM", "ElectraForMaskedLM", "ElectraModel"),
-}
-"""Class with a masked token head; with that and a classifier of pairs; with neither."""
-DETECTOR = "ElectraForPreTraining"
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _THEIR_ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
-}
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "positions",
 }
 _OTHERS = {
     "type_vocab_size": ("types", 2),
@@ -64,13 +49,12 @@ def their_config(
     family = family_of(encoder, parts)
     if family.model_type == "modernbert":
         return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
-    kind = 1 if {"mlm", "pair", "pooler"} <= parts else 0 if "mlm" in parts else 2
     if problems := _their_problems(encoder, specials, parts, family):
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {
-        "architectures": [DETECTOR if "rtd" in parts else ARCHITECTURES[family.model_type][kind]],
+        "architectures": [pretraining_class(family, parts)],
         "model_type": family.model_type,
-        **{theirs: getattr(encoder, ours) for theirs, ours in _SIZES.items()},
+        **their_sizes(encoder),
         **{theirs: getattr(encoder, ours) for theirs, (ours, _) in _OTHERS.items()},
         "hidden_act": _ACTIVATIONS[encoder.activation],
         "tie_word_embeddings": True,
@@ -130,9 +114,7 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
     if kind == "modernbert":
         return our_modern_config(config, name), FAMILIES[kind]
-    problems = [
-        f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
-    ]
+    problems = size_problems(config)
     problems += [
         f"{theirs} is {config[theirs]!r}: expected a number"
         for theirs in (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id")
@@ -144,9 +126,8 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     for theirs, values in _FIXED.items():
         if config.get(theirs) not in values:
             problems.append(f"{theirs} is {config[theirs]!r}: only {values[-1]!r} is computed here")
-    if problems:
-        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
-    sizes = {ours: config[theirs] for theirs, ours in _SIZES.items()}
+    raise_listed(name, problems)
+    sizes = our_sizes(config)
     others: dict[str, Any] = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
     more: dict[str, Any] = {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
@@ -159,8 +140,7 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         width = config.get("embedding_size", 128)
         more["embedding_size"] = 0 if width == sizes["hidden_size"] else width
     encoder = EncoderConfig(**sizes, **others, **more)
-    if problems := encoder.problems():
-        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    raise_listed(name, encoder.problems())
     return encoder, FAMILIES[kind]
 
 

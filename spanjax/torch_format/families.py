@@ -32,16 +32,15 @@ class Family(NamedTuple):
     """How one kind of model is named there."""
 
     model_type: str
+    class_prefix: str
+    """How the names of transformers' classes begin."""
+    prefix: str
+    """What stands before the names of the encoder: "bert."."""
     entries: tuple[Entry, ...]
     tied: Mapping[str, str]
     """Name that only repeats another -> that other."""
     buffers: tuple[str, ...]
     """Names that hold no parameter: position numbers and the like."""
-
-    @property
-    def prefix(self) -> str:
-        """What stands before the names of the encoder: "bert."."""
-        return "model." if self.model_type == "modernbert" else f"{self.model_type}."
 
 
 def dense(ours: str, theirs: str) -> Iterator[Entry]:
@@ -91,16 +90,19 @@ def _bert_layers(prefix: str) -> dict[str, str]:
 
 def _tied(word_embeddings: str, decoder: str, bias: str) -> dict[str, str]:
     boundary = "cls.pair_target_predictions"
-    return {
+    tied = {
         f"{decoder}.weight": word_embeddings,
-        **({f"{decoder}.bias": bias} if bias != f"{decoder}.bias" else {}),
+        f"{decoder}.bias": bias,
         f"{boundary}.decoder.weight": word_embeddings,
         f"{boundary}.decoder.bias": f"{boundary}.bias",
     }
+    return {name: other for name, other in tied.items() if name != other}
 
 
 BERT = Family(
     "bert",
+    "Bert",
+    "bert.",
     (
         *_embeddings("bert"),
         *_layers(_bert_layers("bert")),
@@ -117,6 +119,8 @@ BERT = Family(
 
 ROBERTA = Family(
     "roberta",
+    "Roberta",
+    "roberta.",
     (
         *_embeddings("roberta"),
         *_layers(_bert_layers("roberta")),
@@ -134,6 +138,8 @@ ROBERTA = Family(
 _GROUP = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 ALBERT = Family(
     "albert",
+    "Albert",
+    "albert.",
     (
         *_embeddings("albert"),
         *dense(WIDEN, "albert.encoder.embedding_hidden_mapping_in"),
@@ -160,6 +166,8 @@ ALBERT = Family(
 
 ELECTRA = Family(
     "electra",
+    "Electra",
+    "electra.",
     (
         *_embeddings("electra"),
         *dense(WIDEN, "electra.embeddings_project"),
@@ -178,6 +186,8 @@ ELECTRA = Family(
 _MODERN = "model.layers.{}"
 MODERNBERT = Family(
     "modernbert",
+    "ModernBert",
+    "model.",
     (
         Entry("encoder/embeddings/token/embedding", "model.embeddings.tok_embeddings.weight", "pieces"),
         Entry("encoder/embeddings/norm/scale", "model.embeddings.norm.weight", "same"),
@@ -231,3 +241,11 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
 def entries_of(family: Family, encoder: EncoderConfig) -> list[Entry]:
     """The entries of an encoder of this size: without a product that widens its embeddings where they are as wide as it is."""
     return [entry for entry in family.entries if encoder.embedding_size or not entry.ours.startswith(WIDEN)]
+
+
+def pretraining_class(family: Family, parts: Collection[str]) -> str:
+    """transformers' class of a model with these parts and no head of fine-tuning: BertForMaskedLM."""
+    pairs = {"mlm", "pair", "pooler"}.issubset(parts) and family.model_type in ("bert", "albert")
+    if pairs or "rtd" in parts:
+        return f"{family.class_prefix}ForPreTraining"
+    return family.class_prefix + ("ForMaskedLM" if "mlm" in parts else "Model")

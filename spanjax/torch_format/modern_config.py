@@ -5,15 +5,9 @@ from typing import Any
 
 from spanjax.data.base_vocab import Specials
 from spanjax.nn.config import EncoderConfig
+from spanjax.torch_format.families import MODERNBERT, pretraining_class
+from spanjax.torch_format.sizes import our_sizes, raise_listed, size_problems, their_sizes
 
-_SIZES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "positions",
-}
 _FIXED = {
     "norm_bias": False,
     "attention_bias": False,
@@ -48,9 +42,9 @@ def their_modern_config(
     if problems:
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {
-        "architectures": ["ModernBertForMaskedLM" if "mlm" in parts else "ModernBertModel"],
+        "architectures": [pretraining_class(MODERNBERT, parts)],
         "model_type": "modernbert",
-        **{theirs: getattr(encoder, ours) for theirs, ours in _SIZES.items()},
+        **their_sizes(encoder),
         **_FIXED,
         **_ACTIVATIONS,
         "norm_eps": encoder.norm_epsilon,
@@ -72,9 +66,7 @@ def their_modern_config(
 
 def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
     """The encoder of a ModernBERT. ValueError lists what is computed otherwise here, such as layers that see a window alone."""
-    problems = [
-        f"{theirs} is missing: expected a number" for theirs in _SIZES if not isinstance(config.get(theirs), int)
-    ]
+    problems = size_problems(config)
     problems += [
         f"{theirs} is {config[theirs]!r}: only {value!r} is computed here"
         for theirs, value in {**_FIXED, **_ACTIVATIONS}.items()
@@ -90,10 +82,9 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
     base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
     if rope.get("rope_type", "default") != "default":
         problems.append(f"rope_type is {rope['rope_type']!r}: only 'default' is computed here")
-    if problems:
-        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    raise_listed(name, problems)
     encoder = EncoderConfig(
-        **{ours: config[theirs] for theirs, ours in _SIZES.items()},
+        **our_sizes(config),
         types=0,
         norm_first=True,
         rotary=float(base),
@@ -104,6 +95,5 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
         dropout=float(config.get("mlp_dropout", 0.0)),
         attention_dropout=float(config.get("attention_dropout", 0.0)),
     )
-    if problems := encoder.problems():
-        raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    raise_listed(name, encoder.problems())
     return encoder

@@ -119,5 +119,4 @@ def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family
 
 def class_name(family: Family, kind: Kind) -> str:
     """transformers' class for the family and kind: BertForSequenceClassification."""
-    name = "ModernBert" if family.model_type == "modernbert" else family.model_type.capitalize()
-    return name + CLASSES[kind]
+    return family.class_prefix + CLASSES[kind]
