@@ -28,6 +28,7 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
     from spanjax.data.pairing import FullSentences, NextSentence, SentenceOrder
     from spanjax.nn.config import EncoderConfig
     from spanjax.objectives.masked import MaskedPrediction
+    from spanjax.objectives.permuted import PermutedPrediction
     from spanjax.objectives.replaced import ReplacedDetection
     from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 
@@ -67,6 +68,7 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
             bert,
         ),
         "SpanBERT, modern encoder": (MaskedPrediction(), modern),
+        "XLNet, no memory": (PermutedPrediction(), dataclasses.replace(bert, relative=True)),
     }
 
 

@@ -60,3 +60,6 @@ MODERN = dataclasses.replace(
 )
 """BERT base with what came after it: LayerNorms first, rotary positions, gated feed-forward parts as large as before (two thirds
 of the width), no biases, no token types, rows of up to 1,024 tokens; ModernBERT's layout with every layer global."""
+
+XLNET_BASE, XLNET_LARGE, XLNET_SMALL = (dataclasses.replace(size, relative=True) for size in (BASE, LARGE, SMALL))
+"""XLNet: the sizes of BERT's, with attention by distances."""

@@ -41,7 +41,8 @@ class Built:
 
     def fresh_state(self, start: Start | None = None) -> TrainState:
         """The state of step 0, made where it lies; with the weights of `start` where it has them."""
-        make = state_factory(self.run.objective, self.run.encoder, self.optimizer, self.run.seed)
+        run = self.run
+        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.carried))
         state = jax.jit(make, out_shardings=self.shardings)()
         if start is None:
             return state
@@ -63,7 +64,9 @@ def build(run: Run, length: int, mesh: Mesh) -> Built:
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
-    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed))
+    row = run.objective.carried(run.encoder, length, jnp.dtype(run.compute_dtype))
+    carried = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
+    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, carried))
     shardings = state_shardings(abstract, optimizer, mesh)
     laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
     builder = StepBuilder(
@@ -89,6 +92,8 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
                 f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
             )
         return "xla", "the one that splits its heads over mesh.tensor"
+    if encoder.relative:
+        return "xla", "the one for distances"
     return choose_backend(
         wanted,
         device.platform,

@@ -26,6 +26,7 @@ from spanjax.model import Model, module_params
 from spanjax.training.state import abstract_module
 
 MASK = "[MASK]"
+OF_TOKENS = ("mlm", "plm")  # heads that fill a place from its own hidden state
 LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
 
 Candidates = list[tuple[str, float]]
@@ -92,12 +93,14 @@ class Filler:
         self._params = jax.tree.map(jnp.asarray, module_params(model, abstract))
 
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
-        """The `top` most probable pieces at every [MASK] by the masked token head. ValueError without a mask or that head."""
-        self._need("mlm")
+        """The `top` most probable pieces at every [MASK] by the head of tokens. ValueError without a mask or such a head."""
+        head = next((name for name in OF_TOKENS if name in self.heads), None)
+        if head is None:
+            raise ValueError(f"{self.model.source} has no head {OF_TOKENS[0]!r}: its heads are {', '.join(self.heads)}")
         self._check(top)
         read = self._read(text, None)
         log_TKV = self._log_probabilities(read)
-        best = self._best(log_TKV[self.heads.index("mlm")], top)
+        best = self._best(log_TKV[self.heads.index(head)], top)
         return [Masked(position, candidates) for position, candidates in zip(read.masks, best, strict=True)]
 
     def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]:
@@ -132,10 +135,6 @@ class Filler:
             raise ValueError(
                 f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
             )
-
-    def _need(self, head: str) -> None:
-        if head not in self.heads:
-            raise ValueError(f"{self.model.source} has no head {head!r}: its heads are {', '.join(self.heads)}")
 
     def _read(self, text: str, hide: Sequence[str] | None) -> _Text:
         """Ids of a text with specials around it; the vocabulary's own name of the mask is known too."""
@@ -188,6 +187,7 @@ class Filler:
             "segments_BL": used_1L,
             "positions_BL": np.arange(length, dtype=np.int32)[None] * used_1L,
             "types_BL": np.zeros_like(ids_1L),
+            "slot_weight_BK": (np.arange(slots) < len(read.masks))[None].astype(np.float32),
             **{f"slot_{name}_BK": array for name, array in arrays.items()},
         }
         log_TKV = np.array(self._compute(self._params, batch))[:, : len(read.masks)]

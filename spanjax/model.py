@@ -16,6 +16,7 @@ from spanjax import __version__
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.permuted import PermutedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.tasks.base import SCORE
 from spanjax.torch_format.configs import guessed_config, our_config
@@ -85,8 +86,10 @@ class Model:
         values = stored_values(self.meta)
         return {name.removeprefix(SCORE): value for name, value in values.items() if name.startswith(SCORE)}
 
-    def objective(self) -> MaskedPrediction:
-        """Masked prediction with a term for every head that can be used by itself."""
+    def objective(self) -> MaskedPrediction | PermutedPrediction:
+        """Masked prediction with a term for every head that can be used by itself; permuted prediction where that is the head."""
+        if {"query", "plm"} <= self.parts:
+            return PermutedPrediction()
         terms: list[Any] = [MaskedTokens()] if "mlm" in self.params else []
         if "sbo" in self.params:
             offsets, width = self.params["sbo"]["position"]["embedding"].shape

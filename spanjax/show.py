@@ -22,14 +22,16 @@ __all__ = ["compiled_peak", "filled_text", "masked_text", "original_tokens", "pl
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def filled_text(batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> list[str]:
+def filled_text(
+    batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary, replaced: bool = True
+) -> list[str]:
     """A sentence with a span blanked, the truth, and what every head fills in; [] where there is no such span.
 
     Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
-    nearest to four pieces.
+    nearest to four pieces. Without `replaced` the model hides targets by its attention, and all are hidden.
     """
     last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
-    hidden_L = np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask
+    hidden_L = (np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask) | (not replaced)
     positions_K = batch["slot_position_BK"][row]
     spans = [(k, n) for k, n in span_slots(batch, row, last) if hidden_L[positions_K[k : k + n]].all()]
     if not spans:
@@ -135,7 +137,10 @@ def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]
         whole: Any = next(iter(session.held_out_feed()))
         batch: Any = {name: value[:8] for name, value in whole.items()}
         guesses = session.predictor()(outcome.state.params, batch)
-        examples = (filled_text(batch, row, guesses, session.vocabulary) for row in range(len(batch["row_B"])))
+        given = session.spec.masking.replacement
+        replaced = given.mask + given.random > 0
+        rows = range(len(batch["row_B"]))
+        examples = (filled_text(batch, row, guesses, session.vocabulary, replaced) for row in rows)
         lines += ["", *next((example for example in examples if example), [])]
     return [*lines, *next_commands(workdir)]
 

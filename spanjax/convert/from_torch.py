@@ -22,6 +22,8 @@ HEADS = {
     "sbo": "span boundaries",
     "pooler": "the pooler of [CLS]",
     "pair": "pairs of segments",
+    "query": "the start of the query stream",
+    "plm": "the bias of permuted tokens",
 }
 
 
@@ -47,7 +49,8 @@ def report_lines(model: Model) -> list[str]:
     """What became of every name, in words."""
     assert model.loaded is not None
     loaded, vocabulary = model.loaded, model.vocabulary
-    fresh = [f"{name} ({what})" for name, what in HEADS.items() if name not in model.params]
+    possible = {entry.ours.split("/")[0] for entry in model.family.entries}
+    fresh = [f"{name} ({what})" for name, what in HEADS.items() if name in possible - model.parts]
     pieces = "none: give --vocab"
     if vocabulary:
         pieces = f"{vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}"

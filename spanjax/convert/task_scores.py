@@ -45,6 +45,8 @@ def their_class(transformers: Any, model: Model) -> Any:
         return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
     if "rtd" in model.params:
         return transformers.AutoModelForPreTraining
+    if "plm" in model.params:
+        return transformers.XLNetLMHeadModel
     return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
 
 

@@ -15,9 +15,10 @@ from spanjax.data.hashing import Purpose, Unsigned, fold
 
 ROUNDS = 8
 
-Order = Literal["uniform", "by_length"]
+Order = Literal["uniform", "by_length", "streams", "both_ways"]
 """uniform: a batch is a uniform sample of rows (SpanBERT, appendix A). by_length: batches are made once, of rows of
-similar length, and an epoch permutes the batches (what the released code does, D11)."""
+similar length, and an epoch permutes the batches (what the released code does, D11). streams: each place of the batch reads
+consecutive rows, in stored order (Transformer-XL). both_ways: the odd places read theirs from the end (XLNet)."""
 
 Integers = npt.NDArray[np.int64]
 
@@ -61,3 +62,21 @@ def global_rows(
     epoch = np.array([step // batches], dtype=np.int64)
     batch_1 = permuted(np.array([step % batches], dtype=np.int64), batches, fold(key, epoch))
     return sorted_N[batch_1[0] * batch_size :][:batch_size], np.repeat(epoch, batch_size)
+
+
+def stream_rows(seed: int, step: int, batch_size: int, rows: int, both_ways: bool) -> tuple[Integers, Integers]:
+    """Row indices and epochs of global batch `step` ([B], [B]) where every place reads a stream of N // B consecutive rows.
+
+    Each epoch cuts the rows, as a circle, elsewhere; those that are left over are other ones then. ValueError where there are
+    fewer rows than places.
+    """
+    length = rows // batch_size
+    if not length:
+        raise ValueError(
+            f"{rows} rows for {batch_size} streams: expected at least one row a stream; use a smaller batch"
+        )
+    epoch, at = divmod(step, length)
+    first = int(fold(fold(seed, int(Purpose.ORDER)), epoch) % np.uint64(rows))
+    place_B = np.arange(batch_size, dtype=np.int64)
+    at_B = np.where(both_ways & (place_B % 2 == 1), length - 1 - at, at)
+    return (first + place_B * length + at_B) % rows, np.full(batch_size, epoch, dtype=np.int64)

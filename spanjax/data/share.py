@@ -10,7 +10,7 @@ import numpy as np
 
 from spanjax.data.batch import FeedSpec, RowFacts, RowKeys
 from spanjax.data.mixture import MixedRows, mixed_rows
-from spanjax.data.order import Integers, global_rows, sorted_by_length
+from spanjax.data.order import Integers, global_rows, sorted_by_length, stream_rows
 from spanjax.data.pairing import Examples
 from spanjax.data.replacement import refuse
 from spanjax.data.rows import Rows, slots_needed
@@ -27,6 +27,7 @@ class HostShare:
 
     def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
         self.by_length = spec.order == "by_length" and not held_out
+        streams = spec.order in ("streams", "both_ways") and not held_out
         tags = rows.manifest.tags
         missing = [tag for tag in spec.masking.tags if tag not in tags]
         refuse(
@@ -40,7 +41,11 @@ class HostShare:
                 f"order 'by_length' needs at least one full batch, got {len(rows)} rows for batches of "
                 f"{spec.batch_size}: use order 'uniform' or a smaller batch": self.by_length
                 and 0 < len(rows) < spec.batch_size,
-                "order 'by_length' is not there for a mixture of rows: use order 'uniform'": self.by_length
+                f"order {spec.order!r} needs at least one row a stream, got {len(rows)} rows for batches of {spec.batch_size}:"
+                " use a smaller batch": streams and 0 < len(rows) < spec.batch_size,
+                f"order {spec.order!r} is not there for a mixture of rows: use order 'uniform', without a memory": (
+                    self.by_length or streams
+                )
                 and isinstance(rows, MixedRows),
                 f"masking reads the tags {', '.join(map(repr, missing))}, the rows have {list(tags) or 'none'}: prepare them"
                 f" with --tags {' '.join(spec.masking.tags)}": bool(missing),
@@ -71,6 +76,8 @@ class HostShare:
         spec, rows = self.spec, self.rows
         if isinstance(rows, MixedRows):
             return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
+        if spec.order in ("streams", "both_ways"):
+            return stream_rows(spec.seed, step, spec.batch_size, len(rows), spec.order == "both_ways")
         return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
 
     def read(self, step: int) -> tuple[Examples, RowKeys]:

@@ -1,4 +1,4 @@
-"""Size and constants of the encoder; BERT's by default. RoBERTa, ALBERT and a modern recipe are settings of it."""
+"""Size and constants of the encoder; BERT's by default. RoBERTa, ALBERT, XLNet and a modern recipe are settings of it."""
 
 import dataclasses
 from typing import Literal
@@ -41,6 +41,9 @@ class EncoderConfig:
     rotary: float = 0.0
     """Positions turn queries and keys by angles with this base (rotary positions: 10,000, or 160,000 in ModernBERT), and there
     is no table of positions; 0: a learned table."""
+    relative: bool = False
+    """Attention reads distances and whether types are the same, by products of its own, and there are no tables of positions and
+    types and no LayerNorm of the embeddings (Transformer-XL and XLNet)."""
     gated: bool = False
     """The activation of one product is multiplied by another one in feed-forward parts (GeGLU)."""
     biases: bool = True
@@ -81,7 +84,24 @@ class EncoderConfig:
         size = self.hidden_size
         inner = (3 if self.gated else 2) * self.intermediate_size
         products = 6 * self.layers * (4 * size**2 + size * inner) * tokens
-        return products + 6 * self.embedding_size * size * tokens + 12 * self.layers * size * pairs
+        scores = (2 if self.relative else 1) + 1  # of content and distances, and the mixed values
+        return products + 6 * self.embedding_size * size * tokens + 6 * scores * self.layers * size * pairs
+
+    def _relative_problems(self) -> list[str]:
+        """Settings that attention by distances does not go with."""
+        others = ("position_offset", "embedding_size", "norm_first", "rotary", "gated")
+        found = [
+            f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} with encoder.relative"
+            for name in others
+            if getattr(self, name)
+        ]
+        if not self.biases:
+            found.append("encoder.biases is False: expected True with encoder.relative")
+        if self.hidden_size % 2:
+            found.append(f"encoder.hidden_size is {self.hidden_size}: expected an even one with encoder.relative")
+        if self.attention not in ("auto", "xla"):
+            found.append(f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative")
+        return found
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
@@ -98,6 +118,7 @@ class EncoderConfig:
             )
         if self.rotary and self.position_offset:
             found.append(f"encoder.position_offset is {self.position_offset}: expected 0 with encoder.rotary")
+        found += self._relative_problems() if self.relative else []
         if self.remat not in REMAT:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         if self.activation not in ACTIVATIONS:

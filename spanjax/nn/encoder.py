@@ -1,11 +1,12 @@
-"""The encoder: embeddings and a stack of layers (Devlin et al., 2019). RoBERTa, ALBERT and a modern recipe are settings of it.
+"""The encoder: embeddings and a stack of layers (Devlin et al., 2019). RoBERTa, ALBERT, XLNet and a modern
+recipe are settings of it.
 
 Layers are stacked on a leading axis and run by `lax.scan`; one parameter layout whatever the unrolling.
 Shapes: B rows, L positions, D hidden size, E width of the token table, V padded vocabulary.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,10 @@ from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import Layer, layer_norm, linear, lookup, normal, turns_of
+from spanjax.nn.layer import Layer, Turns, layer_norm, linear, lookup, normal, turns_of
+from spanjax.nn.relative import RelativeLayer, Scene, whole_scene
+
+Carry = TypeVar("Carry")
 
 _POLICIES: dict[str, Any] = {
     "none": None,
@@ -43,12 +47,14 @@ class Embeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size, init = config.embedding_width, normal(config)
         self.token = nnx.Embed(config.padded_vocab_size, size, embedding_init=init, rngs=rngs)
-        self.placed, self.typed = not config.rotary, config.types > 0
+        self.placed = not (config.rotary or config.relative)
+        self.typed, self.normed = config.types > 0 and not config.relative, not config.relative
         if self.placed:
             self.position = nnx.Embed(config.position_offset + config.positions, size, embedding_init=init, rngs=rngs)
         if self.typed:
             self.type = nnx.Embed(config.types, size, embedding_init=init, rngs=rngs)
-        self.norm = layer_norm(size, config, rngs)
+        if self.normed:
+            self.norm = layer_norm(size, config, rngs)
         if config.embedding_size:
             self.widen = linear(size, config.hidden_size, config, rngs)
         self.rate, self.offset, self.widens = config.dropout, config.position_offset, config.embedding_size > 0
@@ -69,7 +75,10 @@ class Embeddings(nnx.Module):
             sum_BLE = sum_BLE + lookup(self.position, positions_BL + self.offset if self.offset else positions_BL)
         if self.typed:
             sum_BLE = sum_BLE + lookup(self.type, types_BL)
-        return dropout(self.norm(sum_BLE), self.rate, key, site)
+        return dropout(self.norm(sum_BLE) if self.normed else sum_BLE, self.rate, key, site)
+
+
+SITES, SITES_OF_RELATIVE = 3, 8  # dropout sites of a layer
 
 
 class LayerStack(nnx.Module):
@@ -77,12 +86,14 @@ class LayerStack(nnx.Module):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         keys = jax.random.split(rngs.params(), config.own_layers)
-        structure, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, nnx.Rngs(0))))
-        self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(Layer(config, nnx.Rngs(key))))(keys))
+        kind = RelativeLayer if config.relative else Layer
+        structure, _ = nnx.split(nnx.eval_shape(lambda: kind(config, nnx.Rngs(0))))
+        self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(kind(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(config.unroll, config.layers)
         self.uses, self.remat = config.layers // config.own_layers, config.remat
         self.rotary, self.head_size = config.rotary, config.hidden_size // config.heads
-        self.normed = config.norm_first
+        self.relative, self.normed = config.relative, config.norm_first
+        self.sites = SITES_OF_RELATIVE if config.relative else SITES
         if self.normed:
             self.final_norm = layer_norm(config.hidden_size, config, rngs)
         self.fetch: Callable[[Any], Any] | None = None  # what makes a layer's parameters whole where a device has parts
@@ -92,26 +103,52 @@ class LayerStack(nnx.Module):
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
         positions_BL: jax.Array,
+        types_BL: jax.Array,
         key: DropoutKey | None,
         first_site: int = 1,
         keep: bool = False,
     ) -> tuple[jax.Array, Any]:
         """(hidden states [B, L, D] of the last layer, with `keep` those after every layer, [layers, B, L, D]).
 
-        Where LayerNorms come first, one more ends the last layer. Three dropout sites a layer are used, from `first_site` on.
+        Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
+        """
+        read: Scene | Turns | None = None
+        if self.relative:
+            read = whole_scene(segments_BL, types_BL, hidden_BLD.shape[-1])
+        elif self.rotary:
+            read = turns_of(positions_BL, self.head_size, self.rotary)
+
+        def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
+            hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site)
+            return hidden_BLD, hidden_BLD if keep else None
+
+        last_BLD, states = self.scanned(apply, hidden_BLD, first_site)
+        if self.normed:
+            last_BLD = self.final_norm(last_BLD)
+            states = states.at[-1].set(last_BLD) if keep else states
+        return last_BLD, states
+
+    def scanned(
+        self,
+        apply: Callable[[Any, Carry, jax.Array, Any], tuple[Carry, Any]],
+        carry: Carry,
+        first_site: int,
+        given: Any = None,
+    ) -> tuple[Carry, Any]:
+        """`apply(layer, carry, first dropout site, what is given to that layer)` for every layer.
+
+        `given` has a leading axis over the layers, and so has what comes beside the last carry.
         """
         structure, state = nnx.split(self.layers)
         stacked = nnx.to_pure_dict(state)
-        sites = first_site + 3 * jnp.arange(self.count, dtype=jnp.uint32)
-        turns = turns_of(positions_BL, self.head_size, self.rotary) if self.rotary else None
+        sites = first_site + self.sites * jnp.arange(self.count, dtype=jnp.uint32)
 
-        def run_layer(hidden_BLD: jax.Array, layer_and_site: tuple) -> tuple[jax.Array, Any]:
-            layer, site = layer_and_site
+        def run_layer(carry: Carry, turn: tuple) -> tuple[Carry, Any]:
+            layer, site, own = turn
             if self.uses > 1:
                 layer = jax.tree.map(lambda leaf: leaf[layer], stacked)
             layer = self.fetch(layer) if self.fetch else layer
-            hidden_BLD = nnx.merge(structure, layer)(hidden_BLD, segments_BL, turns, key, site, site == first_site)
-            return hidden_BLD, hidden_BLD if keep else None
+            return apply(nnx.merge(structure, layer), carry, site, own)
 
         policy = _but_parameters if self.fetch and self.remat == "none" else _POLICIES[self.remat]
         if policy:
@@ -119,11 +156,7 @@ class LayerStack(nnx.Module):
             whole = self.unroll >= self.count
             run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
-        last_BLD, states = jax.lax.scan(run_layer, hidden_BLD, (each, sites), unroll=self.unroll)
-        if self.normed:
-            last_BLD = self.final_norm(last_BLD)
-            states = states.at[-1].set(last_BLD) if keep else states
-        return last_BLD, states
+        return jax.lax.scan(run_layer, carry, (each, sites, given), unroll=self.unroll)
 
 
 class Encoder(LayerStack):
@@ -131,6 +164,7 @@ class Encoder(LayerStack):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.embeddings = Embeddings(config, rngs)
+        self.types = config.types
         super().__init__(config, rngs)
 
     def __call__(
@@ -145,16 +179,16 @@ class Encoder(LayerStack):
 
         With `key` dropout is applied (training), without it is not (evaluation).
         """
-        return self.run(
-            self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0), segments_BL, positions_BL, key
-        )[0]
+        hidden_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0)
+        return self.run(hidden_BLD, segments_BL, positions_BL, types_BL, key)[0]
 
     def every_state(
         self, tokens_BL: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array
     ) -> jax.Array:
         """Hidden states before the first layer and after each, without dropout: [layers + 1, B, L, D]."""
         first_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, None, site=0)
-        return jnp.concatenate([first_BLD[None], self.run(first_BLD, segments_BL, positions_BL, None, keep=True)[1]])
+        states = self.run(first_BLD, segments_BL, positions_BL, types_BL, None, keep=True)[1]
+        return jnp.concatenate([first_BLD[None], states])
 
     def token_table(self) -> jax.Array:
         """The token embedding [V, E], to be passed to heads that are tied to it."""

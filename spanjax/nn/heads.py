@@ -31,6 +31,21 @@ class TokenHead(nnx.Module):
         return self.norm(ACTIVATIONS[self.activation](self.dense(hidden_BKD)))
 
 
+class QueryStart(nnx.Module):
+    """What XLNet's query stream begins with at every slot."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.start = nnx.Param(normal(config)(rngs.params(), (config.hidden_size,), jnp.float32))
+
+
+class QueryHead(nnx.Module):
+    """The bias with which XLNet's query stream is decoded, as it is."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        del rngs
+        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+
+
 class BoundaryHead(nnx.Module):
     """The span boundary objective's f(x_left, x_right, p_offset): two dense layers, activation and LayerNorm (SpanBERT 3.2)."""
 

@@ -45,6 +45,19 @@ class Objective(abc.ABC):
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further means to show. `key=None` evaluates."""
 
+    def carried(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
+        """What a row hands on to the row at its place in the next batch: name -> shape and type, `dtype` being that of
+        activations. By default nothing. It is zero in the first batch, and part of the state of a run.
+        """
+        del encoder, length, dtype
+        return {}
+
+    def measure_carrying(
+        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
+    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+        """`measure`, and what the rows hand on. In training `batch` also has, by their names, what was handed to its rows."""
+        return self.measure(module, batch, key), {}
+
     @abc.abstractmethod
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
         """Multiply-add = 2, forward and backward, nothing computed twice, of so many tokens, pairs of tokens that attend to each

@@ -58,12 +58,11 @@ class Generator(LayerStack):
         super().__init__(config, rngs)
         self.mlm = TokenHead(config, rngs)
 
-    def __call__(
-        self, embedded_BLE: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, key: DropoutKey | None
-    ) -> jax.Array:
+    def __call__(self, embedded_BLE: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """Hidden states of the last layer."""
         hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
-        return self.run(hidden, segments_BL, positions_BL, key, first_site=SITES + 1)[0]
+        segments_BL, positions_BL, types_BL = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
+        return self.run(hidden, segments_BL, positions_BL, types_BL, key, first_site=SITES + 1)[0]
 
 
 class Detector(nnx.Module):
@@ -168,7 +167,7 @@ class ReplacedDetection(Pretraining):
         """Hidden states of the generator."""
         inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
         embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, SITES)
-        return module.generator(embedded_BLE, batch["segments_BL"], batch["positions_BL"], key)
+        return module.generator(embedded_BLE, batch, key)
 
     def _corrupted(
         self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None

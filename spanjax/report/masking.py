@@ -18,7 +18,7 @@ from spanjax.data.pairing import Examples
 from spanjax.data.row_figures import parts, some_of
 from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
-from spanjax.objectives import masked, replaced, terms
+from spanjax.objectives import masked, permuted, replaced, terms
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
 from spanjax.report.examples import example_blocks
 from spanjax.report.groups import Group
@@ -28,7 +28,7 @@ from spanjax.report.runs import Recorded
 LONGEST = 15  # lengths that are told one by one
 CLASSES = {
     name: value
-    for module in (masking, stages, pairing, replacement, terms, masked, replaced)
+    for module in (masking, stages, pairing, replacement, terms, masked, permuted, replaced)
     for name, value in vars(module).items()
     if isinstance(value, type) and dataclasses.is_dataclass(value)
 }

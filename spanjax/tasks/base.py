@@ -142,7 +142,7 @@ class Task(Objective):
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """The encoder's hidden states of the rows, [B, L, D]. Types that it does not have are its last one (RoBERTa has one)."""
         tokens_BL, segments_BL, positions_BL = (batch[f"{name}_BL"] for name in ("tokens", "segments", "positions"))
-        types_BL = jnp.minimum(batch["types_BL"], module.encoder.embeddings.type.embedding.shape[0] - 1)
+        types_BL = jnp.minimum(batch["types_BL"], max(0, module.encoder.types - 1))
         return module.encoder(tokens_BL, segments_BL, positions_BL, types_BL, key)
 
     def loss_weights(self) -> dict[str, float]:

@@ -11,6 +11,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
 from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
 from spanjax.torch_format.sizes import our_sizes, raise_listed, size_problems, their_sizes
+from spanjax.torch_format.xlnet_config import our_xlnet_config, their_xlnet_config
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _THEIR_ACTIVATIONS = {
@@ -49,6 +50,8 @@ def their_config(
     family = family_of(encoder, parts)
     if family.model_type == "modernbert":
         return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
+    if family.model_type == "xlnet":
+        return their_xlnet_config(encoder, specials, parts, dtype, task or {})
     if problems := _their_problems(encoder, specials, parts, family):
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {
@@ -114,6 +117,8 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
     if kind == "modernbert":
         return our_modern_config(config, name), FAMILIES[kind]
+    if kind == "xlnet":
+        return our_xlnet_config(config, name), FAMILIES[kind]
     problems = size_problems(config)
     problems += [
         f"{theirs} is {config[theirs]!r}: expected a number"

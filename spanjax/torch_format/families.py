@@ -1,9 +1,10 @@
 """How transformers names the parameters of BERT and its family: our parameter <-> their name <-> transform.
 
-Our tree is canonical: `encoder`, `mlm`, `sbo`, `rtd` (detection of replaced tokens), `pooler` (of [CLS]) and `pair` (the
-classifier of pairs), whatever the terms of a run are called. Layers are stacked here and numbered there; kernels are [inputs,
-outputs] here and [outputs, inputs] there; rows that only pad the vocabulary exist here alone. Names of the span boundary head
-are the released SpanBERT code's. What transformers ties is not written; when read, it has to be equal.
+Our tree is canonical: `encoder`, `mlm`, `sbo`, `rtd` (detection of replaced tokens), `query` and `plm` (start and end of XLNet's
+query stream), `pooler` (of [CLS]) and `pair` (the classifier of pairs), whatever the terms of a run are called. Layers are
+stacked here and numbered there; kernels are [inputs, outputs] here and [outputs, inputs] there; rows that only pad the
+vocabulary exist here alone. Names of the span boundary head are the released SpanBERT code's. What transformers ties is not
+written; when read, it has to be equal.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -11,8 +12,10 @@ from typing import Literal, NamedTuple
 
 from spanjax.nn.config import EncoderConfig
 
-Transform = Literal["same", "transposed", "pieces"]
-"""same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding."""
+Transform = Literal["same", "transposed", "pieces", "heads", "heads_transposed", "boxed"]
+"""same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding. heads: a
+kernel of [inputs, heads, width of a head] there; heads_transposed: one of [outputs, heads, width of a head]. boxed: a vector that
+has two axes of length 1 before it there."""
 LAYER, WIDEN = "encoder/layers/", "encoder/embeddings/widen"
 
 
@@ -211,7 +214,37 @@ MODERNBERT = Family(
     (),
 )
 
-_VOCABULARY_ROWS = frozenset(entry.ours for entry in BERT.entries if entry.transform == "pieces")
+_XLNET = "transformer.layer.{}"
+XLNET = Family(
+    "xlnet",
+    "XLNet",
+    "transformer.",
+    (
+        Entry("encoder/embeddings/token/embedding", "transformer.word_embedding.weight", "pieces"),
+        *(
+            Entry(f"{LAYER}{ours}/kernel", f"{_XLNET}.rel_attn.{theirs}", "heads")
+            for ours, theirs in (("query", "q"), ("key", "k"), ("value", "v"), ("distance", "r"))
+        ),
+        Entry(f"{LAYER}output/kernel", f"{_XLNET}.rel_attn.o", "heads_transposed"),
+        Entry(f"{LAYER}content_bias", f"{_XLNET}.rel_attn.r_w_bias", "same"),
+        Entry(f"{LAYER}distance_bias", f"{_XLNET}.rel_attn.r_r_bias", "same"),
+        Entry(f"{LAYER}type_bias", f"{_XLNET}.rel_attn.r_s_bias", "same"),
+        Entry(f"{LAYER}types", f"{_XLNET}.rel_attn.seg_embed", "same"),
+        *_norm(f"{LAYER}attention_norm", f"{_XLNET}.rel_attn.layer_norm"),
+        *dense(f"{LAYER}feed_in", f"{_XLNET}.ff.layer_1"),
+        *dense(f"{LAYER}feed_out", f"{_XLNET}.ff.layer_2"),
+        *_norm(f"{LAYER}feed_norm", f"{_XLNET}.ff.layer_norm"),
+        Entry("query/start", "transformer.mask_emb", "boxed"),
+        Entry("plm/bias", "lm_loss.bias", "pieces"),
+        *_boundary(),
+    ),
+    _tied("transformer.word_embedding.weight", "lm_loss", "lm_loss.bias"),
+    (),
+)
+
+_VOCABULARY_ROWS = frozenset(
+    entry.ours for family in (BERT, XLNET) for entry in family.entries if entry.transform == "pieces"
+)
 """Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
 
 
@@ -220,7 +253,9 @@ def has_pieces(name: str) -> bool:
     return name.removeprefix("generator/") in _VOCABULARY_ROWS
 
 
-FAMILIES: Mapping[str, Family] = {family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT)}
+FAMILIES: Mapping[str, Family] = {
+    family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT, XLNET)
+}
 
 
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
@@ -229,6 +264,8 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     Embeddings that are widened, without shared layers, are ELECTRA's, but below a pooler, which ELECTRA has not, ALBERT's with a
     group for every layer.
     """
+    if encoder.relative:
+        return XLNET
     if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
         return MODERNBERT
     if "rtd" in parts or (encoder.embedding_size and not encoder.groups and "pooler" not in parts):
@@ -248,4 +285,6 @@ def pretraining_class(family: Family, parts: Collection[str]) -> str:
     pairs = {"mlm", "pair", "pooler"}.issubset(parts) and family.model_type in ("bert", "albert")
     if pairs or "rtd" in parts:
         return f"{family.class_prefix}ForPreTraining"
+    if family.model_type == "xlnet" and "plm" in parts:
+        return "XLNetLMHeadModel"
     return family.class_prefix + ("ForMaskedLM" if "mlm" in parts else "Model")

@@ -10,7 +10,7 @@ from typing import Any
 
 from spanjax.torch_format.families import FAMILIES, Family
 
-_BARE = ("embeddings.", "encoder.", "pooler.", "layers.", "final_norm.")
+_BARE = ("embeddings.", "encoder.", "pooler.", "layers.", "final_norm.", "word_embedding.", "mask_emb", "layer.")
 _NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 

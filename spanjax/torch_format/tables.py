@@ -32,7 +32,7 @@ def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterat
         if entry.ours in leaves:
             array, stacked = np.asarray(leaves[entry.ours]), _rows(entry, encoder)
             for number, one in enumerate(array[entry.first :] if stacked else [array], entry.first):
-                name, found = entry.theirs.format(number), _theirs(one, entry.transform, encoder.vocab_size)
+                name, found = entry.theirs.format(number), _theirs(one, entry.transform, encoder)
                 parts = [*waiting.pop(name, []), found]
                 if len(parts) == entry.part[1]:
                     yield name, np.concatenate(parts) if len(parts) > 1 else found
@@ -40,10 +40,14 @@ def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterat
                     waiting[name] = parts
 
 
-def _theirs(array: np.ndarray, transform: Transform, vocab_size: int) -> np.ndarray:
+def _theirs(array: np.ndarray, transform: Transform, encoder: EncoderConfig) -> np.ndarray:
     if transform == "transposed":
         return array.T
-    return array[:vocab_size] if transform == "pieces" else array
+    if transform in ("heads", "heads_transposed"):
+        return (array if transform == "heads" else array.T).reshape(len(array), encoder.heads, -1)
+    if transform == "boxed":
+        return array[None, None]
+    return array[: encoder.vocab_size] if transform == "pieces" else array
 
 
 def _ours(array: np.ndarray, transform: Transform, encoder: EncoderConfig) -> np.ndarray:
@@ -52,6 +56,11 @@ def _ours(array: np.ndarray, transform: Transform, encoder: EncoderConfig) -> np
     if transform == "pieces":
         padding = [(0, encoder.padded_vocab_size - len(array))] + [(0, 0)] * (array.ndim - 1)
         return np.pad(array, padding)
+    if transform == "boxed":
+        return array[0, 0]
+    if transform in ("heads", "heads_transposed"):
+        array = array.reshape(len(array), -1)
+        return array if transform == "heads" else array.T
     return array
 
 

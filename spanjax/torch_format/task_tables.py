@@ -1,7 +1,7 @@
 """Heads of fine-tuned models: our parameter <-> their name <-> transform, for each family and kind; and which kind a model is.
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
-RoBERTa and ALBERT alike. RoBERTa's classifier of sequences is two layers: the first is our pooler.
+RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,6 +36,7 @@ _HEADS: Mapping[Kind, tuple[Entry, ...]] = {
     "token": tuple(dense("classifier", "classifier")),
     "question": tuple(dense("qa", "qa_outputs")),
 }
+_XLNET_SEQUENCE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("classifier", "logits_proj"))
 _ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("classifier", "classifier.out_proj"))
 HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "bert": _HEADS,
@@ -43,6 +44,7 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "albert": _HEADS,
     "electra": {kind: heads for kind, heads in _HEADS.items() if kind != "sequence"},
     "modernbert": {},
+    "xlnet": {"sequence": _XLNET_SEQUENCE, "token": _HEADS["token"]},
 }
 
 

@@ -24,7 +24,7 @@ from spanjax.data.vocab import (
 from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.torch_format import sentencepiece_json
 
-FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert")
+FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert", "xlnet")
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
 _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}

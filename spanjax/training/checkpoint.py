@@ -115,7 +115,8 @@ class Checkpoints:
         remove_unfinished(self.folder)
         if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
             self._agree(step, no_room(self.folder, state) if jax.process_index() == 0 else None)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state._asdict()), meta=ocp.args.JsonSave(meta))
+        fields = {name: field for name, field in state._asdict().items() if jax.tree.leaves(field)}
+        items = ocp.args.Composite(state=ocp.args.StandardSave(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
         failed = None

@@ -5,7 +5,7 @@ Where do the weights come from? (1) A checkpoint in the work directory: the run 
 weights, drawn from the seed alone (the same on every mesh).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
-from spanjax.parallel import parameter_shardings, replicated
+from spanjax.parallel import parameter_shardings, replicated, row_sharding
 from spanjax.trees import named_leaves
 
 
@@ -34,6 +34,8 @@ class TrainState(NamedTuple):
     """int32: batches whose update was left out, because loss or gradient was not finite."""
     skipped_in_a_row: Any = np.int32(0)
     """int32: how many of them are the newest ones."""
+    carried: Any = ()
+    """What the rows of a batch hand on to those of the next, by name, [rows of a global batch, ...] each; mostly nothing."""
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
@@ -44,21 +46,29 @@ def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, 
 
 
 def state_factory(
-    objective: Objective, encoder: EncoderConfig, optimizer: optax.GradientTransformation, seed: int
+    objective: Objective,
+    encoder: EncoderConfig,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    carried: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> Callable[[], TrainState]:
-    """A function without arguments that makes the state of step 0, to be jitted or shape-evaluated."""
+    """A function without arguments that makes the state of step 0, to be jitted or shape-evaluated.
+
+    `carried` are shapes and types of what rows hand on, for all rows of a batch.
+    """
 
     def make() -> TrainState:
         module = objective.build(encoder, nnx.Rngs(jax.random.key(seed)))
         params = nnx.to_pure_dict(nnx.split(module)[1])
         zero = jnp.zeros((), jnp.int32)
-        return TrainState(zero, params, optimizer.init(params), zero, zero)
+        handed = {name: jnp.zeros(each.shape, each.dtype) for name, each in (carried or {}).items()}
+        return TrainState(zero, params, optimizer.init(params), zero, zero, handed or ())
 
     return make
 
 
 def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """A TrainState of shardings, one for every leaf; moments lie as their parameters do."""
+    """A TrainState of shardings, one for every leaf; moments lie as their parameters do, what is carried as its rows."""
     shardings = parameter_shardings(abstract.params, mesh)
     whole = replicated(mesh)
 
@@ -73,7 +83,8 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
         transform_non_params=lambda _: whole,
         is_leaf=masked,
     )
-    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole]
+    carried = [row_sharding(mesh)] * len(abstract.carried)
+    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole, *carried]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 

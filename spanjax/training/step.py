@@ -54,24 +54,26 @@ class StepBuilder:
     ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
         """(state, global batch) -> (state after one update, {"means", "gradient_norm", "learning_rate", "skipped"}).
 
-        A loss or gradient that is not finite leaves parameters and moments as they were, on all devices alike; only the number
+        A loss or gradient that is not finite leaves everything as it was, on all devices alike; only the number
         of the batch goes on. "skipped" is how many updates in a row were left out, this one the last; 0 where it was done.
         """
-        gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole))
+        gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
 
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-            grads, means = gradients(state.params, batch, step_key(self.seed, state.step))
+            before = (state.params, state.opt_state, state.carried)
+            grads, means, carried = gradients(
+                state.params, {**batch, **dict(state.carried)}, step_key(self.seed, state.step)
+            )
             norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-            updated = (optax.apply_updates(state.params, updates), opt_state)
-            before = (state.params, state.opt_state)
-            params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+            updated = (optax.apply_updates(state.params, updates), opt_state, carried or ())
+            params, opt_state, carried = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
             skipped = state.skipped + jnp.where(finite, 0, 1)
             rate = schedule(state.step - state.skipped)
             shown = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
-            return TrainState(state.step + 1, params, opt_state, skipped, row), shown
+            return TrainState(state.step + 1, params, opt_state, skipped, row, carried), shown
 
         whole = replicated(self.mesh)
         return jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
@@ -188,32 +190,33 @@ class StepBuilder:
 
         return map_named(scatter, grads)
 
-    def _local_gradients(self, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Means]:
+    def _local_gradients(self, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Means, dict[str, jax.Array]]:
         whole = self._gather(params)
         weights, extra = self.objective.loss_weights(), self.objective.extra_counts()
         counts = jax.lax.psum(self.objective.counts(batch), ROW_AXES)
         divisors = {name: jnp.maximum(counts[name] + extra[name], 1.0) for name in weights}
 
-        def loss(whole: Any, rows: Batch) -> tuple[jax.Array, Means]:
+        def loss(whole: Any, rows: Batch) -> tuple[jax.Array, tuple[Means, dict[str, jax.Array]]]:
             module = self._module(whole)
-            means = self.objective.measure(module, rows, DropoutKey(key, rows["row_B"]))
+            means, carried = self.objective.measure_carrying(module, rows, DropoutKey(key, rows["row_B"]))
             total = jnp.float32(0)
             for name, weight in weights.items():
                 total += weight * means[name].total / divisors[name]
-            return total, means
+            return total, (means, carried)
 
         differentiate = jax.grad(loss, has_aux=True)
         if self.microbatches == 1:
-            grads, means = differentiate(whole, batch)
-            return self._scatter(grads), jax.lax.psum(means, ROW_AXES)
+            grads, (means, carried) = differentiate(whole, batch)
+            return self._scatter(grads), jax.lax.psum(means, ROW_AXES), carried
 
         parts = {k: v.reshape(self.microbatches, -1, *v.shape[1:]) for k, v in batch.items()}
 
-        def add(sums: tuple[Any, Means], rows: Batch) -> tuple[tuple[Any, Means], None]:
-            grads, means = differentiate(whole, rows)
-            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, (grads, means)), None
+        def add(sums: tuple[Any, Means], rows: Batch) -> tuple[tuple[Any, Means], dict[str, jax.Array]]:
+            grads, (means, carried) = differentiate(whole, rows)
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, (grads, means)), carried
 
-        first = jax.eval_shape(differentiate, whole, {k: v[0] for k, v in parts.items()})
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), first)
-        (grads, means), _ = jax.lax.scan(add, zeros, parts)
-        return self._scatter(grads), jax.lax.psum(means, ROW_AXES)
+        first, (first_means, _) = jax.eval_shape(differentiate, whole, {k: v[0] for k, v in parts.items()})
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (first, first_means))
+        (grads, means), carried = jax.lax.scan(add, zeros, parts)
+        carried = jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:]), carried)
+        return self._scatter(grads), jax.lax.psum(means, ROW_AXES), carried

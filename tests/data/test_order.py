@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from spanjax.data.order import global_rows, sorted_by_length
+from spanjax.data.order import global_rows, sorted_by_length, stream_rows
 
 
 def stream(seed: int, steps: int, batch_size: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -66,3 +66,23 @@ def test_by_length_keeps_the_batches_and_permutes_their_order() -> None:
 def test_by_length_needs_a_full_batch() -> None:
     with pytest.raises(ValueError, match="at least one full batch"):
         global_rows(0, 0, 8, 7, np.arange(7))
+
+
+def test_streams_read_consecutive_rows_at_every_place() -> None:
+    """Forward at even places and, both ways, backward at odd ones; the next epoch cuts elsewhere."""
+    found = [stream_rows(3, step, 4, 30, both_ways=True) for step in range(14)]
+    rows, epochs = (np.stack(each) for each in zip(*found, strict=True))
+    assert epochs[:7].tolist() == [[0] * 4] * 7 and epochs[7:].tolist() == [[1] * 4] * 7
+    for place in range(4):
+        steps = (np.diff(rows[:7, place]) + 30) % 30
+        assert (steps == (29 if place % 2 else 1)).all()
+    assert len({*rows[:7].ravel().tolist()}) == 28 == len({*rows[7:].ravel().tolist()})
+    assert {*rows[:7].ravel().tolist()} != {*rows[7:].ravel().tolist()}
+    forward = np.stack([stream_rows(3, step, 4, 30, both_ways=False)[0] for step in range(7)])
+    np.testing.assert_array_equal(forward[:, ::2], rows[:7, ::2])
+    np.testing.assert_array_equal(forward[:, 1::2], rows[:7, 1::2][::-1])
+
+
+def test_streams_need_a_row_each() -> None:
+    with pytest.raises(ValueError, match="3 rows for 4 streams"):
+        stream_rows(0, 0, 4, 3, both_ways=False)

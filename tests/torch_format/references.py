@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.torch_format.families import FAMILIES
 from spanjax.torch_format.task_tables import CLASSES
 
 REASON = "compares with torch and transformers: pip install torch transformers (the extra `verify`)"
@@ -49,6 +50,7 @@ def reference(kind: str, **changes: Any) -> Any:
         "electra_detector": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "electra_detector_wide": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
+        "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel),
     }
     if family == "roberta":
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
@@ -62,9 +64,12 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"layer_types": [kinds[0]] * 3, "pad_token_id": 0}
         settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 20_000.0} for kind in kinds}}
         settings |= {f"{role}_token_id": 2 for role in ("bos", "cls", "eos", "sep")}
+    if family == "xlnet":
+        settings = {"vocab_size": size, "d_model": 48, "n_layer": 3, "n_head": 3, "d_inner": 64, "dropout": 0.0}
+        settings |= {"pad_token_id": 0, "mem_len": None, "summary_type": "first", "summary_last_dropout": 0.0}
     known: dict[str, str] = {**CLASSES}
     if (tuned := kind.partition("_")[2]) in known:
-        classes[kind] = (classes[family][0], getattr(transformers, family.capitalize() + known[tuned]))
+        classes[kind] = (classes[family][0], getattr(transformers, FAMILIES[family].class_prefix + known[tuned]))
     config, model = classes[kind]
     torch.manual_seed(0)
     made = model(config(**(settings | changes)))

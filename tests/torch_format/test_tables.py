@@ -24,7 +24,7 @@ KINDS = pytest.mark.parametrize(
     "kind",
     [
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
-        *("electra", "electra_detector", "electra_detector_wide", "modernbert"),
+        *("electra", "electra_detector", "electra_detector_wide", "modernbert", "xlnet"),
     ],
 )
 
@@ -188,4 +188,4 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert"}
+    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet"}

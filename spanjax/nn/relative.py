@@ -1,0 +1,201 @@
+"""Layers whose attention reads distances instead of positions (Transformer-XL, Dai et al., 2019; XLNet, Yang et al., 2019).
+
+A score is (q + u) k + (q + v) r(distance) + (q + w) s(same type or not), over the square root of a head's width. Rows may have a
+memory, hidden states of a neighbouring row, which is attended to and not computed again.
+Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, T = 2 L + 2 M - 1 distances, D hidden size,
+N heads, H width of a head; Q positions or slots that attend.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.nn.attention import HIDDEN, STRIDE
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.layer import layer_norm, linear, normal
+from spanjax.nn.pointwise import ACTIVATIONS
+
+
+class Sight(NamedTuple):
+    """Which keys are seen from where, and which of them have another type."""
+
+    seen_BQJ: jax.Array
+    other_BQJ: jax.Array
+
+
+class Scene(NamedTuple):
+    """What a relative layer reads besides hidden states."""
+
+    distances_TD: jax.Array
+    """Sines and cosines of the distances L + M - 1, ..., 1 - L - M."""
+    content: Sight
+    """Of the content stream: Q = L."""
+    backward_B: jax.Array | None = None
+    """Rows whose memory is what follows them: their keys are the row and then the memory. None: there is no memory."""
+    slots: Sight | None = None
+    """Of the query stream: Q = K."""
+    slot_position_BK: jax.Array | None = None
+
+
+def sinusoids(length: int, memory: int, size: int) -> jax.Array:
+    """[T, D]: sines of all distances times 10000 ** (-2i / D), then cosines."""
+    distance_T = jnp.arange(length + memory - 1, -length - memory, -1, dtype=jnp.float32)
+    rates = 1e4 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    angles = distance_T[:, None] * rates[None]
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def whole_scene(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> Scene:
+    """Everything in a block sees everything in it, without a memory: how a fine-tuned model reads."""
+    seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
+    other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
+    return Scene(sinusoids(segments_BL.shape[1], 0, size), Sight(seen_BLL, other_BLL))
+
+
+def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
+    """[..., L, L + keys - 1] by distance -> [..., L, keys] by key: row i begins at column L - 1 - i."""
+    *outer, rows, columns = scores_BNLT.shape
+    flat = jnp.pad(scores_BNLT, [(0, 0)] * (len(outer) + 1) + [(0, 1)]).reshape(*outer, rows * (columns + 1))
+    flat = jax.lax.slice_in_dim(flat, rows - 1, rows - 1 + rows * columns, axis=-1)
+    return flat.reshape(*outer, rows, columns)[..., :keys]
+
+
+class RelativeLayer(nnx.Module):
+    """One layer of Transformer-XL with both streams of XLNet; LayerNorms after its parts."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        size, heads = config.hidden_size, config.heads
+        init, shape = normal(config), (heads, config.hidden_size // config.heads)
+        self.query, self.key, self.value, self.distance, self.output = (
+            nnx.Linear(size, size, use_bias=False, kernel_init=init, rngs=rngs) for _ in range(5)
+        )
+        self.content_bias, self.distance_bias, self.type_bias = (
+            nnx.Param(init(rngs.params(), shape, jnp.float32)) for _ in range(3)
+        )
+        self.types = nnx.Param(init(rngs.params(), (2, *shape), jnp.float32))
+        self.attention_norm = layer_norm(size, config, rngs)
+        self.feed_in = linear(size, config.intermediate_size, config, rngs)
+        self.feed_out = linear(config.intermediate_size, size, config, rngs)
+        self.feed_norm = layer_norm(size, config, rngs)
+        self.heads, self.rate, self.attention_rate = heads, config.dropout, config.attention_dropout
+        self.activation = config.activation
+
+    def __call__(
+        self,
+        hidden_BLD: jax.Array,
+        segments_BL: jax.Array,
+        scene: Scene,
+        key: DropoutKey | None,
+        site: jax.Array,
+        first: jax.Array,
+    ) -> jax.Array:
+        """The content stream alone, as every layer is called: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
+        del segments_BL, first
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, scene)
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site)
+
+    def both(
+        self,
+        hidden_BLD: jax.Array,
+        slots_BKD: jax.Array,
+        memory_BMD: jax.Array | None,
+        scene: Scene,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """(content stream, query stream): the second attends to the content of what it may see, from its slot's position.
+
+        Uses dropout sites `site` to `site + 7`.
+        """
+        assert scene.slots is not None and scene.slot_position_BK is not None
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, scene)
+        rows = jnp.arange(len(slots_BKD))[:, None]
+        query_BKNH = self._split(self.query(slots_BKD))
+        # distances are read by position: a slot's query stands at its place for that
+        placed_BLNH = jnp.zeros((*hidden_BLD.shape[:2], *query_BKNH.shape[2:]), query_BKNH.dtype)
+        placed_BLNH = placed_BLNH.at[rows, scene.slot_position_BK].add(query_BKNH)
+        by_distance_BNLJ = self._by_distance(placed_BLNH, scene, keys_BJNH.shape[1])
+        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(by_distance_BNLJ, scene.slot_position_BK)
+        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, scene.slots, key, site + 4)
+        after_BKD = self._after(slots_BKD, mixed_BKD, key, site + 5)
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site), after_BKD
+
+    def _content(
+        self,
+        hidden_BLD: jax.Array,
+        keys_BJNH: jax.Array,
+        values_BJNH: jax.Array,
+        scene: Scene,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        query_BLNH = self._split(self.query(hidden_BLD))
+        by_distance_BNLJ = self._by_distance(query_BLNH, scene, keys_BJNH.shape[1])
+        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, scene.content, key, site)
+        return self._after(hidden_BLD, mixed_BLD, key, site + 1)
+
+    def _split(self, x_BLD: jax.Array) -> jax.Array:
+        return x_BLD.reshape(*x_BLD.shape[:-1], self.heads, -1)
+
+    def _keys(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, scene: Scene) -> tuple[jax.Array, jax.Array]:
+        """Keys and values of memory and row, in the order of the text."""
+        read_BJD = joined(hidden_BLD, memory_BMD, scene.backward_B)
+        return self._split(self.key(read_BJD)), self._split(self.value(read_BJD))
+
+    def _by_distance(self, query_BLNH: jax.Array, scene: Scene, keys: int) -> jax.Array:
+        """Scores of the distances from every position to every key, [B, N, L, J]."""
+        distance_TNH = self._split(self.distance(scene.distances_TD.astype(query_BLNH.dtype)))
+        biased_BLNH = query_BLNH + self.distance_bias[...].astype(query_BLNH.dtype)[None, None]
+        scores_BNLT = jnp.einsum("blnh,tnh->bnlt", biased_BLNH, distance_TNH, preferred_element_type=jnp.float32)
+        length = query_BLNH.shape[1]
+        columns = length + keys - 1
+        found_BNLT = scores_BNLT[..., :columns]
+        if scene.backward_B is not None:
+            after_BNLT = scores_BNLT[..., keys - length :]
+            found_BNLT = jnp.where(scene.backward_B[:, None, None, None], after_BNLT, found_BNLT)
+        return shifted(found_BNLT, keys)
+
+    def _mixed(
+        self,
+        query_BQNH: jax.Array,
+        keys_BJNH: jax.Array,
+        values_BJNH: jax.Array,
+        by_distance_BNQJ: jax.Array,
+        sight: Sight,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        """Values mixed by attention, [B, Q, D]: zero where nothing is seen."""
+        content_NH, type_NH, types_2NH = (
+            each[...].astype(query_BQNH.dtype) for each in (self.content_bias, self.type_bias, self.types)
+        )
+        product = {"preferred_element_type": jnp.float32}
+        scores_BNQJ = jnp.einsum("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH, **product)
+        by_type_BNQ2 = jnp.einsum("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH, **product)
+        by_type_BNQJ = jnp.where(sight.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
+        scores_BNQJ = (scores_BNQJ + by_distance_BNQJ + by_type_BNQJ) * jnp.float32(query_BQNH.shape[-1] ** -0.5)
+        seen_B1QJ = sight.seen_BQJ[:, None]
+        weights_BNQJ = jax.nn.softmax(jnp.where(seen_B1QJ, scores_BNQJ, jnp.float32(HIDDEN)), axis=-1)
+        weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(values_BJNH.dtype)
+        weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, strides=(STRIDE**2, STRIDE, 1))
+        mixed_BQNH = jnp.einsum("bnqj,bjnh->bqnh", weights_BNQJ, values_BJNH)
+        return mixed_BQNH.reshape(*mixed_BQNH.shape[:2], -1)
+
+    def _after(self, hidden_BQD: jax.Array, mixed_BQD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
+        """What follows attention in a layer, of either stream."""
+        added_BQD = dropout(self.output(mixed_BQD), self.rate, key, site)
+        hidden_BQD = self.attention_norm(hidden_BQD + added_BQD)
+        inner_BQI = dropout(ACTIVATIONS[self.activation](self.feed_in(hidden_BQD)), self.rate, key, site + 1)
+        return self.feed_norm(hidden_BQD + dropout(self.feed_out(inner_BQI), self.rate, key, site + 2))
+
+
+def joined(row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None) -> jax.Array:
+    """Row and memory along the second axis, in the order of the text."""
+    if memory is None or backward_B is None:
+        return row
+    memory = memory.astype(row.dtype)
+    behind = backward_B.reshape(-1, *[1] * (row.ndim - 1))
+    return jnp.where(behind, jnp.concatenate([row, memory], axis=1), jnp.concatenate([memory, row], axis=1))

@@ -1,0 +1,122 @@
+"""Two-stream attention (XLNet, Yang et al., 2019, section 2.3): every target is predicted from what comes before it in an order
+of factorisation, by a query stream that knows its position and not its token.
+
+Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, D hidden size, T distances.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.encoder import Encoder
+from spanjax.nn.relative import Scene, Sight, joined, sinusoids
+
+CONTEXT = -1
+"""Rank of what every position sees, and what sees no target."""
+
+
+class Memory(NamedTuple):
+    """Hidden states of the neighbouring rows: those before, of rows that go backward those behind. No gradient reaches them."""
+
+    states_BNMD: jax.Array
+    """What went into each of the N layers."""
+    used_BM: jax.Array
+    """1 where there was text, else 0."""
+    backward_B: jax.Array
+    """Rows whose memory is behind them."""
+
+
+def scene_of(
+    segments_BL: jax.Array,
+    types_BL: jax.Array,
+    rank_BL: jax.Array,
+    slot_position_BK: jax.Array,
+    size: int,
+    memory: Memory | None,
+) -> Scene:
+    """What is seen from where.
+
+    A target (rank of 0 and more) sees what has a lower rank, and the content stream also itself; a position of the context sees
+    the context. A slot sees what has a lower rank than its position. All see the memory, whose types are 0.
+    """
+    backward_B = memory.backward_B if memory else None
+    slot_rank_BK = jnp.take_along_axis(rank_BL, slot_position_BK, axis=1)
+    slot_block_BK = jnp.take_along_axis(segments_BL, slot_position_BK, axis=1)
+    slot_type_BK = jnp.take_along_axis(types_BL, slot_position_BK, axis=1)
+    same_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
+    own_LL = jnp.eye(segments_BL.shape[1], dtype=bool)
+    level_BL = jnp.where(rank_BL == CONTEXT, CONTEXT + 1, rank_BL)
+    content_BLL = same_BLL & ((rank_BL[:, None, :] < level_BL[:, :, None]) | own_LL[None])
+    slots_BKL = (segments_BL[:, None, :] == slot_block_BK[:, :, None]) & (
+        rank_BL[:, None, :] < slot_rank_BK[:, :, None]
+    )
+
+    def sight(seen_BQL: jax.Array, type_BQ: jax.Array) -> Sight:
+        other_BQL = type_BQ[:, :, None] != types_BL[:, None, :]
+        if memory is None:
+            return Sight(seen_BQL, other_BQL)
+        wide = (*seen_BQL.shape[:2], memory.used_BM.shape[1])
+        parts = (jnp.broadcast_to(memory.used_BM[:, None] > 0, wide), jnp.broadcast_to(type_BQ[:, :, None] != 0, wide))
+        return Sight(*(_beside(row, part, backward_B) for row, part in zip((seen_BQL, other_BQL), parts, strict=True)))
+
+    length, remembered = segments_BL.shape[1], memory.used_BM.shape[1] if memory else 0
+    return Scene(
+        distances_TD=sinusoids(length, remembered, size),
+        content=sight(content_BLL, types_BL),
+        backward_B=backward_B,
+        slots=sight(slots_BKL, slot_type_BK),
+        slot_position_BK=slot_position_BK,
+    )
+
+
+def two_streams(
+    encoder: Encoder,
+    start_D: jax.Array,
+    tokens_BL: jax.Array,
+    scene: Scene,
+    memory: Memory | None,
+    key: DropoutKey | None,
+) -> tuple[jax.Array, jax.Array]:
+    """(the query stream at every slot [B, K, D], what went into every layer of the content stream [N, B, L, D]).
+
+    `start_D` is what the query stream begins with, everywhere. Two dropout sites are used behind those of the layers.
+    """
+    assert scene.slot_position_BK is not None
+    zeros_BL = jnp.zeros_like(tokens_BL)
+    hidden_BLD = encoder.embeddings(tokens_BL, zeros_BL, zeros_BL, key, site=0)
+    shape = (*scene.slot_position_BK.shape, hidden_BLD.shape[-1])
+    slots_BKD = jnp.broadcast_to(start_D.astype(hidden_BLD.dtype), shape)
+    last = 1 + encoder.sites * encoder.count
+    rate = encoder.embeddings.rate
+    slots_BKD = dropout(slots_BKD, rate, key, last)
+
+    def apply(layer: Any, streams: tuple, site: jax.Array, remembered_BMD: Any) -> tuple[tuple, jax.Array]:
+        return layer.both(*streams, remembered_BMD, scene, key, site), streams[0]
+
+    remembered = jnp.swapaxes(memory.states_BNMD, 0, 1) if memory else None
+    (_, slots_BKD), read_NBLD = encoder.scanned(apply, (hidden_BLD, slots_BKD), first_site=1, given=remembered)
+    return dropout(slots_BKD, rate, key, last + 1), read_NBLD
+
+
+def remembered(read_NBLD: jax.Array, segments_BL: jax.Array, memory: Memory) -> Memory:
+    """The memory for the rows that follow: the nearest M positions of this row and the memory before it."""
+    size = memory.used_BM.shape[1]
+    flat_BLX = jnp.moveaxis(read_NBLD, 0, 2)
+    kept_BMX = jnp.moveaxis(memory.states_BNMD, 1, 2)
+    used_BL = (segments_BL > 0).astype(memory.used_BM.dtype)
+
+    def nearest(row: jax.Array, old: jax.Array) -> jax.Array:
+        whole = joined(row, old, memory.backward_B)
+        behind = memory.backward_B.reshape(-1, *[1] * (row.ndim - 1))
+        return jnp.where(behind, whole[:, :size], whole[:, whole.shape[1] - size :])
+
+    states_BNMD = jnp.moveaxis(nearest(flat_BLX, kept_BMX), 2, 1)
+    return Memory(jax.lax.stop_gradient(states_BNMD), nearest(used_BL, memory.used_BM), memory.backward_B)
+
+
+def _beside(row_BQL: jax.Array, memory_BQM: jax.Array, backward_B: Any) -> jax.Array:
+    """Row and memory along the last axis, in the order of the text."""
+    behind, before = (row_BQL, memory_BQM), (memory_BQM, row_BQL)
+    return jnp.where(backward_B[:, None, None], jnp.concatenate(behind, axis=-1), jnp.concatenate(before, axis=-1))

@@ -1,0 +1,125 @@
+"""What rows hand on to the next batch is part of the state: on any layout, through checkpoints, past updates left out."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from spanjax.building import Built, build
+from spanjax.data.pairing import FullSentences
+from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.permuted import STATES, USED, PermutedPrediction
+from spanjax.parallel import MeshConfig, make_mesh, to_global
+from spanjax.run import Run
+from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.optimizer import AdamW
+from spanjax.training.state import TrainState
+from tests.made import synthetic_batch
+
+ENCODER = EncoderConfig(
+    vocab_size=50,
+    hidden_size=32,
+    layers=2,
+    heads=4,
+    intermediate_size=64,
+    positions=32,
+    relative=True,
+    initializer_std=0.1,
+)
+OBJECTIVE = PermutedPrediction(pairing=FullSentences(), memory=8, block=16)
+ROWS, LENGTH, STEPS = 8, 32, 4
+
+
+def of(mesh: MeshConfig, devices: int, microbatches: int = 1) -> Built:
+    run = Run(
+        objective=OBJECTIVE,
+        encoder=ENCODER,
+        optimizer=AdamW(learning_rate=1e-2, warmup_steps=2, epsilon=1e-3),
+        mesh=mesh,
+        steps=STEPS,
+        batch_size=ROWS,
+        microbatches=microbatches,
+        seed=5,
+    )
+    return build(run, LENGTH, make_mesh(mesh, jax.devices()[:devices]))
+
+
+def trained(built: Built, steps: int = STEPS, state: TrainState | None = None) -> tuple[list[float], TrainState]:
+    state = built.fresh_state() if state is None else state
+    step, losses = built.train_step(), []
+    first = int(state.step)
+    for number in range(first, first + steps):
+        batch = to_global(synthetic_batch(ROWS, LENGTH, 12, 50, seed=number), built.mesh)
+        state, shown = step(state, batch)
+        losses.append(jax.device_get(shown["means"])["plm/loss"].value())
+    return losses, state
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[list[float], TrainState]:
+    return trained(of(MeshConfig(), 1))
+
+
+def test_it_begins_with_nothing_and_comes_from_the_rows_before(alone: tuple[list[float], TrainState]) -> None:
+    fresh = of(MeshConfig(), 1).fresh_state()
+    assert not any(np.asarray(leaf).any() for leaf in fresh.carried.values())
+    carried = alone[1].carried
+    assert carried[STATES].shape == (ROWS, 2, 8, 32) and carried[USED].shape == (ROWS, 8)
+    last = synthetic_batch(ROWS, LENGTH, 12, 50, seed=STEPS - 1)
+    for row in range(ROWS):
+        nearest = slice(0, 8) if row % 2 else slice(LENGTH - 8, LENGTH)
+        np.testing.assert_array_equal(carried[USED][row], last["segments_BL"][row, nearest] > 0)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "devices", "microbatches"),
+    [(MeshConfig(), 4, 1), (MeshConfig(replica=2), 4, 2), (MeshConfig(), 1, 4), (MeshConfig(fsdp=True), 4, 1)],
+    ids=["4 devices", "2 replicas x 2 microbatches", "4 microbatches", "fsdp"],
+)
+def test_layout_changes_nothing(
+    alone: tuple[list[float], TrainState], mesh: MeshConfig, devices: int, microbatches: int
+) -> None:
+    losses, state = trained(of(mesh, devices, microbatches))
+    np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
+    for name, expected in alone[1].carried.items():
+        np.testing.assert_allclose(state.carried[name], expected, atol=1e-4)
+        assert state.carried[name].addressable_shards[0].data.shape[0] * devices == ROWS
+
+
+def test_it_goes_through_a_checkpoint_onto_other_devices(
+    alone: tuple[list[float], TrainState], tmp_path: pathlib.Path
+) -> None:
+    losses, state = trained(of(MeshConfig(), 4), steps=2)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    checkpoints.save(state, 2, {}, None)
+    checkpoints.close()
+    built = of(MeshConfig(), 2)
+    found = Checkpoints(tmp_path, keep=1).restore_newest(built.abstract)
+    assert found is not None
+    for name, expected in jax.device_get(state.carried).items():
+        np.testing.assert_array_equal(found.carried[name], expected)
+    rest, _ = trained(built, steps=2, state=found)
+    np.testing.assert_allclose(losses + rest, alone[0], rtol=1e-5)
+
+
+def test_without_what_was_handed_on_the_losses_are_others(alone: tuple[list[float], TrainState]) -> None:
+    built = of(MeshConfig(), 1)
+    _, state = trained(built, steps=2)
+    emptied = state._replace(carried=jax.tree.map(jnp.zeros_like, state.carried))
+    rest, _ = trained(built, steps=1, state=emptied)
+    assert abs(rest[0] - alone[0][2]) > 1e-4
+
+
+def test_a_batch_that_is_left_out_hands_nothing_on() -> None:
+    built = of(MeshConfig(), 1)
+    _, state = trained(built, steps=1)
+    kept = jax.device_get(state.carried)
+    broken: Any = to_global(synthetic_batch(ROWS, LENGTH, 12, 50, seed=1), built.mesh)
+    broken["slot_weight_BK"] = broken["slot_weight_BK"] * jnp.nan
+    state, shown = built.train_step()(state, broken)
+    assert int(shown["skipped"]) == 1
+    for name, expected in kept.items():
+        np.testing.assert_array_equal(state.carried[name], expected)
