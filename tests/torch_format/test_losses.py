@@ -72,6 +72,7 @@ def test_masked_tokens_and_pairs(kind: str) -> None:
     theirs, (pair, label) = reference(kind), PAIRS.get(kind, ("nsp", ""))
     model = opened(theirs, pair)
     objective, batch = model.objective(), rows(model.encoder.vocab_size)
+    given = {name: jnp.asarray(array) for name, array in batch.items()}
     structure, abstract = abstract_module(objective, model.encoder)
     labels = np.full((ROWS, LENGTH), -100)
     np.put_along_axis(labels, batch["slot_position_BK"].astype(int), batch["slot_target_BK"], axis=1)
@@ -81,9 +82,9 @@ def test_masked_tokens_and_pairs(kind: str) -> None:
     ).loss
 
     def loss(params: Any) -> jax.Array:
-        means = objective.measure(nnx.merge(structure, params), batch, None)
+        means = objective.measure(nnx.merge(structure, params), given, None)
         parts = [means[name] for name in objective.loss_weights()]
-        return sum((mean.total / mean.count for mean in parts), jnp.float32(0))
+        return jnp.sum(jnp.stack([mean.total / mean.count for mean in parts]))
 
     compared(theirs, expected, model, loss, module_params(model, abstract))
 
@@ -122,7 +123,8 @@ def test_permuted_tokens() -> None:
     objective, batch = model.objective(), rows(model.encoder.vocab_size)
     assert isinstance(objective, PermutedPrediction)
     batch["types_BL"] = np.repeat((np.arange(LENGTH) > 8)[None].astype(np.int32), ROWS, axis=0)
-    rank = np.asarray(objective.ranks({name: jnp.asarray(each) for name, each in batch.items()}, None))
+    given = {name: jnp.asarray(array) for name, array in batch.items()}
+    rank = np.asarray(objective.ranks(given, None))
     hidden = rank[:, None, :] >= np.where(rank == CONTEXT, CONTEXT + 1, rank)[:, :, None]
     mapping = np.arange(LENGTH) == batch["slot_position_BK"][:, :, None]
     expected = theirs(
@@ -135,7 +137,7 @@ def test_permuted_tokens() -> None:
     structure, abstract = abstract_module(objective, model.encoder)
 
     def loss(params: Any) -> jax.Array:
-        mean = objective.measure(nnx.merge(structure, params), batch, None)["plm/loss"]
+        mean = objective.measure(nnx.merge(structure, params), given, None)["plm/loss"]
         return mean.total / mean.count
 
     compared(theirs, expected, model, loss, module_params(model, abstract))

@@ -48,14 +48,14 @@ def of(mesh: MeshConfig, devices: int, microbatches: int = 1) -> Built:
 
 
 def trained(built: Built, steps: int = STEPS, state: TrainState | None = None) -> tuple[list[float], TrainState]:
-    state = built.fresh_state() if state is None else state
+    now: TrainState = built.fresh_state() if state is None else state
     step, losses = built.train_step(), []
-    first = int(state.step)
+    first = int(now.step)
     for number in range(first, first + steps):
         batch = to_global(synthetic_batch(ROWS, LENGTH, 12, 50, seed=number), built.mesh)
-        state, shown = step(state, batch)
+        now, shown = step(now, batch)
         losses.append(jax.device_get(shown["means"])["plm/loss"].value())
-    return losses, state
+    return losses, now
 
 
 @pytest.fixture(scope="module")

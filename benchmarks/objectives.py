@@ -1,0 +1,200 @@
+"""python -m benchmarks.objectives --rows ROWS --tasks NAME=CONFIG:TRAIN:DEV:METRIC ...: all objectives for the same compute.
+
+Every arm of configs/ablations/objective_*.py is pretrained on the same rows for as many FLOPs as `--steps` steps of SpanBERT's
+take, and what it gives is fine-tuned on each task with each seed, as is an encoder with random weights. Settings of
+`spanjax.train` may follow a task's metric behind further colons.
+
+Everything is a run of `spanjax.train` in `--workdir` and is not repeated when the command is given again, so it can be stopped,
+and two commands with other `--arms` can share the folder. Prints a table in Markdown and writes it as JSON.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+ARMS = ("spanbert", "tokens", "bert", "roberta", "albert", "electra", "electra_spans", "xlnet", "modern")
+RANDOM = "random"
+RATE = "1e-3"
+
+
+class TaskOf(NamedTuple):
+    """A task of `--tasks`."""
+
+    name: str
+    config: str
+    train: str
+    dev: str
+    metric: str
+    settings: tuple[str, ...]
+
+    @classmethod
+    def read(cls, text: str) -> "TaskOf":
+        """ValueError where a part is missing."""
+        name, _, rest = text.partition("=")
+        parts = rest.split(":")
+        if len(parts) < 4 or not name:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=CONFIG:TRAIN:DEV:METRIC[:SETTING...]")
+        config, training, dev, metric = parts[:4]
+        return cls(name, config, training, dev, metric, tuple(parts[4:]))
+
+
+class Cost(NamedTuple):
+    """What a step of an arm takes."""
+
+    steps: int
+    flops: float
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Ablation:
+    """The runs in one folder."""
+
+    rows: str
+    workdir: pathlib.Path
+    tasks: tuple[TaskOf, ...]
+    seeds: tuple[int, ...]
+    steps: int
+
+    def cost(self, arm: str) -> Cost:
+        """Steps for the common compute; FLOPs and memory of one step. Kept beside the run, as measuring compiles the step."""
+        kept = self.workdir / arm / f"cost_{self.steps}.json"
+        if not kept.is_file():
+            flops, peak = measured(arm, self.rows)
+            steps = round(self.steps * (measured("spanbert", self.rows, compiled=False)[0] / flops))
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(Cost(steps, flops, peak)._asdict()))
+        return Cost(**json.loads(kept.read_text()))
+
+    def pretrain(self, arm: str) -> pathlib.Path:
+        """The work directory of the pretrained arm."""
+        workdir = self.workdir / arm / "pretrained"
+        train(config_of(arm), workdir, "--rows", self.rows, "--feed", "numpy", "--steps", str(self.cost(arm).steps))
+        return workdir
+
+    def tune(self, arm: str, task: TaskOf, seed: int) -> float:
+        """The best score of one fine-tuning."""
+        workdir = self.workdir / arm / f"{task.name}_{seed}"
+        start = ["--init-from", str(self.workdir / arm / "pretrained")] if arm != RANDOM else fresh(self.rows)
+        files = ["--train", task.train, "--dev", task.dev, "--objective.length", "128", "--seed", str(seed)]
+        rate = ["--optimizer.learning-rate", RATE]
+        train(task.config, workdir, *start, *files, *rate, *task.settings)
+        return max(values(workdir, f"eval/score/{task.metric}"))
+
+
+def config_of(arm: str) -> str:
+    """The config file of an arm."""
+    return f"configs/ablations/objective_{arm}.py"
+
+
+def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
+    """(model FLOPs of a training step on full rows, bytes that the compiled step takes with its state)."""
+    from spanjax.data.rows import slots_needed
+    from spanjax.parallel import to_global
+    from spanjax.session import open_session
+    from spanjax.show import compiled_peak
+    from spanjax.train import parse
+
+    session: Any = open_session(parse(["--config", config_of(arm), "--rows", rows, "--feed", "numpy"]).run)
+    pairing, run = session.spec.pairing, session.run
+    slots = slots_needed(session.rows.manifest, session.spec.masking.most, pairing.parts)
+    flops = session.objective.flops_per_row(run.encoder, session.rows.length, slots) * run.batch_size
+    if not compiled:
+        return flops, 0
+    feed = session.feed(0)
+    peak = compiled_peak(session, to_global(next(feed), session.mesh)) or 0
+    feed.close()
+    return flops, peak
+
+
+def fresh(rows: str) -> list[str]:
+    """Settings of an encoder with random weights, as large as the arms'."""
+    from spanjax.run import load
+
+    encoder = load(config_of("base")).encoder
+    names = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "initializer_std")
+    settings = [f"--encoder.{name.replace('_', '-')}={getattr(encoder, name)}" for name in names]
+    return ["--init-from=", f"--objective.vocabulary={pathlib.Path(rows) / 'train' / 'vocabulary'}", *settings]
+
+
+def train(config: str, workdir: pathlib.Path, *settings: str) -> None:
+    """A run of `spanjax.train`, on this process's cores; a finished one is left alone. Its output is beside its folder."""
+    done = workdir.with_suffix(".done")
+    if done.is_file():
+        return
+    workdir.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "spanjax.train", "--config", config, "--workdir", str(workdir), *settings]
+    threads = str(len(os.sched_getaffinity(0)))
+    with workdir.with_suffix(".log").open("w") as log:
+        code = subprocess.run(
+            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": threads}
+        ).returncode
+    if code:
+        raise SystemExit(f"{' '.join(command)}\nended with {code}: {workdir.with_suffix('.log')}")
+    done.touch()
+
+
+def values(workdir: pathlib.Path, name: str) -> list[float]:
+    """All values of a figure of a run, in the order of its steps."""
+    lines = (json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines())
+    return [line[name] for line in lines if name in line]
+
+
+def told(found: list[float]) -> str:
+    """A mean with its standard deviation, where there are several."""
+    spread = f" ± {statistics.stdev(found):.1f}" if len(found) > 1 else ""
+    return f"{statistics.mean(found):.1f}{spread}"
+
+
+def table(found: dict[str, dict[str, Any]], tasks: tuple[TaskOf, ...]) -> list[str]:
+    """Rows of Markdown."""
+    heads = ["arm", "steps", "GFLOP a step", "ms a step", "MiB", *(f"{task.name} ({task.metric})" for task in tasks)]
+    lines = [heads, ["---"] * len(heads)]
+    for arm, each in found.items():
+        costs = ["-"] * 4
+        if "cost" in each:
+            cost = Cost(**each["cost"])
+            costs = [f"{cost.steps:,}", f"{cost.flops / 1e9:.1f}", f"{each['ms']:.0f}", f"{cost.bytes / 2**20:.0f}"]
+        lines.append([arm, *costs, *(told(each["scores"][task.name]) for task in tasks)])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def main() -> int:
+    """Runs what is missing; prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", required=True, help="a folder of `spanjax.prepare`, of rows of 128")
+    parser.add_argument(
+        "--tasks", required=True, nargs="+", type=TaskOf.read, help="NAME=CONFIG:TRAIN:DEV:METRIC[:SETTING...]"
+    )
+    parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/objectives"))
+    parser.add_argument("--arms", nargs="+", default=[RANDOM, *ARMS], choices=[RANDOM, *ARMS])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    parser.add_argument("--steps", type=int, default=800, help="steps of SpanBERT; the others get as many FLOPs")
+    parser.add_argument("--json", type=pathlib.Path)
+    options = parser.parse_args()
+    ablation = Ablation(options.rows, options.workdir, tuple(options.tasks), tuple(options.seeds), options.steps)
+    found: dict[str, dict[str, Any]] = {}
+    for arm in options.arms:
+        found[arm] = {}
+        if arm != RANDOM:
+            run = ablation.pretrain(arm)
+            found[arm] |= {"cost": ablation.cost(arm)._asdict(), "ms": statistics.median(values(run, "speed/step_ms"))}
+            found[arm] |= {"held_out": json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])}
+        found[arm]["scores"] = {
+            task.name: [ablation.tune(arm, task, seed) for seed in ablation.seeds] for task in ablation.tasks
+        }
+        print("\n".join(table({arm: found[arm]}, ablation.tasks)[-1:]), flush=True)
+    print("\n".join(["", *table(found, ablation.tasks)]))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

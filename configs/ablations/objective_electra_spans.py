@@ -1,0 +1,20 @@
+"""Detection of replaced tokens where the generator fills spans, with SBO on the detector.
+
+Command:
+    python -m spanjax.train --config configs/ablations/objective_electra_spans.py --rows rows \
+        --workdir runs/objectives/electra_spans
+
+Expect: docs/results.md; the settings in common are in objective_base.py.
+"""
+
+import dataclasses
+
+from configs.ablations.objective_base import RUN as BASE
+from spanjax.data.masking import GeometricSpans
+from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.objectives.terms import SpanBoundary
+
+RUN = dataclasses.replace(
+    BASE,
+    objective=ReplacedDetection(generator_size=0.5, masking=GeometricSpans(), boundary=SpanBoundary()),
+)
