@@ -25,7 +25,7 @@ from tests.running import (
     wait_for_step,
 )
 
-DEMO = "configs/pretrain/demo.py"
+DEMO, XLNET = "configs/pretrain/demo.py", "configs/pretrain/xlnet_small.py"
 DROPOUT = ("--encoder.dropout=0.1", "--encoder.attention-dropout=0.1")
 
 
@@ -55,6 +55,25 @@ def test_four_steps_equal_two_and_two(
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     for key in ("train/mlm/loss", "train/sbo/loss", "eval/loss", "data/masked"):
         assert records(tmp_path / "whole", key) == records(tmp_path / "parts", key)
+
+
+def test_what_rows_hand_on_is_resumed(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLNet's memory: four steps equal two and two, bit for bit, and it is in the checkpoint."""
+
+    def arguments(name: str) -> list[str]:
+        memory = ("--objective.memory=16", "--objective.block=32", "--data.feed=numpy")
+        return shrunk(XLNET, rows_folder, tmp_path / name, 4, *memory, *DROPOUT)
+
+    assert train.main(arguments("whole")) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
+        assert train.main(arguments("parts")) == 75
+    assert train.main(arguments("parts")) == 0
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    assert any("memory_states" in name for name in final_leaves(tmp_path / "whole"))
+    assert records(tmp_path / "whole", "train/plm/loss") == records(tmp_path / "parts", "train/plm/loss")
 
 
 def test_the_two_feeds_train_alike(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -13,12 +13,14 @@ from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Voc
 from spanjax.data.scripts import begins_unspaced, bytes_begin_unspaced
 
 SENTENCEPIECE_FILE = "sentencepiece.model"
+XLNET_NAMES = {"[PAD]": "<pad>", "[CLS]": "<cls>", "[SEP]": "<sep>", "[MASK]": "<mask>"}
 WORD_MARK = "\u2581"  # how SentencePiece writes the space before a word
 
 
 @final
 class SentencePieceVocabulary(Vocabulary):
-    """A SentencePiece model. Specials that it lacks get the ids after its own, so the model file stays as it is."""
+    """A SentencePiece model. Specials that it lacks, under the names of BERT and of XLNet, get the ids after its own, so that the
+    model file stays as it is."""
 
     kind = "sentencepiece"
     casing = "model"  # the model's own normalisation decides
@@ -35,10 +37,11 @@ class SentencePieceVocabulary(Vocabulary):
         pieces = [self.processor.id_to_piece(number) for number in range(own)]
         found = {"[UNK]": self.processor.unk_id(), "[PAD]": self.processor.pad_id()}
         for piece in SPECIAL_PIECES:
-            number = self.processor.piece_to_id(piece)
-            # A piece that literal text can produce (user-defined, say) is no special: the special gets an id.
-            if found.get(piece, -1) < 0 and pieces[number] == piece and self.processor.is_control(number):
-                found[piece] = number
+            for name in (piece, XLNET_NAMES.get(piece, piece)):
+                number = self.processor.piece_to_id(name)
+                # A piece that literal text can produce (user-defined, say) is no special: the special gets an id.
+                if found.get(piece, -1) < 0 and pieces[number] == name and self.processor.is_control(number):
+                    found[piece] = number
             if found.get(piece, -1) < 0:
                 found[piece] = len(pieces)
                 pieces.append(piece)

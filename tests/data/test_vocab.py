@@ -1,10 +1,12 @@
 """Vocabularies: ids, casing, specials, word starts, files and their errors."""
 
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
 
+from spanjax.data.base_vocab import Specials
 from spanjax.data.vocab import (
     SPECIAL_PIECES,
     SentencePieceVocabulary,
@@ -141,20 +143,29 @@ def test_trained_sentencepiece_is_deterministic_and_keeps_specials_out_of_text()
     )
 
 
-def test_sentencepiece_without_specials_gets_them_after_its_ids() -> None:
+def sentencepiece_model(**settings: Any) -> bytes:
+    """A model of 100 pieces."""
     import io
 
     import sentencepiece
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(  # pyright: ignore[reportAttributeAccessIssue]
-        sentence_iterator=iter(SENTENCES),
-        model_writer=model,
-        vocab_size=100,
-        user_defined_symbols=["[MASK]"],
-        minloglevel=2,
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=100, minloglevel=2, **settings
     )
-    vocabulary = SentencePieceVocabulary(model.getvalue())
+    return model.getvalue()
+
+
+def test_specials_under_the_names_of_xlnet_are_known() -> None:
+    symbols = ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"]
+    vocabulary = SentencePieceVocabulary(sentencepiece_model(control_symbols=symbols, user_defined_symbols=["<eop>"]))
+    assert vocabulary.size == 100
+    assert vocabulary.specials == Specials(pad=5, unk=0, cls=3, sep=4, mask=6)
+    assert vocabulary.specials.mask not in vocabulary.encode(["a <mask> b"])[0]
+
+
+def test_sentencepiece_without_specials_gets_them_after_its_ids() -> None:
+    vocabulary = SentencePieceVocabulary(sentencepiece_model(user_defined_symbols=["[MASK]"]))
     assert (
         vocabulary.size == 104
         and vocabulary.specials.unk == 0
