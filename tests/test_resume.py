@@ -5,6 +5,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -41,17 +42,22 @@ def assert_same_state(first: pathlib.Path, second: pathlib.Path) -> None:
         np.testing.assert_array_equal(expected[name], got[name], err_msg=name)
 
 
+def whole_and_in_parts(arguments: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains "whole" in one go, and "parts" with a stop after step 2."""
+    assert train.main(arguments("whole")) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
+        assert train.main(arguments("parts")) == 75
+    assert train.main(arguments("parts")) == 0
+
+
 def test_four_steps_equal_two_and_two(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def arguments(name: str) -> list[str]:
         return shrunk(DEMO, rows_folder, tmp_path / name, 4, "--data.feed=numpy", *DROPOUT)
 
-    assert train.main(arguments("whole")) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
-        assert train.main(arguments("parts")) == 75
-    assert train.main(arguments("parts")) == 0
+    whole_and_in_parts(arguments, monkeypatch)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     for key in ("train/mlm/loss", "train/sbo/loss", "eval/loss", "data/masked"):
         assert records(tmp_path / "whole", key) == records(tmp_path / "parts", key)
@@ -66,11 +72,7 @@ def test_what_rows_hand_on_is_resumed(
         memory = ("--objective.memory=16", "--objective.block=32", "--data.feed=numpy")
         return shrunk(XLNET, rows_folder, tmp_path / name, 4, *memory, *DROPOUT)
 
-    assert train.main(arguments("whole")) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
-        assert train.main(arguments("parts")) == 75
-    assert train.main(arguments("parts")) == 0
+    whole_and_in_parts(arguments, monkeypatch)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
     assert any("memory_states" in name for name in final_leaves(tmp_path / "whole"))
     assert records(tmp_path / "whole", "train/plm/loss") == records(tmp_path / "parts", "train/plm/loss")

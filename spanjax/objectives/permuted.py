@@ -26,7 +26,7 @@ from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
 from spanjax.objectives.base import Pretraining, type_problems
-from spanjax.objectives.decoding import token_logits, token_means
+from spanjax.objectives.decoding import slot_index, token_logits, token_means
 from spanjax.objectives.terms import Batch, TokenTerm
 
 ORDERS = 1 << 17  # the site of the draws of orders, behind all sites of the encoder
@@ -231,10 +231,7 @@ class PermutedPrediction(Pretraining):
 
 def _targets(batch: Mapping[str, jax.Array]) -> jax.Array:
     """Where targets are: bool [B, L]."""
-    rows, length = batch["tokens_BL"].shape
-    row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], batch["slot_position_BK"].shape)
-    place_BK = jnp.where(batch["slot_weight_BK"] > 0, batch["slot_position_BK"], length)  # none: dropped
-    return jnp.zeros((rows, length), bool).at[row_BK, place_BK].set(True, mode="drop")
+    return jnp.zeros(batch["tokens_BL"].shape, bool).at[slot_index(batch)].set(True, mode="drop")
 
 
 def _table(module: Permuter) -> tuple[jax.Array, int]:

@@ -27,7 +27,7 @@ from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
 from spanjax.nn.layer import linear
 from spanjax.objectives.base import Pretraining, type_problems
-from spanjax.objectives.decoding import token_logits, token_means
+from spanjax.objectives.decoding import slot_index, token_logits, token_means
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 
 TERM = MaskedTokens()
@@ -207,12 +207,9 @@ class ReplacedDetection(Pretraining):
 
 def corrupted(batch: Mapping[str, jax.Array], sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(tokens with `sampled_BK` in the used slots and the original elsewhere, which of them differ from it), [B, L] each."""
-    tokens_BL = batch["tokens_BL"]
-    rows, length = tokens_BL.shape
-    row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], sampled_BK.shape)
-    place_BK = jnp.where(batch["slot_weight_BK"] > 0, batch["slot_position_BK"], length)  # none: dropped
-    original_BL = tokens_BL.at[row_BK, place_BK].set(batch["slot_target_BK"], mode="drop")
-    corrupted_BL = original_BL.at[row_BK, place_BK].set(sampled_BK, mode="drop")
+    slots = slot_index(batch)
+    original_BL = batch["tokens_BL"].at[slots].set(batch["slot_target_BK"], mode="drop")
+    corrupted_BL = original_BL.at[slots].set(sampled_BK, mode="drop")
     return corrupted_BL, corrupted_BL != original_BL
 
 
