@@ -45,7 +45,7 @@ def token_means(
 
 
 def slot_index(batch: Mapping) -> tuple[jax.Array, jax.Array]:
-    """(row, position) of every slot, [B, K] each, to index [B, L] with; unused ones are at L, where mode "drop" writes nothing."""
+    """(row, position) of every slot, [B, K] each, for [B, L]; those unused are at L, where mode "drop" writes nothing."""
     rows, length = batch["tokens_BL"].shape
     row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], batch["slot_position_BK"].shape)
     return row_BK, jnp.where(batch["slot_weight_BK"] > 0, batch["slot_position_BK"], length)
