@@ -115,7 +115,8 @@ class Checkpoints:
         remove_unfinished(self.folder)
         if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
             self._agree(step, no_room(self.folder, state) if jax.process_index() == 0 else None)
-        fields = {name: field for name, field in state._asdict().items() if jax.tree.leaves(field)}
+        optional = TrainState._field_defaults
+        fields = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
         items = ocp.args.Composite(state=ocp.args.StandardSave(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
