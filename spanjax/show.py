@@ -137,7 +137,7 @@ def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]
         whole: Any = next(iter(session.held_out_feed()))
         batch: Any = {name: value[:8] for name, value in whole.items()}
         guesses = session.predictor()(outcome.state.params, batch)
-        given = session.spec.masking.replacement
+        given = session.spec.masking.at(None).replacement
         replaced = given.mask + given.random > 0
         rows = range(len(batch["row_B"]))
         examples = (filled_text(batch, row, guesses, session.vocabulary, replaced) for row in rows)

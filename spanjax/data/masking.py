@@ -58,6 +58,11 @@ class MaskingPolicy(abc.ABC):
         return self
 
     @property
+    def policies(self) -> tuple["MaskingPolicy", ...]:
+        """All policies that ever mask: this one, or those that `at` gives."""
+        return (self,)
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """All layers of tags that are ever read."""
         return (self.tag,) if self.tag else ()

@@ -19,13 +19,14 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Staged(MaskingPolicy):
-    """Stages in turn; held-out rows are masked by the last. `rate`, `schedule` and `replacement` are those of the stages."""
+    """Stages in turn; held-out rows are masked by the last. `rate`, `schedule` and `replacement` are those of the stages, and
+    are refused here; `copies` is that of all, and is refused there."""
 
     stages: tuple[Stage, ...] = (Stage(),)
     """The first begins at step 0."""
 
     def problems(self) -> dict[str, bool]:
-        """Stages that are out of order, or not there."""
+        """Stages that are out of order, or not there; settings that nothing reads."""
         steps = [stage.first_step for stage in self.stages]
         return super().problems() | {
             f"stages begin at the steps {steps}: expected at least one, 0 first, rising": not steps
@@ -34,7 +35,21 @@ class Staged(MaskingPolicy):
             "a stage of stages: expected a plain policy": any(
                 isinstance(stage.policy, Staged) for stage in self.stages
             ),
+            "rate, schedule or replacement beside the stages: give them to the policies of the stages": (
+                self.rate,
+                self.schedule,
+                self.replacement,
+            )
+            != (MaskingPolicy.rate, MaskingPolicy.schedule, MaskingPolicy.replacement),
+            "copies in a stage: give them to Staged, which counts them over all stages": any(
+                each.copies for each in self.policies
+            ),
         }
+
+    @property
+    def policies(self) -> tuple[MaskingPolicy, ...]:
+        """See `MaskingPolicy.policies`."""
+        return tuple(stage.policy for stage in self.stages)
 
     def at(self, step: int | None) -> MaskingPolicy:
         """See `MaskingPolicy.at`."""
@@ -44,12 +59,12 @@ class Staged(MaskingPolicy):
     @property
     def tags(self) -> tuple[str, ...]:
         """See `MaskingPolicy.tags`."""
-        return tuple(dict.fromkeys(tag for stage in self.stages for tag in stage.policy.tags))
+        return tuple(dict.fromkeys(tag for each in self.policies for tag in each.tags))
 
     @property
     def most(self) -> float:
         """See `MaskingPolicy.most`."""
-        return max(stage.policy.most for stage in self.stages)
+        return max(each.most for each in self.policies)
 
     def rate_at(self, step: int) -> float:
         """See `MaskingPolicy.rate_at`."""

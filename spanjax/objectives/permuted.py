@@ -112,11 +112,11 @@ class PermutedPrediction(Pretraining):
             found.append(
                 "encoder.relative is False: expected True for permuted prediction, positions would tell targets"
             )
-        replacement = self.masking.replacement
-        if replacement.mask or replacement.random:
-            found.append(
-                f"objective.masking.replacement is {replacement}: expected mask=0 and random=0, targets are hidden by attention"
-            )
+        found += [
+            f"objective.masking {type(each).__name__} has {each.replacement}: expected mask=0 and random=0, attention hides"
+            for each in self.masking.policies
+            if each.replacement.mask or each.replacement.random
+        ]
         if self.memory > 0 and not isinstance(self.pairing, FullSentences):
             name = type(self.pairing).__name__
             found.append(

@@ -71,6 +71,11 @@ def test_what_cannot_be_is_refused(tagged_rows_folder: pathlib.Path) -> None:
         Staged(stages=(Stage(0), Stage(5), Stage(3)))
     with pytest.raises(ValueError, match="a stage of stages"):
         Staged(stages=(Stage(0, Staged()),))
+    for beside in ({"rate": 0.2}, {"schedule": ((0, 0.1),)}, {"replacement": Replacement(mask=0.5)}):
+        with pytest.raises(ValueError, match="beside the stages: give them to the policies"):
+            Staged(**beside)
+    with pytest.raises(ValueError, match="copies in a stage: give them to Staged"):
+        Staged(stages=(Stage(0, WholeWords(copies=3)),))
     with pytest.raises(ValueError, match="reads the tags 'people', the rows have .*--tags people"):
         batches(tagged_rows_folder, Staged(stages=(Stage(0), Stage(2, TaggedSpans(tag="people")))), 1)
 
