@@ -183,6 +183,10 @@ MODEL_CASES = (
     from_torch("a number that is text in config.json", ("config.json", "layer_norm_eps is 'small'", "expected a number"),
                config(layer_norm_eps="small")),
     from_torch("another family of models", ("model_type is 'gpt2'", "expected one of bert"), config(model_type="gpt2")),
+    from_torch("an XLNet that computes otherwise, with a size missing",
+               ("n_layer is missing", "bi_data is True: only False", "summary_type is 'last': only 'first'"),
+               config(model_type="xlnet", d_model=16, n_head=2, d_inner=32, bi_data=True,
+                      architectures=["XLNetForSequenceClassification"])),
     from_torch("a vocabulary of another size", ("--vocab", "6 pieces", "the weights"), other_vocabulary),
     from_torch("a tokenizer.json that is damaged", ("tokenizer", "JSON"), weights(
         lambda folder: [(folder / "tokenizer.json").write_text("{"), *(file.unlink() for file in folder.glob("*.model"))]),

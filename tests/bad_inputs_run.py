@@ -10,6 +10,14 @@ import numpy as np
 
 from tests.bad_inputs import DEMO, Case, World
 
+XLNET = """
+from spanjax.data.masking import Tokens
+from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.run import Run
+
+RUN = Run(objective=PermutedPrediction(masking=Tokens(), memory=8))
+"""
+
 train = functools.partial(Case, "train")
 plan = functools.partial(Case, "plan")
 
@@ -156,6 +164,11 @@ RUN_CASES = (
     train("no work directory", ("--workdir is not set", "--dry-run"), settings("--workdir=")),
     train("a work directory that is a file", ("--workdir file", "folder"), as_file("file")),
     train("a work directory below a file", ("--workdir file/run", "folder"), as_file("file/run")),
+    train("permuted prediction that cannot be",
+          ("expected mask=0 and random=0", "encoder.relative is False", "expected FullSentences()"), config(XLNET)),
+    train("attention by distances with what it does not go with",
+          ("encoder.rotary is 100.0: expected 0.0", "encoder.norm_first is True: expected False", "encoder.biases is False"),
+          settings("--encoder.relative", "--encoder.rotary=100", "--encoder.norm-first", "--encoder.no-biases")),
     train("a config that is not there", ("mine.py: no such file", "did you mean", "configs/pretrain/"), config(None)),
     train("a config without RUN", ("mine.py", "no RUN", "found int"), config("RUN = 3\n")),
     train("a config with an error of syntax", ("mine.py", "does not load", "SyntaxError", "line 2"),

@@ -87,10 +87,10 @@ def test_a_poisoned_parameter_leaves_the_others_as_they_were(devices: int) -> No
 def test_finite_steps_are_what_they_are_without_the_guard(devices: int) -> None:
     of, transform = builder(MeshConfig(), devices), OPTIMIZER.transformation(STEPS)
     step, make, shardings = built(of)
-    gradients = of._mapped(of._local_gradients, lambda specs, rows, whole: (specs, whole))
+    gradients = of._mapped(of._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
 
     def plain(state: TrainState, batch: Any) -> TrainState:
-        grads, _ = gradients(state.params, batch, step_key(of.seed, state.step))
+        grads, _, _ = gradients(state.params, batch, step_key(of.seed, state.step))
         updates, opt_state = transform.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         return state._replace(step=state.step + 1, params=params, opt_state=opt_state)
