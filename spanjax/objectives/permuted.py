@@ -109,9 +109,7 @@ class PermutedPrediction(Pretraining):
             if getattr(self, name) < 0
         ]
         if not encoder.relative:
-            found.append(
-                "encoder.relative is False: expected True for permuted prediction, positions would tell targets"
-            )
+            found.append("encoder.relative is False: expected True, both streams attend by distances")
         found += [
             f"objective.masking {type(each).__name__} has {each.replacement}: expected mask=0 and random=0, attention hides"
             for each in self.masking.policies
