@@ -1,0 +1,132 @@
+"""Attention by distances beside its formula in loops, with a memory on either side."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.relative import RelativeLayer, Scene, Sight, joined, shifted, sinusoids, whole_scene
+from spanjax.nn.two_streams import CONTEXT, Memory, scene_of
+
+SIZE, HEADS, LENGTH, REMEMBERED = 8, 2, 5, 3
+CONFIG = EncoderConfig(
+    vocab_size=10, hidden_size=SIZE, layers=1, heads=HEADS, intermediate_size=12, relative=True, initializer_std=0.5
+)
+
+
+@pytest.fixture(scope="module")
+def layer() -> RelativeLayer:
+    return RelativeLayer(CONFIG, nnx.Rngs(3))
+
+
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def mixed_in_loops(
+    layer: Any, row: np.ndarray, memory: np.ndarray, places: list[int], types: list[int], seen: Any
+) -> np.ndarray:
+    """What attention mixes for every position of one row: keys are `memory` then `row`, at `places`, of `types`."""
+    kernels = {
+        name: np.asarray(getattr(layer, name).kernel[...], np.float64) for name in ("query", "key", "value", "distance")
+    }
+    keys = np.concatenate([memory, row])
+    split = (-1, HEADS, SIZE // HEADS)
+    query, key, value = (
+        (each @ kernels[name]).reshape(split) for name, each in (("query", row), ("key", keys), ("value", keys))
+    )
+    biases = [np.asarray(each[...], np.float64) for each in (layer.content_bias, layer.distance_bias, layer.type_bias)]
+    types_2NH = np.asarray(layer.types[...], np.float64)
+    rates = 1e4 ** (-np.arange(0, SIZE, 2) / SIZE)
+    out = np.zeros((len(row), HEADS, SIZE // HEADS))
+    for i in range(len(row)):
+        for head in range(HEADS):
+            weights = []
+            for j in range(len(keys)):
+                angle = (places[len(memory) + i] - places[j]) * rates
+                by_distance = (np.concatenate([np.sin(angle), np.cos(angle)]) @ kernels["distance"]).reshape(split[1:])
+                other = int(types[len(memory) + i] != types[j])
+                score = (query[i, head] + biases[0][head]) @ key[j, head]
+                score += (query[i, head] + biases[1][head]) @ by_distance[head]
+                score += (query[i, head] + biases[2][head]) @ types_2NH[other, head]
+                weights.append(np.exp(score / np.sqrt(SIZE // HEADS)) * seen[i][j])
+            if sum(weights):
+                out[i, head] = np.einsum("j,jh->h", np.array(weights) / sum(weights), value[:, head])
+    return out.reshape(len(row), SIZE)
+
+
+def mixed_here(layer: Any, row: np.ndarray, memory: np.ndarray | None, scene: Scene) -> np.ndarray:
+    row_1LD = jnp.asarray(row)[None]
+    keys, values = layer._keys(row_1LD, None if memory is None else jnp.asarray(memory)[None], scene)
+    query = layer._split(layer.query(row_1LD))
+    by_distance = layer._by_distance(query, scene, keys.shape[1])
+    return np.asarray(layer._mixed(query, keys, values, by_distance, scene.content, None, jnp.uint32(0))[0])
+
+
+def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
+    row, types = drawn(LENGTH, SIZE), np.array([[0, 0, 1, 1, 1]])
+    segments = np.array([[1, 1, 1, 2, 2]])
+    scene = whole_scene(jnp.asarray(segments), jnp.asarray(types), SIZE)
+    seen = segments[0][:, None] == segments[0][None]
+    expected = mixed_in_loops(layer, row, row[:0], list(range(LENGTH)), types[0].tolist(), seen)
+    np.testing.assert_allclose(mixed_here(layer, row, None, scene), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backward: bool) -> None:
+    """Of type 0, seen where it was used, at the positions that follow from its side."""
+    row, states, types = drawn(LENGTH, SIZE), drawn(REMEMBERED, SIZE, seed=1), np.array([[0, 0, 1, 1, 1]])
+    used = np.array([[0, 1, 1]])
+    memory = Memory(jnp.asarray(states)[None, None], jnp.asarray(used), jnp.asarray([backward]))
+    ones, none = jnp.ones((1, LENGTH), jnp.int32), jnp.full((1, LENGTH), CONTEXT, jnp.int32)
+    scene = scene_of(ones, jnp.asarray(types), none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
+    first = LENGTH if backward else -REMEMBERED
+    places = [*range(first, first + REMEMBERED), *range(LENGTH)]
+    seen = np.broadcast_to(np.concatenate([used[0], np.ones(LENGTH, int)]), (LENGTH, REMEMBERED + LENGTH))
+    expected = mixed_in_loops(layer, row, states, places, [0] * REMEMBERED + types[0].tolist(), seen)
+    np.testing.assert_allclose(mixed_here(layer, row, states, scene), expected, atol=2e-5)
+
+
+def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
+    row = drawn(LENGTH, SIZE)
+    blind = Sight(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
+    scene = whole_scene(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32), SIZE)._replace(
+        content=blind
+    )
+    assert not mixed_here(layer, row, None, scene).any()
+
+
+def test_rows_are_shifted_to_their_keys() -> None:
+    scores = jnp.arange(2 * 3 * 6.0).reshape(2, 3, 6)
+    found = shifted(scores, keys=4)
+    for i in range(3):
+        np.testing.assert_array_equal(found[:, i], scores[:, i, 2 - i : 6 - i])
+
+
+def test_the_table_holds_every_distance() -> None:
+    table = sinusoids(3, 2, 4)
+    rates = np.array([1.0, 0.01])
+    expected = [np.concatenate([np.sin(d * rates), np.cos(d * rates)]) for d in range(4, -5, -1)]
+    np.testing.assert_allclose(table, np.array(expected), atol=1e-6)
+
+
+def test_padding_changes_nothing_of_a_layer(layer: RelativeLayer) -> None:
+    row = jnp.asarray(drawn(1, LENGTH, SIZE))
+    padded = jnp.concatenate([row, jnp.ones((1, 4, SIZE))], axis=1)
+
+    def run(hidden: jax.Array, used: int) -> jax.Array:
+        segments = (jnp.arange(hidden.shape[1])[None] < used).astype(jnp.int32)
+        scene = whole_scene(segments, 0 * segments, SIZE)
+        return layer(hidden, segments, scene, None, jnp.uint32(1), jnp.array(True))[:, :used]
+
+    np.testing.assert_allclose(run(padded, LENGTH), run(row, LENGTH), atol=1e-6)
+
+
+def test_rows_and_memories_are_joined_in_the_order_of_the_text() -> None:
+    row, memory = jnp.array([[1, 2], [3, 4]]), jnp.array([[8], [9]])
+    assert joined(row, memory, jnp.array([False, True])).tolist() == [[8, 1, 2], [3, 4, 9]]
+    assert joined(row, None, None) is row
