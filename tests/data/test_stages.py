@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,8 @@ def test_what_cannot_be_is_refused(tagged_rows_folder: pathlib.Path) -> None:
         Staged(stages=(Stage(0), Stage(5), Stage(3)))
     with pytest.raises(ValueError, match="a stage of stages"):
         Staged(stages=(Stage(0, Staged()),))
-    for beside in ({"rate": 0.2}, {"schedule": ((0, 0.1),)}, {"replacement": Replacement(mask=0.5)}):
+    unread: list[dict[str, Any]] = [{"rate": 0.2}, {"schedule": ((0, 0.1),)}, {"replacement": Replacement(mask=0.5)}]
+    for beside in unread:
         with pytest.raises(ValueError, match="beside the stages: give them to the policies"):
             Staged(**beside)
     with pytest.raises(ValueError, match="copies in a stage: give them to Staged"):
