@@ -4,6 +4,7 @@ Every arm of configs/ablations/objective_*.py is pretrained on the same rows for
 take, and what it gives is fine-tuned on each task with each seed, as is an encoder with random weights. Settings of
 `spanjax.train` may follow a task's metric behind further colons.
 
+`--weights NAME=FOLDER` are further arms that are fine-tuned as they are; with them the random weights are as large as the first.
 Everything is a run of `spanjax.train` in `--workdir` and is not repeated when the command is given again, so it can be stopped,
 and two commands with other `--arms` can share the folder. Prints a table in Markdown and writes it as JSON.
 """
@@ -61,6 +62,8 @@ class Ablation:
     tasks: tuple[TaskOf, ...]
     seeds: tuple[int, ...]
     steps: int
+    weights: dict[str, str]
+    """Further arms: name -> a run directory or a folder of weights."""
 
     def cost(self, arm: str) -> Cost:
         """Steps for the common compute; FLOPs and memory of one step. Kept beside the run, as measuring compiles the step."""
@@ -81,7 +84,9 @@ class Ablation:
     def tune(self, arm: str, task: TaskOf, seed: int) -> float:
         """The best score of one fine-tuning."""
         workdir = self.workdir / arm / f"{task.name}_{seed}"
-        start = ["--init-from", str(self.workdir / arm / "pretrained")] if arm != RANDOM else fresh(self.rows)
+        start = ["--init-from", self.weights.get(arm, str(self.workdir / arm / "pretrained"))]
+        if arm == RANDOM:
+            start = fresh(self.rows, next(iter(self.weights.values()), ""))
         files = ["--train", task.train, "--dev", task.dev, "--objective.length", "128", "--seed", str(seed)]
         rate = ["--optimizer.learning-rate", RATE]
         train(task.config, workdir, *start, *files, *rate, *task.settings)
@@ -113,11 +118,12 @@ def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
     return flops, peak
 
 
-def fresh(rows: str) -> list[str]:
-    """Settings of an encoder with random weights, as large as the arms'."""
+def fresh(rows: str, like: str) -> list[str]:
+    """Settings of an encoder with random weights, as large as that of the weights `like`, or as the arms'."""
+    from spanjax.model import load_model
     from spanjax.run import load
 
-    encoder = load(config_of("base")).encoder
+    encoder = load_model(like).encoder if like else load(config_of("base")).encoder
     names = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "initializer_std")
     settings = [f"--encoder.{name.replace('_', '-')}={getattr(encoder, name)}" for name in names]
     return ["--init-from=", f"--objective.vocabulary={pathlib.Path(rows) / 'train' / 'vocabulary'}", *settings]
@@ -173,16 +179,19 @@ def main() -> int:
         "--tasks", required=True, nargs="+", type=TaskOf.read, help="NAME=CONFIG:TRAIN:DEV:METRIC[:SETTING...]"
     )
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/objectives"))
-    parser.add_argument("--arms", nargs="+", default=[RANDOM, *ARMS], choices=[RANDOM, *ARMS])
+    parser.add_argument("--arms", nargs="*", default=[RANDOM, *ARMS], choices=[RANDOM, *ARMS])
+    parser.add_argument("--weights", nargs="+", default=[], help="NAME=FOLDER: weights that are fine-tuned as they are")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--steps", type=int, default=800, help="steps of SpanBERT; the others get as many FLOPs")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
-    ablation = Ablation(options.rows, options.workdir, tuple(options.tasks), tuple(options.seeds), options.steps)
+    weights = dict(each.split("=", 1) for each in options.weights)
+    tasks, seeds = tuple(options.tasks), tuple(options.seeds)
+    ablation = Ablation(options.rows, options.workdir, tasks, seeds, options.steps, weights)
     found: dict[str, dict[str, Any]] = {}
-    for arm in options.arms:
+    for arm in [*options.arms, *weights]:
         found[arm] = {}
-        if arm != RANDOM:
+        if arm in ARMS:
             run = ablation.pretrain(arm)
             found[arm] |= {"cost": ablation.cost(arm)._asdict(), "ms": statistics.median(values(run, "speed/step_ms"))}
             found[arm] |= {"held_out": json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])}
