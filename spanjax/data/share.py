@@ -27,7 +27,7 @@ class HostShare:
 
     def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
         self.by_length = spec.order == "by_length" and not held_out
-        streams = spec.order in ("streams", "both_ways") and not held_out
+        self.streams = spec.order in ("streams", "both_ways") and not held_out
         tags = rows.manifest.tags
         missing = [tag for tag in spec.masking.tags if tag not in tags]
         refuse(
@@ -42,9 +42,9 @@ class HostShare:
                 f"{spec.batch_size}: use order 'uniform' or a smaller batch": self.by_length
                 and 0 < len(rows) < spec.batch_size,
                 f"order {spec.order!r} needs at least one row a stream, got {len(rows)} rows for batches of {spec.batch_size}:"
-                " use a smaller batch": streams and 0 < len(rows) < spec.batch_size,
+                " use a smaller batch": self.streams and 0 < len(rows) < spec.batch_size,
                 f"order {spec.order!r} is not there for a mixture of rows: use order 'uniform', without a memory": (
-                    self.by_length or streams
+                    self.by_length or self.streams
                 )
                 and isinstance(rows, MixedRows),
                 f"masking reads the tags {', '.join(map(repr, missing))}, the rows have {list(tags) or 'none'}: prepare them"
@@ -76,7 +76,7 @@ class HostShare:
         spec, rows = self.spec, self.rows
         if isinstance(rows, MixedRows):
             return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
-        if spec.order in ("streams", "both_ways"):
+        if self.streams:
             return stream_rows(spec.seed, step, spec.batch_size, len(rows), spec.order == "both_ways")
         return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
 

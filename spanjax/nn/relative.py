@@ -192,10 +192,10 @@ class RelativeLayer(nnx.Module):
         return self.feed_norm(hidden_BQD + dropout(self.feed_out(inner_BQI), self.rate, key, site + 2))
 
 
-def joined(row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None) -> jax.Array:
-    """Row and memory along the second axis, in the order of the text."""
+def joined(row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None, axis: int = 1) -> jax.Array:
+    """Row and memory along an axis, in the order of the text."""
     if memory is None or backward_B is None:
         return row
     memory = memory.astype(row.dtype)
     behind = backward_B.reshape(-1, *[1] * (row.ndim - 1))
-    return jnp.where(behind, jnp.concatenate([row, memory], axis=1), jnp.concatenate([memory, row], axis=1))
+    return jnp.where(behind, jnp.concatenate([row, memory], axis), jnp.concatenate([memory, row], axis))

@@ -59,11 +59,12 @@ def scene_of(
             return Sight(seen_BQL, other_BQL)
         wide = (*seen_BQL.shape[:2], memory.used_BM.shape[1])
         parts = (jnp.broadcast_to(memory.used_BM[:, None] > 0, wide), jnp.broadcast_to(type_BQ[:, :, None] != 0, wide))
-        return Sight(*(_beside(row, part, backward_B) for row, part in zip((seen_BQL, other_BQL), parts, strict=True)))
+        rows = (seen_BQL, other_BQL)
+        return Sight(*(joined(row, part, backward_B, axis=-1) for row, part in zip(rows, parts, strict=True)))
 
-    length, remembered = segments_BL.shape[1], memory.used_BM.shape[1] if memory else 0
+    reach = memory.used_BM.shape[1] if memory else 0
     return Scene(
-        distances_TD=sinusoids(length, remembered, size),
+        distances_TD=sinusoids(segments_BL.shape[1], reach, size),
         content=sight(content_BLL, types_BL),
         backward_B=backward_B,
         slots=sight(slots_BKL, slot_type_BK),
@@ -92,11 +93,11 @@ def two_streams(
     rate = encoder.embeddings.rate
     slots_BKD = dropout(slots_BKD, rate, key, last)
 
-    def apply(layer: Any, streams: tuple, site: jax.Array, remembered_BMD: Any) -> tuple[tuple, jax.Array]:
-        return layer.both(*streams, remembered_BMD, scene, key, site), streams[0]
+    def apply(layer: Any, streams: tuple, site: jax.Array, memory_BMD: Any) -> tuple[tuple, jax.Array]:
+        return layer.both(*streams, memory_BMD, scene, key, site), streams[0]
 
-    remembered = jnp.swapaxes(memory.states_BNMD, 0, 1) if memory else None
-    (_, slots_BKD), read_NBLD = encoder.scanned(apply, (hidden_BLD, slots_BKD), first_site=1, given=remembered)
+    states_NBMD = jnp.swapaxes(memory.states_BNMD, 0, 1) if memory else None
+    (_, slots_BKD), read_NBLD = encoder.scanned(apply, (hidden_BLD, slots_BKD), first_site=1, given=states_NBMD)
     return dropout(slots_BKD, rate, key, last + 1), read_NBLD
 
 
@@ -114,9 +115,3 @@ def remembered(read_NBLD: jax.Array, segments_BL: jax.Array, memory: Memory) -> 
 
     states_BNMD = jnp.moveaxis(nearest(flat_BLX, kept_BMX), 2, 1)
     return Memory(jax.lax.stop_gradient(states_BNMD), nearest(used_BL, memory.used_BM), memory.backward_B)
-
-
-def _beside(row_BQL: jax.Array, memory_BQM: jax.Array, backward_B: Any) -> jax.Array:
-    """Row and memory along the last axis, in the order of the text."""
-    behind, before = (row_BQL, memory_BQM), (memory_BQM, row_BQL)
-    return jnp.where(backward_B[:, None, None], jnp.concatenate(behind, axis=-1), jnp.concatenate(before, axis=-1))

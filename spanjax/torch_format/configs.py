@@ -10,10 +10,9 @@ from spanjax.data.base_vocab import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
 from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
-from spanjax.torch_format.sizes import our_sizes, raise_listed, size_problems, their_sizes
+from spanjax.torch_format.sizes import ACTIVATIONS, our_sizes, raise_listed, size_problems, their_sizes
 from spanjax.torch_format.xlnet_config import our_xlnet_config, their_xlnet_config
 
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _THEIR_ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
@@ -59,7 +58,7 @@ def their_config(
         "model_type": family.model_type,
         **their_sizes(encoder),
         **{theirs: getattr(encoder, ours) for theirs, (ours, _) in _OTHERS.items()},
-        "hidden_act": _ACTIVATIONS[encoder.activation],
+        "hidden_act": ACTIVATIONS[encoder.activation],
         "tie_word_embeddings": True,
         "dtype": dtype,
         "torch_dtype": dtype,

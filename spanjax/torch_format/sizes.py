@@ -1,4 +1,4 @@
-"""Sizes that every config.json names alike <-> fields of EncoderConfig."""
+"""Sizes and activations that every config.json names alike <-> fields of EncoderConfig."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +13,10 @@ _NAMES = {
     "intermediate_size": "intermediate_size",
     "max_position_embeddings": "positions",
 }
+
+
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+"""Ours -> the name that transformers has for it."""
 
 
 def their_sizes(encoder: EncoderConfig) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 from spanjax.data.base_vocab import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import XLNET, pretraining_class
-from spanjax.torch_format.sizes import raise_listed
+from spanjax.torch_format.sizes import ACTIVATIONS, raise_listed
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -25,7 +25,6 @@ _FIXED: Mapping[str, Any] = {
 }
 _SUMMARY: Mapping[str, Any] = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"}
 """How a fine-tuned model of sequences reads its row: the pooler here, of the first token."""
-_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 _OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 
 
@@ -41,7 +40,7 @@ def their_xlnet_config(
         **_FIXED,
         **_SUMMARY,
         "d_head": encoder.hidden_size // encoder.heads,
-        "ff_activation": _ACTIVATIONS[encoder.activation],
+        "ff_activation": ACTIVATIONS[encoder.activation],
         "dropout": encoder.dropout,
         "mem_len": None,
         "reuse_len": None,
@@ -65,7 +64,7 @@ def our_xlnet_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
         for each, value in fixed.items()
         if config.get(each, value) != value
     ]
-    ours = {theirs: own for own, theirs in _ACTIVATIONS.items()}
+    ours = {theirs: own for own, theirs in ACTIVATIONS.items()}
     activation = config.get("ff_activation", "gelu")
     if activation not in ours:
         problems.append(f"ff_activation is {activation!r}: expected one of {', '.join(ours)}")
