@@ -86,7 +86,7 @@ class Ablation:
         workdir = self.workdir / arm / f"{task.name}_{seed}"
         start = ["--init-from", self.weights.get(arm, str(self.workdir / arm / "pretrained"))]
         if arm == RANDOM:
-            start = fresh(self.rows, next(iter(self.weights.values()), ""))
+            start = fresh(self.rows, next(iter(self.weights.values()), ""), self.workdir / arm)
         files = ["--train", task.train, "--dev", task.dev, "--objective.length", "128", "--seed", str(seed)]
         rate = ["--optimizer.learning-rate", RATE]
         train(task.config, workdir, *start, *files, *rate, *task.settings)
@@ -118,15 +118,26 @@ def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
     return flops, peak
 
 
-def fresh(rows: str, like: str) -> list[str]:
-    """Settings of an encoder with random weights, as large as that of the weights `like`, or as the arms'."""
+def fresh(rows: str, like: str, folder: pathlib.Path) -> list[str]:
+    """Settings of an encoder with random weights: sizes and vocabulary of the weights `like` (their vocabulary is written into
+    `folder`), else those of the arms and their rows.
+    """
+    from spanjax.data.vocab import save_vocabulary
     from spanjax.model import load_model
     from spanjax.run import load
 
-    encoder = load_model(like).encoder if like else load(config_of("base")).encoder
+    vocabulary = pathlib.Path(rows) / "train" / "vocabulary"
+    if like:
+        model = load_model(like)
+        encoder, vocabulary = model.encoder, folder / "vocabulary"
+        if model.vocabulary is None:
+            raise SystemExit(f"{like} has no vocabulary: expected a run, or a folder with its tokenizer's files")
+        save_vocabulary(model.vocabulary, vocabulary)
+    else:
+        encoder = load(config_of("base")).encoder
     names = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "initializer_std")
     settings = [f"--encoder.{name.replace('_', '-')}={getattr(encoder, name)}" for name in names]
-    return ["--init-from=", f"--objective.vocabulary={pathlib.Path(rows) / 'train' / 'vocabulary'}", *settings]
+    return ["--init-from=", f"--objective.vocabulary={vocabulary}", *settings]
 
 
 def train(config: str, workdir: pathlib.Path, *settings: str) -> None:

@@ -12,6 +12,7 @@ from flax import nnx
 
 from spanjax.model import Model
 from spanjax.nn.heads import DetectionHead
+from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.torch_format.task_tables import CLASSES
 
 
@@ -26,6 +27,9 @@ def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
         if "pooler" in model.params:
             dense = model.params["pooler"]["dense"]
             read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
+        elif "pre_classifier" in model.params:
+            dense = model.params["pre_classifier"]
+            read_SLD = ACTIVATIONS["gelu"](read_SLD @ dense["kernel"] + dense["bias"][None])
     scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
     return np.asarray(scores_SLC) + head["bias"]
 

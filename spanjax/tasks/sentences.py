@@ -20,11 +20,13 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.heads import Pooler, cross_entropy
 from spanjax.nn.layer import linear
+from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.scoring.compare import PREDICTIONS
 from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
 
+FIRST_SITE = HEAD_SITE + 8  # of dropout on [CLS]
 UNSEEN, UNLABELLED = -1, -2  # in the place of a class: a label that is none of the task's, and none at all
 
 
@@ -36,8 +38,9 @@ class SentenceTask(Task):
     """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
     class_weights: tuple[float, ...] = ()
     """How much an example of each class counts in the loss, in the order of `labels`; empty: all alike."""
-    pooler: Literal["dense", "none"] = "dense"
-    """dense: BERT's pooler between [CLS] and the classifier, as released; none: the classifier reads [CLS] itself (paper 4.1)."""
+    pooler: Literal["dense", "gelu", "none"] = "dense"
+    """What is between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
+    dropout, dense layer and gelu."""
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
@@ -68,9 +71,12 @@ class SentenceTask(Task):
         return dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`pooler` where it is asked for, `span_network` with spans, and `classifier`."""
-        if self.pooler == "dense" and (self.spans is None or self.spans.concatenated):
-            module.pooler = Pooler(encoder, rngs)
+        """`pooler` or `pre_classifier` where it is asked for, `span_network` with spans, and `classifier`."""
+        if self.spans is None or self.spans.concatenated:
+            if self.pooler == "dense":
+                module.pooler = Pooler(encoder, rngs)
+            elif self.pooler == "gelu":
+                module.pre_classifier = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs)
         module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
@@ -84,13 +90,19 @@ class SentenceTask(Task):
         """What the classifier reads, [B, D]; with spans what `SpanTuning.vector` makes, [B, 2 D] or [B, D]."""
         hidden_BLD = self.hidden(module, batch, key)
         if self.spans is None:
-            return self._first(module, hidden_BLD)
-        first_BD = self._first(module, hidden_BLD) if self.spans.concatenated else None
+            return self._first(module, hidden_BLD, key)
+        first_BD = self._first(module, hidden_BLD, key) if self.spans.concatenated else None
         return self.spans.vector(module, hidden_BLD, first_BD, batch, key)
 
-    def _first(self, module: Any, hidden_BLD: jax.Array) -> jax.Array:
-        first_B1D = hidden_BLD[:, :1]
-        return (module.pooler(first_B1D) if self.pooler == "dense" else first_B1D)[:, 0]
+    def _first(self, module: Any, hidden_BLD: jax.Array, key: DropoutKey | None) -> jax.Array:
+        match self.pooler:
+            case "dense":
+                return module.pooler(hidden_BLD[:, :1])[:, 0]
+            case "gelu":
+                first_BD = dropout(hidden_BLD[:, 0], module.rate, key, FIRST_SITE)
+                return ACTIVATIONS["gelu"](module.pre_classifier(first_BD))
+            case "none":
+                return hidden_BLD[:, 0]
 
     def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """Scores of the classes, float32 [B, C]."""

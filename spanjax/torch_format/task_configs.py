@@ -5,7 +5,7 @@ from typing import Any
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import family_of
-from spanjax.torch_format.task_tables import NEEDED, Kind, class_name, our_kind
+from spanjax.torch_format.task_tables import OUTPUTS, Kind, class_name, needed, our_kind
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
 PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing elsewhere
@@ -21,18 +21,19 @@ def their_task(
 
     ValueError lists why transformers has no class that computes the same.
     """
-    name, hidden_size, problems = class_name(family_of(encoder, params), kind), encoder.hidden_size, []
+    family, hidden_size, problems = family_of(encoder, params), encoder.hidden_size, []
+    name = class_name(family, kind)
     if "span_network" in params:
         problems.append(
             "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
             "to write such a folder, or use these weights with spanjax"
         )
-    elif kind == "sequence" and "pooler" not in params:
+    elif not {*needed(family, kind)} <= {*params}:
         problems.append(
-            f"objective.pooler is none: the classifier reads [CLS] itself, {name} reads it through a pooler; fine-tune with "
-            "--objective.pooler dense to write such a folder"
+            f"objective.pooler is {'gelu' if 'pre_classifier' in params else 'none'}: {name} reads [CLS] through BERT's pooler;"
+            " fine-tune with --objective.pooler dense to write such a folder"
         )
-    head = params[NEEDED[kind][-1]]["kernel"]
+    head = params[OUTPUTS[kind]]["kernel"]
     if head.shape[0] != hidden_size and not problems:
         problems.append(
             f"the classifier reads {head.shape[0]} numbers, that of {name} the {hidden_size} of one position"
@@ -66,7 +67,8 @@ def our_task(
     stored = config.get("task_specific_params")
     own = stored.get(OWN) if isinstance(stored, Mapping) else None
     found = dict(own) if isinstance(own, Mapping) and our_kind(params, own) == kind else {}
-    found = found or {"class": _TASKS[kind], "length": encoder.positions}
+    between = {"pooler": "gelu"} if "pre_classifier" in params else {}
+    found = found or {"class": _TASKS[kind], "length": encoder.positions, **between}
     if kind == "question":
         return found
     problem_type, listed = config.get("problem_type"), config.get("id2label")
@@ -90,23 +92,29 @@ def our_task(
 
 def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
     """How many scores the head gives. ValueError where parts of it are missing, or have sizes that no such head has."""
-    name, hidden_size = class_name(family_of(encoder, params), kind), encoder.hidden_size
-    if missing := [part for part in NEEDED[kind] if part not in params]:
+    family, hidden_size = family_of(encoder, params), encoder.hidden_size
+    name = class_name(family, kind)
+    if missing := [part for part in needed(family, kind) if part not in params]:
         raise ValueError(
             f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"
         )
-    head = params[NEEDED[kind][-1]]
+    head = params[OUTPUTS[kind]]
     outputs = 2 if kind == "question" else head["kernel"].shape[-1]
     expected = {"kernel": (hidden_size, outputs), "bias": (outputs,)}
     wrong = [
-        f"{NEEDED[kind][-1]}/{leaf} is {head[leaf].shape}, expected {shape}"
+        f"{OUTPUTS[kind]}/{leaf} is {head[leaf].shape}, expected {shape}"
         for leaf, shape in expected.items()
         if head[leaf].shape != shape
     ]
-    if "pooler" in params and params["pooler"]["dense"]["kernel"].shape != (hidden_size, hidden_size):
-        wrong.append(
-            f"pooler/dense/kernel is {params['pooler']['dense']['kernel'].shape}, expected two times {hidden_size}"
-        )
+    between = {
+        **({"pooler/dense": params["pooler"]["dense"]} if "pooler" in params else {}),
+        **({"pre_classifier": params["pre_classifier"]} if "pre_classifier" in params else {}),
+    }
+    wrong += [
+        f"{part}/kernel is {layer['kernel'].shape}, expected two times {hidden_size}"
+        for part, layer in between.items()
+        if layer["kernel"].shape != (hidden_size, hidden_size)
+    ]
     if wrong:
         raise ValueError(f"these are not the weights of a {name}: {'; '.join(wrong)}")
     return outputs

@@ -1,7 +1,8 @@
 """Heads of fine-tuned models: our parameter <-> their name <-> transform, for each family and kind; and which kind a model is.
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
-RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler.
+RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
+computes gelu between its two layers: its first is our pre_classifier.
 """
 
 from collections.abc import Collection, Mapping
@@ -23,12 +24,8 @@ PIPELINES: Mapping[Kind, str] = {
     "question": "question-answering",
 }
 """What transformers calls the use of such a model."""
-NEEDED: Mapping[Kind, tuple[str, ...]] = {
-    "sequence": ("pooler", "classifier"),
-    "token": ("classifier",),
-    "question": ("qa",),
-}
-"""The parts of our tree that such a class computes its scores with."""
+OUTPUTS: Mapping[Kind, str] = {"sequence": "classifier", "token": "classifier", "question": "qa"}
+"""The part of our tree that gives the scores."""
 OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names and another meaning
 
 _HEADS: Mapping[Kind, tuple[Entry, ...]] = {
@@ -37,15 +34,23 @@ _HEADS: Mapping[Kind, tuple[Entry, ...]] = {
     "question": tuple(dense("qa", "qa_outputs")),
 }
 _XLNET_SEQUENCE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("classifier", "logits_proj"))
-_ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *dense("classifier", "classifier.out_proj"))
+_OUT = tuple(dense("classifier", "classifier.out_proj"))
+_ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *_OUT)
+_ELECTRA_SEQUENCE = (*dense("pre_classifier", "classifier.dense"), *_OUT)
 HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "bert": _HEADS,
     "roberta": {**_HEADS, "sequence": _ROBERTA_SEQUENCE},
     "albert": _HEADS,
-    "electra": {kind: heads for kind, heads in _HEADS.items() if kind != "sequence"},
+    "electra": {**_HEADS, "sequence": _ELECTRA_SEQUENCE},
     "modernbert": {},
     "xlnet": {"sequence": _XLNET_SEQUENCE, "token": _HEADS["token"]},
 }
+
+
+def needed(family: Family, kind: Kind) -> tuple[str, ...]:
+    """The parts of our tree that such a class computes its scores with, the one that gives them last."""
+    before = "pre_classifier" if family.model_type == "electra" else "pooler"
+    return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
 def with_heads(family: Family, kind: Kind | None) -> Family:

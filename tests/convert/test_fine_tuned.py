@@ -118,7 +118,7 @@ def logits(model: Model, pairs: list[tuple[str, str]], task: Glue) -> tuple[np.n
         return np.asarray(task.outputs(module, batch)["logits_BC"]), rows
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
 def test_a_run_leaves_as_a_class_of_transformers(
     name: str, pairs: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -130,6 +130,9 @@ def test_a_run_leaves_as_a_class_of_transformers(
     if name == "roberta":  # one token type and a number
         task = Glue(numbers=True, length=32)
         run = checkpoint(tmp_path / "run", describe(task), "roberta", classifier=1, pooler=1)
+    if name == "electra":  # gelu between two layers
+        task = Glue(labels=("no", "perhaps", "yes"), length=32, pooler="gelu")
+        run = checkpoint(tmp_path / "run", describe(task), "bert", classifier=3, pre_classifier=16)
     assert converted("to-torch", run, tmp_path / "hf", "--verify") == 0
     said = capsys.readouterr().out
     assert "sequence logits" in said and "all within" in said and "not compared" not in said
@@ -148,9 +151,12 @@ def test_a_run_leaves_as_a_class_of_transformers(
         with torch.no_grad():
             np.testing.assert_allclose(theirs(**encoded).logits[0].numpy(), expected, atol=1e-5)
     config = theirs.config
-    if name == "bert":
+    if name != "roberta":
         assert (config.num_labels, config.id2label) == (3, {0: "no", 1: "perhaps", 2: "yes"})
-        assert config.label2id == {"no": 0, "perhaps": 1, "yes": 2} and type(theirs).__name__.startswith("Bert")
+        assert config.label2id == {"no": 0, "perhaps": 1, "yes": 2}
+        assert type(theirs).__name__ == f"{name.title()}ForSequenceClassification"
+        back = load_model(tmp_path / "hf")
+        assert back.task is not None and back.task["pooler"] == task.pooler
     else:
         assert (config.num_labels, config.problem_type) == (1, "regression")
         assert type(theirs).__name__ == "RobertaForSequenceClassification"

@@ -6,14 +6,17 @@ import json
 import pathlib
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+import scipy.stats
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
 from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
@@ -183,3 +186,44 @@ def test_a_number_that_is_not_known_is_not_in_the_loss() -> None:
 def test_training_needs_labels(task: Glue) -> None:
     with pytest.raises(ValueError, match="no training example has a label: give examples with `label`"):
         task.fitted([Sentences("0", "a", None, None)], VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("pooler", "parts"),
+    [
+        ("dense", {"encoder", "pooler", "classifier"}),
+        ("gelu", {"encoder", "pre_classifier", "classifier"}),
+        ("none", {"encoder", "classifier"}),
+    ],
+)
+def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) -> None:
+    """All of it learns; the scores are those of its formula; dropout falls on what it reads."""
+    examples = [Sentences("0", "a b", "c", "no"), Sentences("1", "c", None, "yes")]
+    task = Glue(length=16, pooler=pooler).fitted(examples, VOCABULARY)
+    encoder = EncoderConfig(
+        vocab_size=13, hidden_size=8, layers=1, heads=2, intermediate_size=16, positions=16, initializer_std=0.4
+    )
+    module: Any = task.build(encoder, nnx.Rngs(0))
+    packed = TaskRows(task.rows(examples, VOCABULARY), 0, task.lengths)
+    batch: Any = packed.batch(np.arange(2), np.arange(2), 16)
+    structure, params = nnx.split(module)
+    pure = nnx.to_pure_dict(params)
+    assert pure.keys() == parts
+
+    def loss(params: Any) -> Any:
+        return task.measure(nnx.merge(structure, params), batch, None)[LOSS].total
+
+    for part in parts - {"encoder"}:
+        assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(nnx.to_pure_dict(jax.grad(loss)(params))[part]))
+    read_BD = np.asarray(task.hidden(module, batch, None))[:, 0].astype(np.float64)
+    if pooler == "dense":
+        read_BD = np.tanh(
+            read_BD @ pure["pooler"]["dense"]["kernel"] + np.asarray(pure["pooler"]["dense"]["bias"])[None]
+        )
+    if pooler == "gelu":
+        inner_BD = read_BD @ pure["pre_classifier"]["kernel"] + np.asarray(pure["pre_classifier"]["bias"])[None]
+        read_BD = inner_BD * scipy.stats.norm.cdf(inner_BD)
+    expected_BC = read_BD @ pure["classifier"]["kernel"] + np.asarray(pure["classifier"]["bias"])[None]
+    np.testing.assert_allclose(task.outputs(module, batch)["logits_BC"], expected_BC, atol=1e-5)
+    key = DropoutKey(step_key(0, np.int32(0)), batch["row_B"])
+    assert not np.allclose(task.vector(module, batch, key), task.vector(module, batch, None))

@@ -17,7 +17,7 @@ from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.torch_format.families import BERT, FAMILIES
 from spanjax.torch_format.tables import their_tensors
-from spanjax.torch_format.task_tables import CLASSES, HEADS, NEEDED, Kind, our_kind, their_kind, with_heads
+from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, Kind, needed, our_kind, their_kind, with_heads
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors
 
@@ -49,7 +49,7 @@ def our_scores(model: Model, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Scores of the module that a task of this kind trains."""
     encoder, kind = model.encoder, model.kind
     if kind == "sequence":
-        task = Glue(labels=tuple(LABELS.values()))
+        task = Glue(labels=tuple(LABELS.values()), pooler=(model.task or {}).get("pooler", "dense"))
         structure, abstract = abstract_module(task, encoder)
         module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
         return np.asarray(task.outputs(module, {name: jnp.asarray(each) for name, each in batch.items()})["logits_BC"])
@@ -141,15 +141,14 @@ def test_the_kind_is_told_by_class_then_by_names() -> None:
 def test_tables_are_whole() -> None:
     """What a kind needs is in its table; no name of theirs stands for two parameters."""
     assert {name: set(CLASSES) - set(heads) for name, heads in HEADS.items() if len(heads) < len(CLASSES)} == {
-        "electra": {"sequence"},
         "modernbert": set(CLASSES),
         "xlnet": {"question"},
     }
-    assert HEADS.keys() == FAMILIES.keys() and CLASSES.keys() == NEEDED.keys()
+    assert HEADS.keys() == FAMILIES.keys() and CLASSES.keys() == OUTPUTS.keys()
     for name, family in FAMILIES.items():
         for kind in HEADS[name]:
             entries = with_heads(family, kind).entries
-            assert {part for part in NEEDED[kind]} <= {entry.ours.split("/")[0] for entry in entries}
+            assert {*needed(family, kind)} <= {entry.ours.split("/")[0] for entry in entries}
             for side in ("ours", "theirs"):
                 names = [getattr(entry, side) for entry in entries]
                 assert len(names) == len({*names}), (name, kind, side)
