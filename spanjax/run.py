@@ -159,6 +159,15 @@ def describe(value: Any) -> Any:
     return value
 
 
+def completed(described: dict[str, Any]) -> dict[str, Any]:
+    """A described run in which settings of its encoder that it does not name have their defaults: an older version wrote it, and
+    a setting that is added leaves what was computed before as it was.
+    """
+    encoder = described.get("encoder")
+    own = isinstance(encoder, dict) and encoder.get("class") == EncoderConfig.__name__
+    return described | {"encoder": describe(EncoderConfig()) | encoder} if own else described
+
+
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     """A described run as one level: names of settings joined by slashes -> their values."""
     if isinstance(value, dict):
@@ -172,7 +181,7 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Lines "name: before -> now" for every setting that differs and may not, of two described runs."""
-    old, new = flat(before), flat(now)
+    old, new = flat(completed(before)), flat(now)
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 

@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spanjax.run import completed
 from spanjax.tasks.base import SCORE
 from spanjax.tasks.stored import stored_task
 from spanjax.training.saved import stored_meta
@@ -167,7 +168,7 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
     numbers = isinstance(found, dict) and all(_whole(found.get(name, 0)) for name in ("seed", "steps"))
     if not numbers or not isinstance(found.get("objective"), dict):
         raise ValueError(f"{file} describes no run (its objective, seed or steps): expected what spanjax.train wrote")
-    return found
+    return completed(found)
 
 
 def read_run(path: pathlib.Path) -> Recorded:

@@ -268,7 +268,9 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
         return XLNET
     if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
         return MODERNBERT
-    if {"rtd", "pre_classifier"} & {*parts} or (encoder.embedding_size and not encoder.groups and "pooler" not in parts):
+    if {"rtd", "pre_classifier"} & {*parts} or (
+        encoder.embedding_size and not encoder.groups and "pooler" not in parts
+    ):
         return ELECTRA
     if encoder.embedding_size or encoder.groups:
         return ALBERT

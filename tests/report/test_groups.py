@@ -1,5 +1,6 @@
 """Grouping by seed, names, figures over seeds."""
 
+import json
 import math
 import pathlib
 
@@ -7,6 +8,7 @@ import pytest
 
 from spanjax.report.groups import Spread, grouped, pretrained_names, tails
 from spanjax.report.runs import read_run
+from spanjax.run import differences
 from tests.report.made_runs import cola, made_run
 
 
@@ -23,6 +25,19 @@ def test_runs_that_differ_in_seed_alone_are_one_group(tmp_path: pathlib.Path) ->
     assert spread is not None and spread.mean == 3.0
     assert spread.deviation == pytest.approx(math.sqrt(14 / 3))
     assert spread.words(lambda value: f"{value:.1f}") == "3.0 ± 2.2 (4)"
+
+
+def test_a_setting_that_an_older_run_does_not_know_has_its_default(tmp_path: pathlib.Path) -> None:
+    """What `spanjax.train` asks before it continues a run as well."""
+    older, newer = made_run(tmp_path / "a"), made_run(tmp_path / "b", seed=1)
+    found = json.loads((older / "run.json").read_text())
+    now = json.loads(json.dumps(found))
+    del found["encoder"]["relative"]
+    (older / "run.json").write_text(json.dumps(found))
+    assert len(grouped([read_run(older), read_run(newer)])) == 1
+    assert differences(found, now) == []
+    now["encoder"]["relative"] = True
+    assert differences(found, now) == ["  encoder.relative: False -> True"]
 
 
 def test_other_settings_other_groups(tmp_path: pathlib.Path) -> None:
