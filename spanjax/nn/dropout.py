@@ -56,8 +56,11 @@ def dropout(
 
 
 def gumbel(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Standard Gumbel noise, float32: scores plus this are highest at i with probability softmax(scores)[i]."""
-    uniform = ((random_bits(key, site, shape) >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
+    """Standard Gumbel noise, float32: scores plus this are highest at i with probability softmax(scores)[i].
+
+    Between -2.9 and 16.7: float32 holds 23 bits and a half, so that no draw rounds to 1, whose noise would be infinite.
+    """
+    uniform = ((random_bits(key, site, shape) >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
     return -jnp.log(-jnp.log(uniform))
 
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.dropout import DropoutKey, dropout, hash32, step_key
+from spanjax.nn import dropout as module
+from spanjax.nn.dropout import DropoutKey, dropout, gumbel, hash32, step_key
 
 
 def mask(
@@ -65,3 +66,12 @@ def test_gradient_uses_the_same_mask() -> None:
     x = jnp.ones((3, 50))
     out, pull = jax.vjp(lambda v: dropout(v, 0.3, key, 1), x)
     np.testing.assert_array_equal(np.asarray(out), np.asarray(pull(jnp.ones_like(x))[0]))
+
+
+def test_noise_is_finite_for_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest draw does not lift a piece that only pads the vocabulary above one of it."""
+    bits_BV = jnp.asarray([[0, 0xFFFFFFFF], [0xFFFFFFFF, 0]], jnp.uint32)
+    monkeypatch.setattr(module, "random_bits", lambda *_: bits_BV)
+    noise_BV = np.asarray(gumbel(DropoutKey(jnp.uint32(0), jnp.arange(2)), 0, (2, 2)))
+    assert np.isfinite(noise_BV).all() and -2.9 < noise_BV.min() < noise_BV.max() < 16.7
+    assert (noise_BV + np.float32([0.0, -1e9])).argmax(axis=-1).tolist() == [0, 0]
