@@ -157,7 +157,10 @@ class AdamW(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class Lamb(Optimizer):
-    """AdamW whose update of each parameter, layer by layer, is scaled to the norm of that parameter: for large batches."""
+    """AdamW whose update of each parameter that decays is scaled to the norm of that parameter, layer by layer: large batches.
+
+    Biases and LayerNorms keep Adam's update, as in the released ALBERT: a bias of nothing could not grow by its own norm.
+    """
 
     epsilon: float = 1e-6
     """Added to the root of the second moment."""
@@ -166,21 +169,20 @@ class Lamb(Optimizer):
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """See `Optimizer.direction`."""
-        return (*self.adam(), optax.stateless(_to_norm_of_parameters))
+        return (*self.adam(), optax.stateless(self._to_norm_of_parameters))
 
+    def _to_norm_of_parameters(self, updates: Any, params: Any) -> Any:
+        """Updates of what decays times |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
+        named, decayed = named_leaves(params), named_leaves(self.decayed(params))
 
-def _to_norm_of_parameters(updates: Any, params: Any) -> Any:
-    """Every update times |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
+        def scaled(name: str, update: jax.Array) -> jax.Array:
+            if not decayed[name]:
+                return update
+            axes = tuple(range(1, update.ndim)) if STACKED in name else tuple(range(update.ndim))
+            size, length = (jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) for x in (named[name], update))
+            return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
 
-    def scaled(name: str, update: jax.Array) -> jax.Array:
-        param = named[name]
-        axes = tuple(range(1, update.ndim)) if STACKED in name else tuple(range(update.ndim))
-        size, length = (jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) for x in (param, update))
-        return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
-
-    named: dict[str, jax.Array] = {}
-    map_named(named.__setitem__, params)
-    return map_named(scaled, updates)
+        return map_named(scaled, updates)
 
 
 @dataclasses.dataclass(frozen=True)

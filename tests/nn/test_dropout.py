@@ -74,4 +74,4 @@ def test_noise_is_finite_for_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "random_bits", lambda *_: bits_BV)
     noise_BV = np.asarray(gumbel(DropoutKey(jnp.uint32(0), jnp.arange(2)), 0, (2, 2)))
     assert np.isfinite(noise_BV).all() and -2.9 < noise_BV.min() < noise_BV.max() < 16.7
-    assert (noise_BV + np.float32([0.0, -1e9])).argmax(axis=-1).tolist() == [0, 0]
+    assert (noise_BV + np.array([0.0, -1e9], np.float32)).argmax(axis=-1).tolist() == [0, 0]

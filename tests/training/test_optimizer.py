@@ -88,7 +88,8 @@ def stacked(random: np.random.Generator) -> Any:
 
 
 def test_lamb_scales_every_layer_to_its_own_norm() -> None:
-    """After one update the change of each parameter is rate * its norm; Adam's first direction is the gradient's sign."""
+    """After one update the change of each kernel is rate * its norm, that of a bias rate * Adam's; Adam's first direction is the
+    gradient's sign."""
     random = np.random.default_rng(0)
     params, grads = stacked(random), stacked(random)
     optimizer = Lamb(learning_rate=0.1, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
@@ -99,6 +100,8 @@ def test_lamb_scales_every_layer_to_its_own_norm() -> None:
         expected = -np.sign(np.asarray(grads["encoder"]["layers"]["query"]["kernel"][layer]))
         expected *= 0.1 * np.linalg.norm(kernel[layer]) / np.sqrt(kernel[layer].size)
         np.testing.assert_allclose(update[layer], expected, rtol=2e-3)
+    signs = np.sign(np.asarray(grads["encoder"]["layers"]["query"]["bias"]))
+    np.testing.assert_allclose(updates["encoder"]["layers"]["query"]["bias"], -0.1 * signs, rtol=2e-3)
     table, update = (np.asarray(tree["encoder"]["token"]["embedding"]) for tree in (params, updates))
     assert np.linalg.norm(update) == pytest.approx(0.1 * np.linalg.norm(table), rel=2e-3)
     zero = jax.tree.map(jnp.zeros_like, params)
