@@ -20,7 +20,7 @@ from spanjax.trees import named_leaves
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
 _EQUAL = (
     *("hidden_size", "layers", "heads", "intermediate_size", "embedding_size", "groups"),
-    *("activation", "norm_epsilon", "position_offset", "norm_first", "rotary", "gated", "biases"),
+    *("activation", "norm_epsilon", "position_offset", "norm_first", "rotary", "relative", "gated", "biases"),
 )
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
@@ -111,11 +111,13 @@ def _part(name: str) -> str:
 
 def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     problems = []
-    for name in _EQUAL:
+    dropped = ("types",) if model.encoder.types and not encoder.types and not encoder.relative else ()
+    for name in (*_EQUAL, *dropped):
         own, theirs = getattr(encoder, name), getattr(model.encoder, name)
         if own != theirs:
-            option = f"--encoder.{name.replace('_', '-')} {theirs}"
-            problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give {option}")
+            option = name.replace("_", "-")
+            option = f"{'' if theirs else 'no-'}{option}" if isinstance(theirs, bool) else f"{option} {theirs}"
+            problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give --encoder.{option}")
     return problems
 
 

@@ -115,6 +115,23 @@ def test_everything_that_does_not_fit_is_listed() -> None:
     assert "ids are taken to mean the same" in " ".join(started(nameless, PIECES).lines)
 
 
+@pytest.mark.parametrize(
+    ("source", "change", "option"),
+    [
+        (ENCODER, {"relative": True}, "--encoder.no-relative"),
+        (dataclasses.replace(ENCODER, relative=True), {"relative": False}, "--encoder.relative"),
+        (dataclasses.replace(ENCODER, biases=False), {"biases": True}, "--encoder.no-biases"),
+        (ENCODER, {"types": 0}, "--encoder.types 2"),
+    ],
+)
+def test_half_of_an_encoder_is_not_loaded(source: EncoderConfig, change: dict[str, Any], option: str) -> None:
+    with pytest.raises(ValueError, match=f"give {option}$"):
+        started(model(encoder=source), PIECES, **change)
+    arguments = [f"--config={ROOT / 'configs/pretrain/tiny.py'}", *option.split()]
+    name = next(iter(change))
+    assert getattr(train.parse(arguments).run.encoder, name) == getattr(source, name), "the option is one"
+
+
 def test_training_starts_from_a_converted_folder(
     rows_folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
