@@ -1,10 +1,15 @@
 """Which of all spans are kept: the best ones of which no two cross (Lee et al., 2017; section 3 of Joshi et al., 2019).
 
 Spans a and b cross where one begins inside of the other and ends behind it: a begins before b, b begins before a ends, and
-b ends behind a. The published code walks down the sorted spans one by one, in C++. Here the same spans come out of a few
-rounds over all spans at once: a span is kept as soon as every better span that crosses it has been dropped, and dropped as soon
-as one that crosses it is kept. Each round costs a few operations for every span: the best span that crosses another one is found
-by a recursion over widths.
+b ends behind a. The published code walks down the sorted spans one by one, in C++. Here the same spans come out of rounds over
+all spans at once: a span is kept as soon as every better span that crosses it has been dropped, and dropped as soon as one that
+crosses it is kept. Each round costs a few operations for every span: the best span that crosses another one is found by a
+recursion over widths.
+
+How many rounds it takes is the length of the longest chain of spans that cross, each better than the next one, down to the last
+that is needed: about log N for scores that say nothing about the place (6 for random ones of 3,072 pieces). Equal scores are put
+in the order of a hash: in the order of their places such a chain would run through the whole document. Scores that rise or fall
+steadily through a document make one still; there are never more rounds than spans that are kept.
 
 Shapes: N pieces, W widths (a span of width w has w + 1 pieces), M spans that are kept.
 """
@@ -13,6 +18,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+
+from spanjax.nn.dropout import hash32
 
 NEVER = jnp.iinfo(jnp.int32).max
 
@@ -26,11 +33,13 @@ class Kept(NamedTuple):
 
 
 def keep_best(score_NW: jax.Array, budget: jax.Array, most: int) -> Kept:
-    """The best `budget` (at most `most`, M) of the spans with a score above -inf, no two crossing, ties by their order."""
+    """The best `budget` (at most `most`, M) of the spans with a score above -inf, no two crossing, ties by a hash
+    of first piece and width that does not depend on N."""
     pieces, widths = score_NW.shape
     score_X = jax.lax.stop_gradient(score_NW).reshape(-1)
-    order_X = jnp.argsort(-score_X, stable=True)
-    rank_X = jnp.zeros_like(order_X).at[order_X].set(jnp.arange(order_X.size)).astype(jnp.int32)
+    number_X = jnp.arange(score_X.size, dtype=jnp.int32)
+    order_X = jax.lax.sort((-score_X, hash32(number_X.astype(jnp.uint32)), number_X), num_keys=2)[2]
+    rank_X = jnp.zeros_like(number_X).at[order_X].set(number_X)
     rank_NW = jnp.where(jnp.isneginf(score_X), NEVER, rank_X).reshape(pieces, widths)
     kept_NW = _greedy(rank_NW, budget)
     worst_first = jnp.where(kept_NW, -rank_NW, -NEVER).reshape(-1)

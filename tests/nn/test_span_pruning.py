@@ -1,10 +1,13 @@
 """Pruning equals a walk from the best span to the worst, and what it keeps never crosses."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spanjax.nn.dropout import hash32
 from spanjax.nn.span_pruning import NEVER, Kept, best_crossing, keep_best
 
 
@@ -15,11 +18,17 @@ def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def walk(score_NW: np.ndarray, budget: int) -> list[tuple[int, int]]:
-    """Spans taken one by one, best first, ties in order, those that cross a taken one left out."""
+    """Spans taken one by one, best first, ties by the hash of their numbers, those that cross a taken one left out."""
     pieces, widths = score_NW.shape
-    spans = [(-score_NW[s, w], s, s + w) for s in range(pieces) for w in range(widths) if score_NW[s, w] > -np.inf]
+    tie_NW = np.asarray(hash32(jnp.arange(score_NW.size, dtype=jnp.uint32))).reshape(score_NW.shape)
+    spans = [
+        (-score_NW[s, w], tie_NW[s, w], s, s + w)
+        for s in range(pieces)
+        for w in range(widths)
+        if score_NW[s, w] > -np.inf
+    ]
     taken: list[tuple[int, int]] = []
-    for _, first, last in sorted(spans, key=lambda span: (span[0], span[1], span[2])):
+    for _, _, first, last in sorted(spans):
         if len(taken) == budget:
             break
         if not any(crosses((first, last), other) for other in taken):
@@ -56,8 +65,31 @@ def test_pruning_equals_the_walk_one_by_one(widths):
         assert not found.real_M[len(spans) :].any()
 
 
-def test_padding_changes_nothing():
-    score_NW = scores(3, 23, 7, ties=False)
+@pytest.mark.parametrize("scored", ["random", "width", "equal"])
+def test_rounds_do_not_grow_with_the_document(scored, monkeypatch):
+    """3,072 pieces: scores that depend on the width alone, two pieces best, or on nothing make no chain through them."""
+    pieces, widths, budget = 3072, 30, 1228
+    if scored == "random":
+        score_NW = np.random.default_rng(0).normal(size=(pieces, widths)).astype(np.float32)
+    else:
+        score_NW = np.zeros((pieces, widths), np.float32) - (scored == "width") * np.abs(np.arange(widths) - 1)
+    score_NW = np.where(np.arange(pieces)[:, None] + np.arange(widths) < pieces, score_NW, -np.inf).astype(np.float32)
+    rounds = 0
+
+    def counting(goes_on: Any, body: Any, state: Any) -> Any:
+        nonlocal rounds
+        while rounds < 50 and goes_on(state):
+            rounds, state = rounds + 1, body(state)
+        return state
+
+    monkeypatch.setattr(jax.lax, "while_loop", counting)
+    assert int(kept(score_NW, budget, budget).real_M.sum()) == budget
+    assert rounds < 10
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_padding_changes_nothing(ties):
+    score_NW = scores(3, 23, 7, ties)
     padded = np.pad(score_NW, ((0, 40), (0, 0)), constant_values=-np.inf)
     short, long = kept(score_NW, 9, 12), kept(padded, 9, 30)
     for a, b in zip(short, long, strict=True):
