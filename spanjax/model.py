@@ -19,7 +19,7 @@ from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.permuted import PermutedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.tasks.base import SCORE
-from spanjax.torch_format.configs import guessed_config, our_config
+from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
 from spanjax.torch_format.families import BERT, Family, family_of, has_pieces
 from spanjax.torch_format.folder import Found, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
@@ -228,6 +228,8 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     try:
         loaded = our_params(tensors, encoder, with_heads(family, kind))
         task = our_task(settings, kind, loaded.params, encoder) if kind else None
+        if told := gelu_problem(encoder, loaded.params, family):
+            raise ValueError(f"{told}: read the encoder alone, as {family.class_prefix}Model saves it")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_shapes(path, loaded.params, encoder)

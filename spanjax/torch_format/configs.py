@@ -1,7 +1,7 @@
 """config.json of BERT, RoBERTa, ALBERT and ELECTRA <-> EncoderConfig, and what the weights alone tell where there is none."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -88,22 +88,29 @@ def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: se
         )
     if family.model_type == "albert" and encoder.position_offset:
         problems.append(f"encoder.position_offset is {encoder.position_offset}: ALBERT counts from 0")
+    if told := gelu_problem(encoder, parts, family):
+        problems.append(f"{told}: train with gelu to write such a folder, or use these weights with spanjax")
     if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
         problems.append(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
             f"padding plus one, here {specials.pad + 1}"
         )
-    if family.model_type == "electra":
-        if encoder.groups or encoder.position_offset:
-            problems.append(
-                f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
-                " transformers has a set of parameters for each layer, and counts positions from 0"
-            )
-        if "mlm" in parts and encoder.activation != "gelu":
-            problems.append(
-                f"encoder.activation is {encoder.activation!r}: the head of ElectraForMaskedLM computes gelu"
-            )
+    if family.model_type == "electra" and (encoder.groups or encoder.position_offset):
+        problems.append(
+            f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
+            " transformers has a set of parameters for each layer, and counts positions from 0"
+        )
     return problems
+
+
+def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family) -> str:
+    """That transformers' masked token head of RoBERTa and ELECTRA computes gelu whatever the encoder does, ours what the encoder
+    does; empty where that is the same, or there is no such head among `parts`.
+    """
+    if "mlm" not in parts or family.model_type not in ("roberta", "electra") or encoder.activation == "gelu":
+        return ""
+    own = f"encoder.activation is {encoder.activation!r} (hidden_act {ACTIVATIONS[encoder.activation]!r})"
+    return f"{own}, the masked token head of {family.class_prefix}ForMaskedLM computes gelu"
 
 
 def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:

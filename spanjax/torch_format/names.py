@@ -10,7 +10,10 @@ from typing import Any
 
 from spanjax.torch_format.families import FAMILIES, Family
 
-_BARE = ("embeddings.", "encoder.", "pooler.", "layers.", "final_norm.", "word_embedding.", "mask_emb", "layer.")
+_BARE = (
+    *("embeddings.", "embeddings_project.", "encoder.", "pooler.", "layers.", "final_norm."),
+    *("word_embedding.", "mask_emb", "layer."),
+)
 _NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 

@@ -1,5 +1,6 @@
 """Tables in both directions: every name of a random transformers model is consumed and comes back equal; hidden states agree."""
 
+import pathlib
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 from spanjax.convert.task_scores import detection_here
-from spanjax.model import Model, module_params
+from spanjax.model import Model, load_model, module_params
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
@@ -18,7 +19,7 @@ from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import our_params, their_tensors
 from spanjax.training.state import abstract_module
 from spanjax.trees import named_leaves
-from tests.torch_format.references import reference, tensors
+from tests.torch_format.references import reference, saved, tensors
 
 KINDS = pytest.mark.parametrize(
     "kind",
@@ -136,6 +137,21 @@ def test_a_config_that_is_computed_otherwise_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             our_config(good | change, "config.json")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "electra"])
+def test_heads_that_compute_gelu_whatever_the_config_says(kind: str, tmp_path: pathlib.Path) -> None:
+    """Neither read nor written below another activation; the encoder alone is both."""
+    folder = tmp_path / kind
+    theirs = saved(kind, folder, hidden_act="relu")
+    with pytest.raises(ValueError, match=rf"(?i){kind}ForMaskedLM computes gelu: read the encoder alone"):
+        load_model(folder)
+    theirs.base_model.save_pretrained(folder)
+    model = load_model(folder)
+    assert model.encoder.activation == "relu" and model.parts == {"encoder"}
+    assert their_config(model.encoder, None, model.parts, "float32")["hidden_act"] == "relu"
+    with pytest.raises(ValueError, match="computes gelu: train with gelu"):
+        their_config(model.encoder, None, {*model.parts, "mlm"}, "float32")
 
 
 def test_families_that_transformers_cannot_compute_are_refused() -> None:
