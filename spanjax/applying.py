@@ -77,10 +77,13 @@ class Applied:
             yield {"error": problem} if problem else next(answers)
 
 
-def open_model(path: str | pathlib.Path, batch_size: int = 32, tasks: Collection[str] = (), **settings: Any) -> Applied:
+def open_model(
+    path: str | pathlib.Path, batch_size: int | None = None, tasks: Collection[str] = (), **settings: Any
+) -> Applied:
     """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files.
 
-    `tasks` are the classes of tasks that will do, any where there are none.
+    `batch_size` is the number of rows that go through it together, by default what the task says. `tasks` are the classes
+    of tasks that will do, any where there are none.
     Settings of its task are those given here, else what the scores of its dev examples decided, else those of the training.
 
     ValueError where it is no fine-tuned model, one of another task, or its parameters are not those of its task.
@@ -113,7 +116,8 @@ def open_model(path: str | pathlib.Path, batch_size: int = 32, tasks: Collection
         microbatches=1,
         seed=0,
     )
-    return Applied(task, model.vocabulary, model, params, mesh, builder, -(-batch_size // shards) * shards, chosen)
+    rows = -(-(batch_size or task.rows_together) // shards) * shards
+    return Applied(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
 
 
 def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:

@@ -7,8 +7,8 @@ written as the official scripts and leaderboards take them, with scores.json bes
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import rich.console
 import rich.table
@@ -36,16 +36,18 @@ class Evaluate:
     model: tyro.conf.Positional[str]
     """The folder of a run of fine-tuning, or one checkpoint of it."""
     data: tuple[str, ...]
-    """Files of examples with labels, as for training."""
+    """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
     """Score them as this task: squad1, squad2, mrqa, tacred, semeval, coref, or the name of a task of GLUE; empty: as trained."""
     output: str = ""
     """Folder for predictions and scores."""
-    batch_size: int = 32
-    """Rows that go through the model together."""
+    batch_size: int | None = None
+    """Rows that go through the model together; by default 32, of coreference one document."""
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
     training, 0 without any."""
+    dev_half: Literal["", "dev", "test"] = ""
+    """Questions: that half of the files alone, as by `objective.dev_half` in training; empty: all of them."""
     skip_bad: bool = False
     """Leave out examples that cannot be used, and say which, instead of refusing the file."""
     json: bool = False
@@ -61,7 +63,8 @@ def evaluate(options: Evaluate) -> None:
     settings = dict(named)
     if options.threshold is not None:
         settings["threshold"] = options.threshold
-    problems = [] if options.batch_size > 0 else [f"--batch-size is {options.batch_size}: expected at least 1"]
+    small = options.batch_size is not None and options.batch_size < 1
+    problems = [f"--batch-size is {options.batch_size}: expected at least 1"] if small else []
     if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
         problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
     folder = pathlib.Path(options.output) if options.output else None
@@ -71,31 +74,51 @@ def evaluate(options: Evaluate) -> None:
         raise ValueError("\n".join(problems))
     kinds = (kind,) if kind else ()
     model = open_model(options.model, options.batch_size, kinds, skip_bad=options.skip_bad, **settings)
-    examples, problems = read_examples(model.task, options.data, "--data")
+    if hasattr(model.task, "dev_half"):
+        model = dataclasses.replace(model, task=dataclasses.replace(model.task, dev_half=options.dev_half, train=()))  # pyright: ignore[reportCallIssue]
+    elif options.dev_half:
+        raise ValueError(f"--dev-half is {options.dev_half}: {options.model} answers no questions, leave it out")
+    examples, problems = read_examples(model.task.reader(), options.data, "--data")
     if problems:
         raise ValueError("\n".join(problems))
     found = model.predict(examples)
-    scores = model.task.scores(examples, found.predictions)
+    labelled = any(map(model.task.is_labelled, examples))
+    scores = model.task.scores(examples, found.predictions) if labelled else {}
     told: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
     told |= {"decided": dict(model.decided), "scores": scores}
-    files: list[pathlib.Path] = []
+    notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]
+    files, failed = [], None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-        files = model.task.write(folder, examples, found.predictions)
-        files.append(folder / "scores.json")
-        files[-1].write_text(json.dumps(told, indent=2) + "\n")
+        (folder / "scores.json").write_text(json.dumps(told, indent=2) + "\n")
+        try:
+            files = [*model.task.write(folder, examples, found.predictions), folder / "scores.json"]
+        except ValueError as error:  # what was computed is told first
+            failed = error
     if options.json:
         print(json.dumps(told))
-        return
+    else:
+        _say(
+            model.decided,
+            told,
+            [*notes, *(f"left out: {each}" for each in examples.problems), *(f"written: {f}" for f in files)],
+        )
+    if failed:
+        raise failed
+
+
+def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[str]) -> None:
+    """Prints the scores, and lines below them."""
     console = rich.console.Console(soft_wrap=True, highlight=False)
     table = rich.table.Table("score", "percent", box=None)
-    for name, value in scores.items():
+    for name, value in told["scores"].items():
         table.add_row(name, f"{value:.4f}")
-    console.print(f"{len(examples):,} examples, checkpoint of step {model.model.step:,}", markup=False)
-    console.print(table)
-    for name, value in model.decided.items():
+    console.print(f"{told['examples']:,} examples, checkpoint of step {told['step']:,}", markup=False)
+    if told["scores"]:
+        console.print(table)
+    for name, value in decided.items():
         console.print(f"{name} {value}: the best on the dev examples of the training", markup=False)
-    for line in (*(f"left out: {problem}" for problem in examples.problems), *(f"written: {file}" for file in files)):
+    for line in lines:
         console.print(line, markup=False)
 
 

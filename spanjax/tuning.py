@@ -184,6 +184,7 @@ def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples
             continue
         found.extend(examples)
         found.problems += examples.problems
+        found.notes += examples.notes
     if found.problems and not task.skip_bad:
         more = len(found.problems) - SHOWN
         problems += [f"{what}: {problem}" for problem in found.problems[:SHOWN]]
@@ -192,6 +193,23 @@ def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples
     elif files and not found and not problems:
         problems.append(f"{what}: no examples in {', '.join(files)}")
     return found, problems
+
+
+def _labelled(task: Task, examples: Examples) -> Examples:
+    """The training examples that say what is right; that others are left out is noted. All of them where none does."""
+    kept = [example for example in examples if task.is_labelled(example)]
+    if not kept or len(kept) == len(examples):
+        return examples
+    said = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: left out"
+    return Examples(kept, examples.problems, [*examples.notes, said])
+
+
+def _scored_problems(task: Task, examples: Examples) -> list[str]:
+    """What keeps dev examples from being scored, in words."""
+    count = sum(not task.is_labelled(example) for example in examples)
+    if not count:
+        return []
+    return [f"--dev: {count:,} of {len(examples):,} examples have no label: give a file whose examples all have one"]
 
 
 def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
@@ -238,7 +256,8 @@ def open_task_session(run: Run) -> TaskSession:
     examples, found = read_examples(task, task.train, "--train")
     problems += found
     dev_examples, found = read_examples(task, task.dev, "--dev")
-    problems += found
+    problems += found + _scored_problems(task, dev_examples)
+    examples = _labelled(task, examples)
     try:
         mesh = make_mesh(run.mesh)
         problems += mesh_problems(run, mesh)
@@ -261,7 +280,7 @@ def open_task_session(run: Run) -> TaskSession:
     left_out = (*examples.problems, *dev_examples.problems)
     said = [f"left out: {problem}" for problem in left_out[:SHOWN]]
     said += [f"left out: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
-    said += [f"dev examples: {note}" for note in task.notes(dev_examples)]
+    said += [*examples.notes, *dev_examples.notes, *(f"dev examples: {note}" for note in task.notes(dev_examples))]
     return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
 
 

@@ -16,6 +16,7 @@ from spanjax.data.vocab import save_vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.predict import main as predict
 from spanjax.predict.answering import answer
+from spanjax.tasks.squad import half
 from tests.running import ROOT, TINY, records
 from tests.tasks.small_vocabulary import small_wordpiece
 
@@ -128,3 +129,51 @@ def test_records_are_answered_as_they_come(
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["input"]["id"] for line in lines] == [str(number) for number in range(9)]
     assert len(list(itertools.islice(open_model(run, 4).answers(endless()), 2))) == 2
+
+
+def test_files_without_answers_are_predicted_and_not_scored(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    bare = [{name: value for name, value in each.items() if name != "answers"} for each in QUESTIONS]
+    (tmp_path / "test.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in bare))
+    command = [str(run), "--data", str(tmp_path / "test.jsonl"), "--output", str(tmp_path / "out")]
+    assert evaluate(command) == 0
+    assert "no labels: predictions, no scores" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "scores.json").read_text())["scores"] == {}
+    assert {*json.loads((tmp_path / "out" / "predictions.json").read_text())} == {each["id"] for each in QUESTIONS}
+
+
+def test_what_was_computed_is_said_before_files_cannot_be_written(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    twice = [str(run.parent / "dev.jsonl")] * 2
+    assert evaluate([str(run), "--data", *twice, "--output", str(tmp_path / "out"), "--json"]) == 2
+    said = capsys.readouterr()
+    assert json.loads(said.out)["examples"] == 8 and "give one file at a time" in said.err
+
+
+def test_either_half_of_a_file_is_scored(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    halves = [evaluated(run, capsys, *more)["examples"] for more in ((), ("--dev-half=dev",), ("--dev-half=test",))]
+    named = [half(str(each["id"])) for each in QUESTIONS]
+    assert halves == [4, named.count("dev"), named.count("test")] and {*named} == {"dev", "test"}
+    assert evaluate([str(run), "--data", str(run.parent / "dev.jsonl"), "--dev-half=dev"]) == 0
+    assert "are in the half dev, the others are left out" in capsys.readouterr().out
+
+
+def test_a_file_with_broken_lines_is_answered_to_its_end(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """In the place of every one its error, the exit code says so; halves of characters are written as they were read."""
+    lines = ['{"id": "a", "question": "the cat", "context": "Bonn \\ud83d"}', "{", json.dumps(QUESTIONS[1])]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    output = tmp_path / "made" / "out.jsonl"
+    for _ in range(2):  # the second time over the first
+        assert predict(["qa", str(run), "--file", str(tmp_path / "in.jsonl"), "--output", str(output)]) == 2
+        assert "in.jsonl:2: not JSON" in (said := capsys.readouterr().err) and "all other records are answered" in said
+        found = [json.loads(line) for line in output.read_text().splitlines()]
+        assert [each.get("id") for each in found] == ["a", None, "Anna"]
+        assert found[0]["input"]["context"] == "Bonn \ud83d" and "in.jsonl:2" in found[1]["error"]
+    assert predict(["qa", str(run), "--file", str(output), "--output", str(output)]) == 2
+    assert "is read as --file: give another name" in capsys.readouterr().err

@@ -178,6 +178,37 @@ def test_labels_that_are_in_the_dev_examples_alone_are_said(
     assert session.dev and len(session.dev.rows) == 61 and not session.training.rows, "training has packed rows alone"
 
 
+def test_examples_without_labels(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """Those of training are left out, which is said; those that are to be scored are refused before anything is trained."""
+    more = tmp_path / "more.jsonl"
+    more.write_text(files[0].read_text() + '{"sentence": "read"}\n{"sentence": "open", "label": " "}\n')
+    session = open_task_session(train.parse(arguments((more, files[1]), run_folder, tmp_path / "run")).run)
+    assert session.said == ("2 of 202 training examples say nothing to learn from: left out",)
+    assert len(session.training.examples) == 200
+    assert train.main(arguments((files[0], more), run_folder, tmp_path / "run")) == 2
+    assert "--dev: 2 of 202 examples have no label" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_the_size_of_class_weights_does_not_matter(
+    files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    leaves = []
+    for name, weights in (("large", ("1", "3")), ("small", ("0.001", "0.003")), ("alike", ("1", "1"))):
+        settings = ["--objective.epochs=1", "--objective.class-weights", *weights]
+        assert train.main(arguments(files, run_folder, tmp_path / name, *settings)) == 0
+        leaves.append(final_leaves(tmp_path / name))
+    large, small, alike = ([leaf for name, leaf in each.items() if "params" in name] for each in leaves)
+    assert large
+    for leaf, scaled in zip(large, small, strict=True):
+        np.testing.assert_allclose(leaf, scaled, atol=2e-5)
+    assert max(np.abs(leaf - other).max() for leaf, other in zip(large, alike, strict=True)) > 1e-3
+
+
 def test_fresh_weights_need_a_vocabulary(
     files: tuple[pathlib.Path, pathlib.Path],
     run_folder: pathlib.Path,

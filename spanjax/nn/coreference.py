@@ -35,6 +35,7 @@ from spanjax.nn.span_pruning import keep_best
 
 DEVIATION = 0.02  # of all initial weights, whatever the encoder's
 CHUNK = 1024  # pieces whose spans are scored together
+SURE = 1e6  # added to the score of a span that is kept whatever it is
 _OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
 
 
@@ -63,12 +64,24 @@ class Coreference(nnx.Module):
         if config.refinements:
             self.gate = linear(2 * span, span, encoder, rngs)
 
-    def __call__(self, hidden_ND: jax.Array, pieces: Pieces, key: DropoutKey | None, site: int) -> Resolved:
-        """Spans and antecedents of one document. `key` has one row; eight dropout sites from `site` on are used."""
+    def __call__(
+        self,
+        hidden_ND: jax.Array,
+        pieces: Pieces,
+        key: DropoutKey | None,
+        site: int,
+        sure_NW: jax.Array | None = None,
+    ) -> Resolved:
+        """Spans and antecedents of one document; those of `sure_NW` (bool) are kept before all others, whatever their scores are.
+
+        `key` has one row; eight dropout sites from `site` on are used.
+        """
         config, length = self.config, hidden_ND.shape[0]
         most = min(config.max_spans, int(config.spans_per_piece * length) + 1)
         budget = jnp.floor(config.spans_per_piece * jnp.sum(pieces.sentence_N > 0)).astype(jnp.int32)
         score_NW = self.span_scores(jax.lax.stop_gradient(hidden_ND), pieces)
+        if sure_NW is not None:
+            score_NW = jnp.where(sure_NW, score_NW + SURE, score_NW)
         first_M, last_M, real_M = keep_best(score_NW, jnp.clip(budget, 1, config.max_spans), most)
         vector_MG = self.vectors(hidden_ND, first_M, last_M, key, site)
         mention_M = self.mention_scores(vector_MG, last_M - first_M, key, site + 1)

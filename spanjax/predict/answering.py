@@ -12,9 +12,12 @@ import tyro
 from spanjax.applying import open_model
 from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
-from spanjax.tasks.tables import kind_of, read_lines, read_records
+from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
+from spanjax.tuning import SHOWN
 
 Record = Mapping[str, Any]
+UNREADABLE = "unreadable"
+"""The one field of what stands for a line of a file that is no record."""
 Folder = Annotated[
     tyro.conf.Positional[str], tyro.conf.arg(help="The folder of a run of fine-tuning, or one checkpoint of it.")
 ]
@@ -78,10 +81,24 @@ def answer_options(
     if not given and not options.file:
         problems.append(nothing)
     problems += batch_problems(options.batch_size)
+    problems += [problem] if (problem := file_problem(options.output, options.file)) else []
     if problems:
         raise ValueError("\n".join(problems))
     records = itertools.chain(given, records_of(options.file, of_text))
     answer(options.model, (task,), records, options.output, options.batch_size, **settings)
+
+
+def file_problem(output: str, files: Sequence[str] = ()) -> str:
+    """Why --output is no file that can be written, or is one of these files; empty where it can."""
+    path = pathlib.Path(output)
+    if not output:
+        return ""
+    if problem := output_problem(path.absolute().parent):
+        return f"--output {output}: {problem}"
+    if path.is_dir():
+        return f"--output {output} is a folder: expected the name of a file"
+    same = [name for name in files if pathlib.Path(name).resolve() == path.resolve()]
+    return f"--output {output} is read as --file: give another name" if same else ""
 
 
 def batch_problems(size: int) -> list[str]:
@@ -90,14 +107,13 @@ def batch_problems(size: int) -> list[str]:
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:
-    """The records of .jsonl, .json and tab-separated files, and one for each line of any other file of text."""
+    """The records of .jsonl, .json, .csv and tab-separated files, and one for each line of any other file of text. A line that is
+    no record has its problem in the place of one, see `answer`."""
     for name in files:
         path = pathlib.Path(name)
-        if kind_of(path) in (".jsonl", ".json", ".tsv"):
+        if kind_of(path) in TABLES:
             for place, record, problem in read_records(path):
-                if record is None:
-                    raise ValueError(f"{place}: {problem}")
-                yield record
+                yield {UNREADABLE: f"{place}: {problem}"} if record is None else record
         else:
             yield from (of_text(line) for _, line in read_lines(path) if line.strip())
 
@@ -105,23 +121,36 @@ def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterat
 def answer(
     path: str, tasks: tuple[str, ...], records: Iterable[Record], output: str, batch_size: int, **settings: Any
 ) -> None:
-    """Writes {"input", and what the model says} for each record, in order, as they are answered.
+    """Writes {"input", and what the model says} for each record, in order, as they are answered; {"error"} for a line
+    that is no record.
 
-    `tasks` are the classes of tasks that the command is for. ValueError for a model of another one.
+    `tasks` are the classes of tasks that the command is for. ValueError for a model of another one, and, when all the others are
+    answered, where there were lines that are no records.
     """
-    if output and (problem := output_problem(pathlib.Path(output))):
-        raise ValueError(f"--output {output}: {problem}")
     model = open_model(path, batch_size, tasks, **settings)
     given: list[Record] = []
+    unreadable: list[str] = []
 
     def noted() -> Iterator[Record]:
         for record in records:
             given.append(record)
             yield record
 
+    if output:
+        pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
     with open(output, "w", encoding="utf-8") if output else _Standard() as out:
         for answered in model.answers(noted()):
-            out.write(json.dumps({"input": dict(given.pop(0)), **answered}, ensure_ascii=False) + "\n")
+            record = given.pop(0)
+            told = {"input": dict(record), **answered}
+            if {*record} == {UNREADABLE}:
+                unreadable.append(record[UNREADABLE])
+                told = {"error": record[UNREADABLE]}
+            line = json.dumps(told, ensure_ascii=False)
+            whole = line.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in line)
+            out.write((line if whole else json.dumps(told)) + "\n")  # halves of characters stay escaped
+    if unreadable:
+        more = [f"and {len(unreadable) - SHOWN:,} more"] if len(unreadable) > SHOWN else []
+        raise ValueError("\n".join([*unreadable[:SHOWN], *more, "all other records are answered"]))
 
 
 class _Standard:

@@ -15,7 +15,7 @@ class Classify:
     pair: tuple[str, ...] = ()
     """The second sentences, one for each of --text."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl, .json or .tsv with `sentence`, or `sentence1` and `sentence2`; any other has a sentence a line."""
+    """Files: .jsonl, .json, .csv or .tsv with `sentence`, or `sentence1` and `sentence2`; any other has a sentence a line."""
     output: Output = ""
     batch_size: Batch = 32
 

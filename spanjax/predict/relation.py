@@ -13,7 +13,8 @@ class Relations:
     text: tuple[str, ...] = ()
     """Sentences with <e1>...</e1> around the first entity (the subject) and <e2>...</e2> around the other."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl or .json of records in TACRED's form, or with `text`; any other has a sentence a line."""
+    """Files: .jsonl or .json of records in TACRED's form, or with `text`; any other has a sentence a line, before it a number and
+    a tab where it is SemEval's."""
     output: Output = ""
     batch_size: Batch = 32
 
@@ -21,7 +22,13 @@ class Relations:
 def relate(options: Relations) -> None:
     """Answers the options' sentences, then those of the files."""
     given = [{"text": text} for text in options.text]
-    answer_options(options, "Relation", given, lambda line: {"text": line}, "nothing to look at: give --text or --file")
+    answer_options(options, "Relation", given, of_line, "nothing to look at: give --text or --file")
+
+
+def of_line(line: str) -> dict[str, str]:
+    """The record of a line of text: a sentence, or SemEval's number, tab and sentence."""
+    number, tab, sentence = line.partition("\t")
+    return {"id": number, "text": sentence} if tab and number.isdigit() else {"text": line}
 
 
 def main(arguments: list[str] | None = None) -> int:

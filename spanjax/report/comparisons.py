@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
-from spanjax.report.recognised import task_of
+from spanjax.report.recognised import dev_names, task_of
 from spanjax.report.runs import Recorded
 from spanjax.run import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
@@ -20,9 +20,9 @@ LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
 
 
 def _key(group: Group) -> str:
-    """What groups must share for their figures to be comparable: the task; of pretraining the rows and the objective."""
+    """What groups must share for their figures to be comparable: task and dev files; of pretraining rows and objective."""
     if group.tuned:
-        return task_of(group.first)
+        return f"{task_of(group.first)} on {dev_names(group.first)}"
     same = {name: value for name, value in flat(dict(group.first.settings)).items() if name.startswith(LOSSES)}
     return f"held-out loss {json.dumps(same, sort_keys=True, default=str)}"
 

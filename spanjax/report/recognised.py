@@ -1,5 +1,6 @@
 """Which task a fine-tuning run is of, and which arm of the paper's ablations a pretraining run is, by their settings."""
 
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,20 @@ def task_of(run: Recorded) -> str:
     if "relation" in lowered or "scheme" in settings:
         return "SemEval-2010" if settings.get("scheme") == "semeval" else "TACRED"
     return "Coreference" if kind == "Coref" else kind or "a task"
+
+
+def dev_names(run: Recorded) -> str:
+    """The names of a run's dev files with their folders, and the half of them that it scores."""
+    files, half = run.objective.get("dev"), run.objective.get("dev_half")
+    names = ", ".join("/".join(pathlib.PurePath(str(each)).parts[-2:]) for each in files) if files else "no file"
+    return f"{names}, the half {half}" if half else names
+
+
+def dev_files(run: Recorded) -> str:
+    """The same, and how many examples they have where a checkpoint says it."""
+    examples = run.meta.get("examples")
+    size = examples.get("dev") if isinstance(examples, dict) else None
+    return f"{dev_names(run)} ({size:,} examples)" if isinstance(size, int) else dev_names(run)
 
 
 def variant_of(run: Recorded) -> str:

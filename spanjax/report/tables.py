@@ -2,14 +2,13 @@
 
 import json
 import math
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
 from spanjax.report.groups import Group, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.recognised import arm_of, task_of, variant_of
+from spanjax.report.recognised import arm_of, dev_files, dev_names, task_of, variant_of
 from spanjax.report.runs import Recorded
 from spanjax.tasks.base import SCORE
 
@@ -52,11 +51,20 @@ def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] |
     return found if isinstance(found, dict) and isinstance(found.get("objective"), dict) else None
 
 
+def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
+    """Of every task the dev files of most groups, the first of equals: what a column of figures is measured on."""
+    files: dict[str, list[str]] = {}
+    for group in groups:
+        files.setdefault(task_of(group.first), []).append(dev_names(group.first))
+    return {task: max(each, key=each.count) for task, each in files.items()}
+
+
 def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
     """Every pretrained model with its groups, in the order of the runs."""
     runs = [run for group in groups for run in group.runs]
     tuned = [group for group in groups if group.tuned]
     names = pretrained_names([group.first for group in tuned])
+    usual = usual_dev_files(tuned)
     found: dict[tuple[str, str], list[Group]] = {}
     for group in tuned:
         origin = str(group.first.settings.get("init_from") or "")
@@ -65,7 +73,8 @@ def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
     for (origin, variant), some in found.items():
         by_task: dict[str, list[Group]] = {}
         for group in sorted(some, key=_quality, reverse=True):
-            by_task.setdefault(task_of(group.first), []).append(group)
+            if dev_names(group.first) == usual[task_of(group.first)]:
+                by_task.setdefault(task_of(group.first), []).append(group)
         settings = _pretraining(some[0].first, runs) if origin else None
         arm = arm_of(settings, origin) if origin else ""
         models.append(Tuned(names[origin] + (f", {variant}" if variant else ""), arm, by_task))
@@ -129,15 +138,6 @@ def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
         if most > 1:
             parts.append(f"of up to {most} settings of {task} the best counts")
     return ". ".join(parts)
-
-
-def dev_files(run: Recorded) -> str:
-    """The names of a run's dev files, and how many examples they have where a checkpoint says it."""
-    files = run.objective.get("dev")
-    names = ", ".join("/".join(pathlib.PurePath(str(each)).parts[-2:]) for each in files) if files else "no file"
-    examples = run.meta.get("examples")
-    size = examples.get("dev") if isinstance(examples, dict) else None
-    return f"{names} ({size:,} examples)" if isinstance(size, int) else names
 
 
 def score_table(groups: Sequence[Group]) -> Table:

@@ -31,9 +31,11 @@ SCORE = "score/"  # before the names of scores, among the numbers of an evaluati
 class Examples(list):
     """The examples that were read, and what was wrong with others, a line each: 'FILE:LINE: what; what was expected'."""
 
-    def __init__(self, examples: Sequence[Any] = (), problems: Sequence[str] = ()):
+    def __init__(self, examples: Sequence[Any] = (), problems: Sequence[str] = (), notes: Sequence[str] = ()):
         super().__init__(examples)
         self.problems = list(problems)
+        self.notes = list(notes)
+        """What was left out as it should be, in words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +88,19 @@ class Task(Objective):
     @abc.abstractmethod
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
         """The task with what the training examples decide: labels, pieces for markers. What is set already is kept."""
+
+    @abc.abstractmethod
+    def is_labelled(self, example: Any) -> bool:
+        """Whether the example says what is right: training and scores need that, predictions do not."""
+
+    @property
+    def rows_together(self) -> int:
+        """Rows that go through a trained model together where nobody says how many."""
+        return 32
+
+    def reader(self) -> Self:
+        """The task that reads files which a trained model is to be scored on: this one."""
+        return self
 
     def notes(self, examples: Sequence[Any]) -> list[str]:
         """What is to be known of dev examples of the fitted task, in words; empty when nothing is."""

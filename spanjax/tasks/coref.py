@@ -56,6 +56,9 @@ class Coref(Task):
     mention_loss: float = 0.0
     """Weight of a loss of mention scores, the cross-entropy of being a gold mention over the spans that are kept. The published
     model has none: a mention that is not kept teaches it nothing."""
+    keep_gold: bool = False
+    """Training keeps gold mentions whatever their scores are. The published model does not: a mention that is not kept teaches it
+    nothing, and long ones, which are rare, may never be."""
     genres: tuple[str, ...] = ()
     """Genres that are told apart; empty: those of the training documents."""
 
@@ -85,6 +88,15 @@ class Coref(Task):
             return document
         clusters = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
         return dataclasses.replace(document, clusters=clusters)
+
+    @property
+    def rows_together(self) -> int:
+        """See `Task.rows_together`: a row is a whole document, and empty ones cost as much as it does."""
+        return 1
+
+    def is_labelled(self, example: Document) -> bool:
+        """See `Task.is_labelled`."""
+        return example.clusters is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
         """See `Task.example` and `document_of`."""
@@ -165,7 +177,8 @@ class Coref(Task):
             states_ND, sentence_N, word_N, speaker_N, place_N, cluster_NW, genre, row = given
             own = DropoutKey(key.key, row[None]) if key else None
             pieces = Pieces(sentence_N, word_N, speaker_N, place_N // self.length, genre)
-            found = module.coreference(states_ND, pieces, own, HEAD_SITE)
+            sure_NW = cluster_NW > 0 if key and self.keep_gold else None
+            found = module.coreference(states_ND, pieces, own, HEAD_SITE, sure_NW)
             return found, cluster_NW[found.first_M, found.last_M - found.first_M] * found.real_M
 
         given = (states_BND, *(batch[name] for name in FLAT), batch["genre_B"], row_B)

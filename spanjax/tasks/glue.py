@@ -31,12 +31,14 @@ SHOWN = 5  # labels in a note
 GlueName = Literal[
     "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
 ]
-FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise", "content")
-SECOND = ("sentence2", "#2 String", "question2", "hypothesis")
-LABEL = ("label", "gold_label", "score", "is_duplicate", "Quality")
+FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise", "Premise", "content")
+SECOND = ("sentence2", "#2 String", "question2", "hypothesis", "Hypothesis")
+LABEL = ("label", "Label", "gold_label", "score", "is_duplicate", "Quality")
 INDEX = ("index", "id", "pairID", "idx")
 COLA = ("source", "label", "mark", "sentence")
 UNSETTLED = "-"
+INFERENCE = ("SNLI", "MNLI-m", "MNLI-mm")
+"""Tasks in whose files UNSETTLED stands where the annotators did not agree."""
 TFDS_LABELS: Mapping[str, Sequence[str]] = {
     "CoLA": ("unacceptable", "acceptable"),
     "SST-2": ("negative", "positive"),
@@ -86,17 +88,21 @@ class Glue(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`; also tfds:NAME. Examples of SNLI whose label is '-' are left out, as is usual."""
-        examples = Examples()
+        """See `Task.read`; also tfds:NAME. Examples of SNLI and MNLI whose label is '-' are left out, as is usual."""
+        examples, unsettled = Examples(), 0
         for number, (place, record, problem) in enumerate(self._records(path)):
             if record is None:
                 examples.problems.append(f"{place}: {problem}")
                 continue
-            example, problem = self.example(record, number)
-            if problem:
+            example, problem = self._example(record, number)
+            if problem := problem or self._label_problem(example):
                 examples.problems.append(f"{place}: {problem}")
-            elif example and example.label != UNSETTLED:
+            elif self.task in INFERENCE and example and example.label == UNSETTLED:
+                unsettled += 1
+            else:
                 examples.append(example)
+        if unsettled:
+            examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on left out")
         return examples
 
     def _records(self, path: pathlib.Path) -> Iterator[Record]:
@@ -115,8 +121,21 @@ class Glue(SentenceTask):
                 record["label"] = names.get(label, label) if isinstance(label, str) else label
             yield place, record, problem
 
+    def reader(self) -> Self:
+        """See `Task.reader`: one's own labels that the training examples do not have are errors, as they are during training."""
+        return dataclasses.replace(self, labels=()) if self.task == "own" else self
+
+    def is_labelled(self, example: Sentences) -> bool:
+        """See `Task.is_labelled`."""
+        return example.label is not None
+
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
-        """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have."""
+        """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have. What stands where a
+        label would is not looked at."""
+        found, problem = self._example(record, number)
+        return (found._replace(label=None) if found else None), problem
+
+    def _example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
         first, second, label, name = (
             next((record[column] for column in columns if column in record), None)
             for columns in (FIRST, SECOND, LABEL, INDEX)
@@ -131,14 +150,13 @@ class Glue(SentenceTask):
         texts = [first] if second is None else [first, second]
         if any(not isinstance(text, str) or not clean(text).strip() for text in texts):
             return None, "an empty sentence: expected text"
-        label = None if label is None else str(label)
-        if problem := self._label_problem(label):
-            return None, problem
+        label = None if label is None or not str(label).strip() else str(label)
         name = str(number if name is None else name)
         return Sentences(name, clean(first), None if second is None else clean(second), label), ""
 
-    def _label_problem(self, label: str | None) -> str:
-        if label is None or label == UNSETTLED:
+    def _label_problem(self, example: Sentences | None) -> str:
+        label = example.label if example else None
+        if label is None or (label == UNSETTLED and self.task in INFERENCE):
             return ""
         if self.regression:
             try:

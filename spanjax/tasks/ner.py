@@ -76,6 +76,10 @@ class Ner(Task):
         """See `Task.read` and `read_tagged`. A sentence with a bad line is left out as a whole."""
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
 
+    def is_labelled(self, example: Tagged) -> bool:
+        """See `Task.is_labelled`."""
+        return example.tags is not None
+
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
         """See `Task.example`: `words`, or `text`, whose words lie between blanks, with marks at their ends apart."""
         words, text = record.get("words"), record.get("text")
@@ -190,13 +194,23 @@ class Ner(Task):
         return [tuple(each) for each in tags]
 
     def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type."""
+        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type; types that are the same once
+        letters of other scripts are left out are numbered."""
         if missing := [number for number, each in enumerate(examples) if each.tags is None]:
             raise ValueError(f"{len(missing)} sentences have no tags: scores need a file with a column of tags")
         found = scoring.score([each.tags or () for each in examples], predictions)
-        micro, types = found.micro, {f"f1_{_letters(kind)}": one.f1 for kind, one in found.types.items()}
-        overall = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
-        return {**overall, "tag_accuracy": found.tag_accuracy, **types}
+        micro = found.micro
+        scores = {
+            "f1": micro.f1,
+            "precision": micro.precision,
+            "recall": micro.recall,
+            "tag_accuracy": found.tag_accuracy,
+        }
+        for kind, one in sorted(found.types.items()):
+            name = f"f1_{_letters(kind)}"
+            alike = sum(each == name or each.startswith(f"{name}.") for each in scores)
+            scores[f"{name}.{alike + 1}" if alike else name] = one.f1
+        return scores
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]

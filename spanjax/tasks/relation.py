@@ -79,9 +79,13 @@ class Relation(SentenceTask):
             return read_semeval(path)
         raise ValueError(f"{path}: expected .json or .jsonl in TACRED's form, or .txt in that of SemEval-2010 task 8")
 
+    def is_labelled(self, example: Mentions) -> bool:
+        """See `Task.is_labelled`."""
+        return example.label is not None
+
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Mentions | None, str]:
-        """See `Task.example`: TACRED's fields, or `text` with <e1> and <e2> around the entities."""
-        return read_mentions(record, number)
+        """See `Task.example`: TACRED's fields, or `text` with <e1> and <e2> around the entities. `relation` is not looked at."""
+        return read_mentions({name: value for name, value in record.items() if name != "relation"}, number)
 
     def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
         """Labels and markers of these examples, whatever their order. ValueError where there are none, or no ids are left."""

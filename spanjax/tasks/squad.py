@@ -94,7 +94,13 @@ class Questions(Task):
         examples = read_questions(path, unanswerable=self.version == "2.0")
         if not self.dev_half or pathlib.Path(path) in map(pathlib.Path, self.train):
             return examples
-        return Examples([each for each in examples if half(each.name) == self.dev_half], examples.problems)
+        kept = [each for each in examples if half(each.name) == self.dev_half]
+        note = f"{path}: {len(kept):,} of {len(examples):,} questions are in the half {self.dev_half}, the others are left out"
+        return Examples(kept, examples.problems, [note])
+
+    def is_labelled(self, example: Question) -> bool:
+        """See `Task.is_labelled`: an empty list of answers is known."""
+        return example.answers is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Question | None, str]:
         """See `Task.example`: `question` and `context`, and an `id` where it has one."""
@@ -118,7 +124,10 @@ class Questions(Task):
         return {**said, **odds} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
-        """Nothing is taken from the examples. ValueError where the vocabulary's separators leave no room for a passage."""
+        """Nothing is taken from the examples. ValueError where none has answers, or the vocabulary's separators leave no room for
+        a passage."""
+        if not any(map(self.is_labelled, examples)):
+            raise ValueError("no training question has answers: give examples with `answers`")
         if problems := self._room_problems(vocabulary.separators):
             raise ValueError(problems[0])
         return self

@@ -1,5 +1,7 @@
-"""Files of examples: tab-separated with or without a header, JSON lines, a JSON list; plain or compressed; with line numbers."""
+"""Files of examples: tab-separated with or without a header, comma-separated with one, JSON lines, a JSON list; plain or
+compressed; with line numbers."""
 
+import csv
 import io
 import json
 import pathlib
@@ -9,6 +11,8 @@ from typing import Any
 from spanjax.data.paths import open_decompressed
 
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
+TABLES = (".jsonl", ".jsonlines", ".json", ".tsv", ".csv")
+"""Kinds of files with a record for each example."""
 Record = tuple[str, dict[str, Any] | None, str]
 """(place 'FILE:LINE', the columns by name, what is wrong with the line): columns where nothing is."""
 
@@ -34,12 +38,15 @@ def read_lines(path: pathlib.Path) -> Generator[tuple[int, str], None, None]:
 
 
 def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Record]:
-    """The records of a .jsonl (or .jsonlines), .json or tab-separated file. `columns` names those of a file without a header."""
+    """The records of a .jsonl (or .jsonlines), .json, .csv or tab-separated file. `columns` names those of a tab-separated file
+    without a header."""
     kind = kind_of(path)
     if kind in (".jsonl", ".jsonlines"):
         yield from _json_lines(path)
     elif kind == ".json":
         yield from _json_list(path)
+    elif kind == ".csv":
+        yield from _comma_separated(path)
     else:
         yield from _tab_separated(path, columns)
 
@@ -77,6 +84,26 @@ def _json_list(path: pathlib.Path) -> Iterator[Record]:
         raise ValueError(f"{path}: a JSON {type(content).__name__}: expected a list of objects")
     for number, record in enumerate(content, start=1):
         yield _object(f"{path}:record {number}", record)
+
+
+def _comma_separated(path: pathlib.Path) -> Iterator[Record]:
+    """As spreadsheets write them: values in quotes may hold commas, and quotes twice; a value may go on in the next line."""
+    names: list[str] = []
+    rows = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
+    try:
+        for values in rows:
+            if not any(value.strip() for value in values):
+                continue
+            if not names:
+                names = values
+                continue
+            place = f"{path}:{rows.line_num}"
+            if len(values) == len(names):
+                yield place, dict(zip(names, values, strict=True)), ""
+            else:
+                yield place, None, f"{len(values)} columns: expected the {len(names)} columns {', '.join(names)}"
+    except csv.Error as error:
+        yield f"{path}:{rows.line_num}", None, f"no comma-separated values from here on ({error}): correct the quotes"
 
 
 def _tab_separated(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Record]:

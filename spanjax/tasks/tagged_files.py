@@ -58,6 +58,8 @@ def read_tagged(path: pathlib.Path, scheme: Scheme, word: int = 0, tag: int = -1
             continue
         tagged = len(columns) > 1 if tagged is None else tagged
         problem = _problem(columns, word, tag if tagged else word)
+        if not problem and not tagged and len(columns) > 1:
+            problem = f"{len(columns)} columns: expected one, as in the first line, which has no tag"
         if not problem and tagged and not _TAG.fullmatch(columns[tag]):
             problem = f"tag {columns[tag]!r}: expected O, or B-, I-, E- or S- and a type"
         if problem:

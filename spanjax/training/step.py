@@ -194,7 +194,8 @@ class StepBuilder:
         whole = self._gather(params)
         weights, extra = self.objective.loss_weights(), self.objective.extra_counts()
         counts = jax.lax.psum(self.objective.counts(batch), ROW_AXES)
-        divisors = {name: jnp.maximum(counts[name] + extra[name], 1.0) for name in weights}
+        whole_counts = {name: counts[name] + extra[name] for name in weights}
+        divisors = {name: jnp.where(count > 0, count, 1.0) for name, count in whole_counts.items()}
 
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, tuple[Means, dict[str, jax.Array]]]:
             module = self._module(whole)

@@ -27,6 +27,8 @@ def test_groups_of_one_task_are_tested(tmp_path: pathlib.Path) -> None:
     runs = cola(tmp_path, "first", one) + cola(tmp_path, "second", other, batch_size=16)
     runs += cola(tmp_path, "single", [70.0], batch_size=64)
     runs += cola(tmp_path, "rte", [70.0, 71.0], objective={"task": "RTE"})
+    runs += cola(tmp_path, "other_files", [20.0, 21.0], objective={"dev": ["test.tsv"]})
+    runs += cola(tmp_path, "half", [20.0, 21.0], objective={"dev_half": "test"})
     rows = welch_rows(grouped(runs))
     assert len(rows) == 1
     task, score, first, second, *_, difference, t, _, p = map(plain, rows[0])

@@ -57,6 +57,7 @@ def test_a_model_has_one_row_with_the_best_setting(tmp_path: pathlib.Path) -> No
     runs = cola(tmp_path, "low", [50.0, 52.0], init_from="models/mine", batch_size=16)
     runs += cola(tmp_path, "high", [60.0, 62.0, 64.0], init_from="models/mine")
     runs += cola(tmp_path, "yours", [61.5], init_from="models/yours")
+    runs += cola(tmp_path, "elsewhere", [99.0], init_from="models/yours", objective={"dev": ["easy.tsv"]})
     table = filled(paper.GLUE, tuned_models(grouped(runs)))
     assert table is not None
     rows = text_rows(table)

@@ -66,6 +66,44 @@ def test_json_lines_and_unsettled_labels(tmp_path: pathlib.Path) -> None:
     assert [example.label for example in examples] == ["neutral", "entailment"] and not examples.problems
 
 
+def test_a_dash_is_no_label_in_files_of_inference_alone(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("sentence1\tsentence2\tlabel\na\tb\t-\nc\td\tneutral\n")
+    found = Glue(task="SNLI").read(path)
+    assert [each.first for each in found] == ["c"] and "1 without a label that the annotators agreed on" in found.notes[
+        0
+    ]
+    assert [each.label for each in Glue().read(path)] == ["-", "neutral"]
+    (problem,) = Glue(task="RTE").read(tmp_path / "rows.tsv").problems[:1]
+    assert "rows.tsv:2: label '-': expected one of" in problem
+
+
+def test_labels_of_what_is_asked_are_not_looked_at() -> None:
+    task = Glue(labels=("no", "yes"))
+    for other in ({"label": "perhaps"}, {"score": 4.5}, {"label": None}, {"label": ""}):
+        assert task.example({"sentence": "a", **other}, 3) == (Sentences("3", "a", None, None), "")
+
+
+def test_a_trained_model_is_scored_on_labels_that_it_does_not_know(tmp_path: pathlib.Path) -> None:
+    """As its dev examples were during training; where the labels are given, they are all."""
+    path = tmp_path / "dev.jsonl"
+    path.write_text('{"sentence": "a", "label": "no"}\n{"sentence": "b", "label": "perhaps"}\n')
+    task = Glue(labels=("no", "yes"))
+    assert len(task.read(path)) == 1 and len(examples := task.reader().read(path)) == 2
+    assert task.scores(examples, ["no", "no"])["accuracy"] == 50
+    assert len(Glue(task="RTE", labels=("entailment", "not_entailment")).reader().read(path).problems) == 2
+
+
+def test_comma_separated_tables(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\r\n"good, ""film""",+\n\n"two\nlines",-\nbad\n')
+    found = Glue().read(path)
+    assert [(each.first, each.label) for each in found] == [('good, "film"', "+"), ("two\nlines", "-")]
+    assert found.problems == [f"{path}:6: 1 columns: expected the 2 columns text, label"]
+    path.write_text('text,label\n"never closed,+\n')
+    assert "correct the quotes" in Glue().read(path).problems[0]
+
+
 def test_bad_rows_are_named_with_file_and_line(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "own.tsv"
     path.write_text("sentence\tlabel\na b\t1\n \t0\nb\nc\t7\n")
