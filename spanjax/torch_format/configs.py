@@ -100,6 +100,11 @@ def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: se
             f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
             " transformers has a set of parameters for each layer, and counts positions from 0"
         )
+    if family.model_type == "electra" and encoder.embedding_size == encoder.hidden_size:
+        problems.append(
+            f"encoder.embedding_size is {encoder.embedding_size}, as wide as the layers: ELECTRA in transformers has no product"
+            " there, train with 0"
+        )
     return problems
 
 

@@ -261,16 +261,15 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     """The family whose transformers class computes what this encoder does, below these parts of the canonical tree.
 
-    Embeddings that are widened, without shared layers, are ELECTRA's, but below a pooler, which ELECTRA has not, ALBERT's with a
-    group for every layer. A pre_classifier is ELECTRA's, whatever lies below.
+    Embeddings that are widened, without shared layers, are ELECTRA's; but below a pooler, which ELECTRA has not, or as wide as the
+    layers, where ELECTRA has no product, ALBERT's with a group for every layer. A pre_classifier is ELECTRA's, whatever lies below.
     """
     if encoder.relative:
         return XLNET
     if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
         return MODERNBERT
-    if {"rtd", "pre_classifier"} & {*parts} or (
-        encoder.embedding_size and not encoder.groups and "pooler" not in parts
-    ):
+    widened = encoder.embedding_size not in (0, encoder.hidden_size)
+    if {"rtd", "pre_classifier"} & {*parts} or (widened and not encoder.groups and "pooler" not in parts):
         return ELECTRA
     if encoder.embedding_size or encoder.groups:
         return ALBERT

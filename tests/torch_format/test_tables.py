@@ -12,14 +12,16 @@ from flax import nnx
 from spanjax.convert.task_scores import detection_here
 from spanjax.model import Model, load_model, module_params
 from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.terms import MaskedTokens
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import our_params, their_tensors
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
-from tests.torch_format.references import reference, saved, tensors
+from spanjax.trees import map_named, named_leaves
+from tests.torch_format.references import REASON, reference, saved, tensors
 
 KINDS = pytest.mark.parametrize(
     "kind",
@@ -139,6 +141,20 @@ def test_a_config_that_is_computed_otherwise_is_refused() -> None:
             our_config(good | change, "config.json")
 
 
+def test_a_product_between_equal_widths_is_alberts() -> None:
+    """ELECTRA has none there."""
+    transformers = pytest.importorskip("transformers", reason=REASON)
+    sizes: Any = {"hidden_size": 8, "embedding_size": 8, "layers": 2, "heads": 2, "intermediate_size": 16}
+    encoder = EncoderConfig(vocab_size=20, **sizes, positions=12)
+    objective = MaskedPrediction(terms=(MaskedTokens(),))
+    params = map_named(lambda _, leaf: np.zeros(leaf.shape, np.float32), abstract_module(objective, encoder)[1])
+    family = family_of(encoder, params)
+    written = dict(their_tensors(params, encoder, family))
+    config = transformers.AlbertConfig(**their_config(encoder, None, set(params), "float32"))
+    expected = transformers.AlbertForMaskedLM(config).state_dict().keys()
+    assert {*written} == {*expected} - {*family.tied} - {*family.buffers}
+
+
 @pytest.mark.parametrize("kind", ["roberta", "electra"])
 def test_heads_that_compute_gelu_whatever_the_config_says(kind: str, tmp_path: pathlib.Path) -> None:
     """Neither read nor written below another activation; the encoder alone is both."""
@@ -158,6 +174,9 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     shared = EncoderConfig(vocab_size=10, groups=1)
     with pytest.raises(ValueError, match="embedding_size is 0"):
         their_config(shared, None, {"mlm"}, "float32")
+    wide = EncoderConfig(vocab_size=10, embedding_size=768)
+    with pytest.raises(ValueError, match="embedding_size is 768, as wide as the layers.* train with 0"):
+        their_config(wide, None, {"rtd"}, "float32")
     from spanjax.data.base_vocab import Specials
 
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
