@@ -193,6 +193,28 @@ def test_padding_changes_nothing():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+def test_spans_that_are_sure_are_kept_whatever_their_scores_are():
+    """Where they are spans at all; the rest of the budget goes to the best of the others."""
+    model = module()
+    score_NW = np.asarray(model.span_scores(hidden(), pieces()))
+    plain = resolved(model, hidden(), pieces(), None)
+    before = {(int(a), int(b)) for a, b, real in zip(plain.first_M, plain.last_M, plain.real_M, strict=True) if real}
+    spans = [(int(n), int(n + w)) for n, w in np.argwhere(np.isfinite(score_NW)) if (n, n + w) not in before]
+    alone = [span for span in spans if span[0] == span[1]][:2]
+    sure = np.zeros(score_NW.shape, bool)
+    for first, last in alone:
+        sure[first, last - first] = True
+    no_span = tuple(int(each) for each in np.argwhere(~np.isfinite(score_NW))[0])
+    sure[no_span] = True
+    found = jax.jit(lambda x, known: model(x, known, None, 0, jnp.asarray(sure)))(hidden(), pieces())
+    after = {(int(a), int(b)) for a, b, real in zip(found.first_M, found.last_M, found.real_M, strict=True) if real}
+    assert len(alone) == 2 and {*alone} <= after and len(after) == len(before)
+    assert (no_span[0], sum(no_span)) not in after and len(after & before) >= len(before) - 4
+    np.testing.assert_allclose(
+        found.mention_M[0], score_NW[int(found.first_M[0]), int(found.last_M[0] - found.first_M[0])], atol=1e-3
+    )
+
+
 def test_dropout_does_not_depend_on_padding_and_changes_scores():
     model, key = module(), DropoutKey(jnp.uint32(5), jnp.array([3]))
     plain, short = resolved(model, hidden(), pieces(), None), resolved(model, hidden(), pieces(), key)

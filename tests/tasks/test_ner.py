@@ -87,6 +87,13 @@ def test_a_bad_line_takes_its_sentence_along(line: str, said: str, tmp_path: pat
     assert len(found.problems) == 1 and found.problems[0].startswith(f"{path}:4: {said}")
 
 
+def test_a_file_that_begins_without_a_tag_has_none(tmp_path: pathlib.Path) -> None:
+    """Tags below a first line without one are not dropped in silence."""
+    found = Ner().read(written(tmp_path, "Header\n\na B-PER\n\nc\n"))
+    assert [each.words for each in found] == [("Header",), ("c",)] and not any(map(Ner().is_labelled, found))
+    assert len(found.problems) == 1 and ":3: 2 columns: expected one, as in the first line" in found.problems[0]
+
+
 @st.composite
 def entities(draw: st.DrawFn) -> tuple[list[Entity], int]:
     """Entities of a sentence, side by side at times, and its words."""
@@ -284,6 +291,12 @@ def test_f1_against_sets_of_entities(tmp_path: pathlib.Path) -> None:
         columns = [list(zip(*(line.split(" ") for line in block.split("\n")), strict=True)) for block in blocks]
         assert entity_set([list(each[1]) for each in columns]) == one
         assert entity_set([list(each[2]) for each in columns]) == other
+
+
+def test_types_in_other_letters_have_names_of_their_own() -> None:
+    examples = [Tagged(("a", "b", "c"), ("B-人名", "B-地名", "B-PER"))]
+    found = Ner(labels=("O", "B-人名", "B-地名", "B-PER")).scores(examples, [("B-人名", "O", "B-PER")])
+    assert sorted(value for name, value in found.items() if name.startswith("f1_")) == [0, 100, 100]
 
 
 def test_file_of_predictions(tmp_path: pathlib.Path) -> None:

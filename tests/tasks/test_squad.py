@@ -66,6 +66,15 @@ def module() -> Any:
     return TASK.build(ENCODER, nnx.Rngs(0))
 
 
+def test_training_needs_answers() -> None:
+    """A misspelt field is not a file of questions without an answer."""
+    unknown = Question("a", "Who?", "The cat sat.", None, ())
+    with pytest.raises(ValueError, match="no training question has answers: give examples with `answers`"):
+        TASK.fitted([unknown], VOCABULARY)
+    none = unknown._replace(answers=())
+    assert TASK.fitted([none, unknown], VOCABULARY) == TASK
+
+
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module: Any) -> None:
     rows = list(TASK.rows(QUESTIONS, VOCABULARY))
     packed = TaskRows(rows, VOCABULARY.specials.pad, TASK.lengths)
