@@ -223,9 +223,9 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
         encoder, family = our_config(found.config, str(found.files[-1]))
         tensors, said = known_names(found.tensors, family)
     settings, task = found.config or {}, None
-    kind = their_kind(settings, tensors, family)
-    tensors, unused = without_left_over(tensors, family, kind)
     try:
+        kind = their_kind(settings, tensors, family)
+        tensors, unused = without_left_over(tensors, family, kind)
         loaded = our_params(tensors, encoder, with_heads(family, kind))
         task = our_task(settings, kind, loaded.params, encoder) if kind else None
         if told := gelu_problem(encoder, loaded.params, family):

@@ -261,8 +261,8 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     """The family whose transformers class computes what this encoder does, below these parts of the canonical tree.
 
-    Embeddings that are widened, without shared layers, are ELECTRA's; but below a pooler, which ELECTRA has not, or as wide as the
-    layers, where ELECTRA has no product, ALBERT's with a group for every layer. A pre_classifier is ELECTRA's, whatever lies below.
+    Embeddings that are widened, without shared layers, are ELECTRA's; but below a pooler, or as wide as the layers already,
+    which ELECTRA has not, ALBERT's with a group for every layer. A pre_classifier is ELECTRA's, whatever lies below.
     """
     if encoder.relative:
         return XLNET

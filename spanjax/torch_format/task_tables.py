@@ -2,7 +2,7 @@
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
-computes gelu between its two layers: its first is our pre_classifier.
+computes gelu between its two layers: its first is our pre_classifier. XLNet's answers are those of ...ForQuestionAnsweringSimple.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,7 +17,8 @@ CLASSES: Mapping[Kind, str] = {
     "token": "ForTokenClassification",
     "question": "ForQuestionAnswering",
 }
-"""How the names of transformers' classes end."""
+"""How the names of transformers' classes end; see `class_name`."""
+_OWN_ENDS: Mapping[tuple[str, Kind], str] = {("xlnet", "question"): "ForQuestionAnsweringSimple"}
 PIPELINES: Mapping[Kind, str] = {
     "sequence": "text-classification",
     "token": "token-classification",
@@ -43,7 +44,7 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "albert": _HEADS,
     "electra": {**_HEADS, "sequence": _ELECTRA_SEQUENCE},
     "modernbert": {},
-    "xlnet": {"sequence": _XLNET_SEQUENCE, "token": _HEADS["token"]},
+    "xlnet": {**_HEADS, "sequence": _XLNET_SEQUENCE},
 }
 
 
@@ -107,12 +108,20 @@ def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
 
 
 def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> Kind | None:
-    """The kind of a file of weights: what `architectures` in its config.json says, else what its names tell."""
+    """The kind of a file of weights: what `architectures` in its config.json says, else what its names tell.
+
+    ValueError for a class that computes otherwise than the one of its family that is known here: XLNet's search of answers.
+    """
     listed = config.get("architectures")
     classes = [str(each) for each in listed] if isinstance(listed, list) else []
     for kind, end in CLASSES.items():
-        if any(name.endswith(end) for name in classes):
+        own = _OWN_ENDS.get((family.model_type, kind), end)
+        if any(name.endswith(own) for name in classes):
             return kind
+        if other := next((name for name in classes if name.endswith(end)), ""):
+            raise ValueError(
+                f"{other} computes its scores by layers that no head here has, {class_name(family, kind)} does not"
+            )
     if any(name.endswith(OTHER_CLASSIFIERS) for name in classes):
         return None
     if "qa_outputs.weight" in names:
@@ -126,4 +135,4 @@ def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family
 
 def class_name(family: Family, kind: Kind) -> str:
     """transformers' class for the family and kind: BertForSequenceClassification."""
-    return family.class_prefix + CLASSES[kind]
+    return family.class_prefix + _OWN_ENDS.get((family.model_type, kind), CLASSES[kind])

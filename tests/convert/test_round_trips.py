@@ -91,6 +91,7 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         "electra_detector",
         "modernbert",
         "xlnet",
+        "xlnet_question",
     ],
 )
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from spanjax.data.vocab import WordPieceVocabulary
 from spanjax.torch_format.families import FAMILIES
-from spanjax.torch_format.task_tables import CLASSES
+from spanjax.torch_format.task_tables import CLASSES, class_name
 
 REASON = "compares with torch and transformers: pip install torch transformers (the extra `verify`)"
 SIZES = {
@@ -67,9 +67,9 @@ def reference(kind: str, **changes: Any) -> Any:
     if family == "xlnet":
         settings = {"vocab_size": size, "d_model": 48, "n_layer": 3, "n_head": 3, "d_inner": 64, "dropout": 0.0}
         settings |= {"pad_token_id": 0, "mem_len": None, "summary_type": "first", "summary_last_dropout": 0.0}
-    known: dict[str, str] = {**CLASSES}
-    if (tuned := kind.partition("_")[2]) in known:
-        classes[kind] = (classes[family][0], getattr(transformers, FAMILIES[family].class_prefix + known[tuned]))
+    for tuned in CLASSES:
+        if kind == f"{family}_{tuned}":
+            classes[kind] = (classes[family][0], getattr(transformers, class_name(FAMILIES[family], tuned)))
     config, model = classes[kind]
     torch.manual_seed(0)
     made = model(config(**(settings | changes)))

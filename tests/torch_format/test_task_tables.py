@@ -116,6 +116,16 @@ def test_older_files_of_roberta_hold_a_pooler_that_computes_nothing(tmp_path: pa
     )
 
 
+def test_the_search_of_answers_of_xlnet_is_refused(tmp_path: pathlib.Path) -> None:
+    saved("xlnet_question", tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace("ForQuestionAnsweringSimple", "ForQuestionAnswering"))
+    with pytest.raises(
+        ValueError, match="XLNetForQuestionAnswering computes .*, XLNetForQuestionAnsweringSimple does not"
+    ):
+        load_model(tmp_path)
+
+
 def test_the_kind_is_told_by_class_then_by_names() -> None:
     listed: tuple[tuple[dict[str, Any], set[str], Kind | None], ...] = (
         ({"architectures": ["BertForTokenClassification"]}, {"classifier.weight", "bert.pooler.dense.weight"}, "token"),
@@ -141,8 +151,7 @@ def test_the_kind_is_told_by_class_then_by_names() -> None:
 def test_tables_are_whole() -> None:
     """What a kind needs is in its table; no name of theirs stands for two parameters."""
     assert {name: set(CLASSES) - set(heads) for name, heads in HEADS.items() if len(heads) < len(CLASSES)} == {
-        "modernbert": set(CLASSES),
-        "xlnet": {"question"},
+        "modernbert": set(CLASSES)
     }
     assert HEADS.keys() == FAMILIES.keys() and CLASSES.keys() == OUTPUTS.keys()
     for name, family in FAMILIES.items():
