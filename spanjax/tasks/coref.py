@@ -8,7 +8,6 @@ widths, M spans that are kept, A antecedents, D hidden size.
 """
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,10 +29,10 @@ from spanjax.scoring.coref_classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
 from spanjax.tasks.coref_answers import Answer, answer_of, gold_clusters, shown
 from spanjax.tasks.coref_batches import FLAT, cut, padded, read_segments
-from spanjax.tasks.coref_conll import writable
 from spanjax.tasks.coref_documents import Document
-from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
+from spanjax.tasks.coref_files import document_of, read_documents
 from spanjax.tasks.coref_segments import independent, mention_pieces, overlapping, pieces_of
+from spanjax.tasks.coref_writing import write_json, write_jsonl, write_writable
 from spanjax.tasks.rows import Row
 
 
@@ -61,6 +60,8 @@ class Coref(Task):
     nothing, and long ones, which are rare, may never be."""
     genres: tuple[str, ...] = ()
     """Genres that are told apart; empty: those of the training documents."""
+    language: str = "en"
+    """Language of plain text, by whose rules spaCy cuts it into words and sentences; nothing else depends on it."""
 
     @property
     def metric(self) -> str:
@@ -80,7 +81,10 @@ class Coref(Task):
 
     def read(self, path: pathlib.Path) -> Examples:
         """See `Task.read` and `read_documents`; singletons are left out where they are dropped."""
-        found = read_documents(path)
+        return self.counted(read_documents(path, self.language))
+
+    def counted(self, found: Examples) -> Examples:
+        """The documents with the clusters that count: singletons are left out where they are dropped."""
         return Examples([self._counted(each) for each in found], found.problems)
 
     def _counted(self, document: Document) -> Document:
@@ -100,7 +104,7 @@ class Coref(Task):
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
         """See `Task.example` and `document_of`."""
-        return document_of(record, number)
+        return document_of(record, number, self.language)
 
     def fitted(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
         """The genres of these documents. ValueError where none of them has clusters."""
@@ -249,18 +253,18 @@ class Coref(Task):
     ) -> list[pathlib.Path]:
         """predictions.jsonl; predictions.conll as the official scorer takes it; where clusters are known key.conll too, and
         recall.json: of mentions and right antecedents by class, and by width. Columns leave out what brackets cannot hold, see
-        `writable`."""
+        `write_writable`; left_out.json says how many mentions of each file."""
         clusters = [each.clusters for each in predictions]
-        files = [folder / "predictions.jsonl", folder / "predictions.conll"]
+        files = [folder / "predictions.jsonl"]
         write_jsonl(files[0], examples, clusters)
-        write_conll(files[1], examples, [writable(each) for each in clusters])
+        columns = {"predictions.conll": clusters}
         if all(each.clusters is not None for each in examples):
-            gold = gold_clusters(examples)
-            files += [folder / "key.conll", folder / "recall.json"]
-            write_conll(files[2], examples, [writable(each) for each in gold])
-            found = classes(zip((each.sentences for each in examples), gold, clusters, strict=True))
-            files[3].write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n", encoding="utf-8")
-        return files
+            columns["key.conll"] = gold_clusters(examples)
+            found = classes(zip((each.sentences for each in examples), columns["key.conll"], clusters, strict=True))
+            files.append(write_json(folder / "recall.json", dataclasses.asdict(found)))
+        fewest = 1 if self.singletons == "keep" else 2
+        left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
+        return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
 
     def shown(
         self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]

@@ -1,29 +1,30 @@
-"""Coreference in the columns of CoNLL-2012 (Pradhan et al., 2012), as OntoNotes, LitBank and OntoGUM have them, and back.
+"""Coreference in the columns of CoNLL-2012 (Pradhan et al., 2012), as OntoNotes and LitBank have them, and of OntoGUM.
 
 A word a line, a blank line after a sentence, `#begin document (NAME); part 000` and `#end document` around a part. Columns
 are cut at tabs where a line has one, else at blanks: name, part, number, word, ..., coreference last; the tenth is the
-speaker where there are twelve or more.
+speaker where there are twelve or more. Or they are three: number, word, coreference, as OntoGUM is released.
 """
 
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
-from spanjax.tasks.tables import read_lines
+from spanjax.tasks.coref_text import bare_name, sentences_of
+from spanjax.tasks.tables import kind_of, read_lines
 
-GivenClusters = Iterable[Iterable[Mention]]
 NONE = ("", "-", "_")
 """What stands in a column that says nothing; the empty one is LitBank's."""
-SPEAKER, SPEAKER_COLUMNS, FEWEST_COLUMNS = 9, 12, 5
-_BEGIN = re.compile(r"#\s*begin document\s+(.*)")
+WORD, SPEAKER, SPEAKER_COLUMNS, FEWEST_COLUMNS = 3, 9, 12, 5
+SHORT_WORD, SHORT_COLUMNS = 1, 3
+_LAYOUTS = "name, part, number, word, ..., coreference, as in CoNLL-2012, or number, word, coreference"
+_BEGIN = re.compile(r"#\s*begin document\b\s*(.*)")
 _NAME = re.compile(r"\((.*)\)\s*;?\s*(?:part\s+(\d+))?\s*")
 _END = re.compile(r"#\s*end document")
-_BRACKET = re.compile(r"(\(?)([^()|\s]+)(\)?)")
+_BRACKET = re.compile(r"\([^()|\s]+\)?|[^()|\s]+\)")
 _ENDS = {"/.": ".", "/?": "?"}
-_BLANKS = re.compile(r"\s", re.ASCII)
 
 
 class _Part(NamedTuple):
@@ -43,7 +44,8 @@ def read_conll(path: pathlib.Path) -> Examples:
     """The parts of a file as Documents; one with a bad line is left out as a whole. The words `/.` and `/?` become `.` and `?`.
 
     A bracket closes the mention of its cluster that was begun last. A mention that is annotated in two clusters stays in
-    both (OntoGUM has five), one that is twice in a cluster stays once. ValueError where the file cannot be read.
+    both (OntoGUM has five), one that is twice in a cluster stays once. A part without a name has that of the file. A part of
+    three columns without blank lines is split into sentences, see `sentences_of`. ValueError where the file cannot be read.
     """
     examples = Examples()
     for part in _parts(path, examples.problems):
@@ -61,7 +63,8 @@ def _parts(path: pathlib.Path, problems: list[str]) -> Iterator[_Part]:
         if found := _BEGIN.match(line):
             problems += _endless(path, begun)
             named = _NAME.fullmatch(found[1])
-            begun = _Part(number, named[1] if named else found[1].strip(), int((named and named[2]) or 0), [])
+            name = named[1] if named else found[1].strip() or bare_name(path, kind_of(path))
+            begun = _Part(number, name, int((named and named[2]) or 0), [])
         elif _END.match(line):
             if begun is None:
                 problems.append(f"{path}:{number}: ends a document that was not begun: expected #begin document (NAME)")
@@ -90,7 +93,7 @@ def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
     speakers: list[str] = []
     brackets = _Brackets()
     problems: list[tuple[int, str]] = []
-    wordless, width = 0, 0
+    wordless, width, short = 0, 0, None
     for number, line in part.lines:
         if not line.strip():
             sentences.append([])
@@ -100,26 +103,34 @@ def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
             continue
         columns = _columns(line, width)
         width = width or len(columns)
-        if len(columns) < FEWEST_COLUMNS or not columns[3]:
+        short = len(columns) == SHORT_COLUMNS if short is None else short
+        if problem := _wordless(columns, short):
             wordless += 1
             if wordless == 1:  # of a file in another layout every line is wrong
-                what = f"{len(columns)} columns" if len(columns) < FEWEST_COLUMNS else "no word"
-                problems.append(
-                    (number, f"{what}: expected name, part, number, word, ..., coreference, as in CoNLL-2012")
-                )
+                problems.append((number, problem))
             continue
         if problem := brackets.read(columns[-1], len(speakers), number):
             problems.append((number, problem))
         speaker = columns[SPEAKER] if len(columns) >= SPEAKER_COLUMNS else ""
         speakers.append("" if speaker in NONE else speaker)
-        sentences[-1].append(_ENDS.get(columns[3], columns[3]))
+        word = columns[SHORT_WORD if short else WORD]
+        sentences[-1].append(_ENDS.get(word, word))
     if wordless > 1:
         problems.append((part.line, f"document {part.name!r} has {wordless} such lines: expected none"))
     problems += brackets.unclosed()
     if not speakers and not problems:
         problems.append((part.line, f"document {part.name!r} has no words: expected a line for each"))
     words = tuple(tuple(sentence) for sentence in sentences if sentence)
+    if short and len(words) == 1:
+        words = sentences_of(words[0])
     return Document(part.name, part.part, words, tuple(speakers), brackets.found(), genre_of(part.name)), problems
+
+
+def _wordless(columns: list[str], short: bool) -> str:
+    """Why the columns have no word, in a part of three columns or one of more; "" where they have one."""
+    if len(columns) != SHORT_COLUMNS if short else len(columns) < FEWEST_COLUMNS:
+        return f"{len(columns)} columns: expected {_LAYOUTS}"
+    return "" if columns[SHORT_WORD if short else WORD] else f"no word: expected {_LAYOUTS}"
 
 
 def _columns(line: str, width: int) -> list[str]:
@@ -143,17 +154,17 @@ class _Brackets:
         """Takes the coreference column of a word; what is wrong with it, or ""."""
         if column in NONE:
             return ""
-        for bracket in column.split("|"):
-            found = _BRACKET.fullmatch(bracket)
-            if not found or not (found[1] or found[3]):
-                return f"coreference {column!r}: expected brackets such as (3, 3) or (3), joined with |, or -"
-            begins, cluster, ends = found.groups()
+        parts = [(part, _BRACKET.findall(part)) for part in column.split("|")]
+        if any(not part or "".join(brackets) != part for part, brackets in parts):
+            return f"coreference {column!r}: expected brackets such as (3, 3) or (3), joined with | or nothing, or -"
+        for bracket in (bracket for _, brackets in parts for bracket in brackets):
+            cluster = bracket.strip("()")
             begun = self._begun.setdefault(cluster, [])
-            if begins:
+            if bracket.startswith("("):
                 begun.append((word, line))
-            if ends and not begun:
-                return f"{bracket} closes a mention that was not begun: expected ({cluster} at this word or before"
-            if ends:
+            if bracket.endswith(")"):
+                if not begun:
+                    return f"{bracket} closes a mention that was not begun: expected ({cluster} at this word or before"
                 self._clusters.setdefault(cluster, set()).add((begun.pop()[0], word))
         return ""
 
@@ -167,94 +178,3 @@ class _Brackets:
     def found(self) -> Clusters:
         """All clusters."""
         return sorted_clusters(self._clusters.values())
-
-
-def write_conll(
-    path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[GivenClusters | None]
-) -> None:
-    """Writes twelve columns as the official scorer (v8.01) reads them, with these clusters instead of the documents' own.
-
-    Blanks in words, names and speakers become `_`. A mention that is twice in a cluster is written once. ValueError, before
-    anything is written, where a mention lies outside of its document, or where two mentions of a cluster cross or share
-    only their end and beginning: brackets cannot say which is which.
-    """
-    both = list(zip(documents, clusters_of_each, strict=True))
-    problems = [
-        f"document {document.name!r}, part {document.part}: {problem}"
-        for document, clusters in both
-        for problem in _unwritable(sorted_clusters(clusters or ()), len(document.speakers))
-    ]
-    if problems:
-        raise ValueError(f"{path}: not written:\n" + "\n".join(f"  - {each}" for each in problems))
-    with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-        for document, clusters in both:
-            file.writelines(f"{line}\n" for line in _lines(document, sorted_clusters(clusters or ())))
-
-
-def writable(clusters: Clusters) -> Clusters:
-    """The clusters without mentions that brackets cannot tell from others of their cluster: of two that cross, or where one
-    begins with the last word of the other, the later one is left out."""
-    return sorted_clusters(_nested(cluster)[0] for cluster in clusters)
-
-
-def _nested(cluster: Iterable[Mention]) -> tuple[list[Mention], list[tuple[Mention, Mention]]]:
-    """(mentions that brackets can hold together, each other one behind the mention that it crosses)."""
-    kept: list[Mention] = []
-    crossing: list[tuple[Mention, Mention]] = []
-    open_: list[Mention] = []  # mentions around the next one, the outer ones first
-    for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
-        while open_ and open_[-1][1] < first:
-            open_.pop()
-        if open_ and open_[-1][0] < first and open_[-1][1] < last:
-            crossing.append((open_[-1], (first, last)))
-            continue
-        open_.append((first, last))
-        kept.append((first, last))
-    return kept, crossing
-
-
-def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
-    for cluster in clusters:
-        outside = {mention for mention in cluster if not 0 <= mention[0] <= mention[1] < words}
-        for mention in sorted(outside):
-            yield f"mention {mention}: expected words from 0 to {words - 1}"
-        for around, mention in _nested({*cluster} - outside)[1]:
-            yield (
-                f"mentions {around} and {mention} of a cluster cross: expected one inside of the other or"
-                " apart; write JSON lines, which can hold them"
-            )
-
-
-def _lines(document: Document, clusters: Clusters) -> Iterator[str]:
-    name = _BLANKS.sub("_", document.name)
-    yield f"#begin document ({name}); part {document.part:03d}"
-    coreference = _coreference(clusters, len(document.speakers))
-    place = 0
-    for sentence in document.sentences:
-        for number, word in enumerate(sentence):
-            speaker = _BLANKS.sub("_", document.speakers[place]) or "-"
-            written = _BLANKS.sub("_", word) or "_"
-            columns = [name or "-", str(document.part), str(number), written, *("-", "*", "-", "-", "-"), speaker, "*"]
-            yield "\t".join([*columns, coreference[place]])
-            place += 1
-        yield ""
-    yield "#end document"
-
-
-def _coreference(clusters: Clusters, words: int) -> list[str]:
-    """The last column of every word: ends, then mentions of one word, then beginnings; inner ones end first, begin last."""
-    begins: list[list[tuple[int, str]]] = [[] for _ in range(words)]
-    single: list[list[str]] = [[] for _ in range(words)]
-    ends: list[list[tuple[int, str]]] = [[] for _ in range(words)]
-    for number, cluster in enumerate(clusters):
-        for first, last in {*cluster}:
-            if first == last:
-                single[first].append(f"({number})")
-            else:
-                begins[first].append((-last, f"({number}"))
-                ends[last].append((-first, f"{number})"))
-    both = zip(ends, single, begins, strict=True)
-    return [
-        "|".join([*(text for _, text in sorted(end)), *sorted(one), *(text for _, text in sorted(begin))]) or "-"
-        for end, one, begin in both
-    ]

@@ -1,22 +1,17 @@
 """Documents for coreference as JSON records: words, sentences or text of one's own, and the lines of e2e-coref (Lee et al.,
 2017) with clusters of words."""
 
-import json
-import pathlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from spanjax.data.sentences import sentence_spans
-from spanjax.tasks.coref_conll import NONE, GivenClusters, genre_of
+from spanjax.tasks.coref_conll import NONE, genre_of
 from spanjax.tasks.coref_documents import Clusters, Document, sorted_clusters
-from spanjax.tasks.coref_text import Offsets, split_text
+from spanjax.tasks.coref_text import Offsets, Sentences, sentences_of, split_text
 
 CONTENT = ("text", "words", "tokens", "sentences")
 _NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)
 _SHOWN = 5
-
-Sentences = tuple[tuple[str, ...], ...]
 
 
 class Content(NamedTuple):
@@ -44,13 +39,13 @@ def told(problems: Sequence[str]) -> str:
     return "; ".join([*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 
 
-def read_record(record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
+def read_record(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
     """(the document, or None; what is wrong with the record, or ""): see `coref_files.document_of`.
 
     Mentions are [first word, last word], the last included; with `text` [first character, the one behind the last].
     A mention in two clusters is a problem, but not in a record with `doc_key`: those are converted from CoNLL columns.
     """
-    content, problem = _content(record)
+    content, problem = _content(record, language)
     if content is None:
         return None, problem
     words = [word for sentence in content.sentences for word in sentence]
@@ -98,7 +93,7 @@ def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
     return str(value), 0, []
 
 
-def _content(record: Mapping[str, Any]) -> tuple[Content | None, str]:
+def _content(record: Mapping[str, Any], language: str) -> tuple[Content | None, str]:
     fields = [field for field in CONTENT if record.get(field) is not None]
     if len(fields) != 1:
         has = " and ".join(f"`{field}`" for field in fields) or f"no words (fields: {shown(list(record))})"
@@ -108,7 +103,8 @@ def _content(record: Mapping[str, Any]) -> tuple[Content | None, str]:
     if field == "text":
         if not isinstance(value, str):
             return None, f"`text` is {shown(value)}: expected a text"
-        return Content(*_split(value)), ""
+        sentences, offsets = split_text(value, language)
+        return Content(sentences, value, offsets), ""
     groups = value if field == "sentences" else [value]
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
         return None, f"`{field}` is {shown(value)}: expected a list of {'lists of ' * (field == 'sentences')}words"
@@ -117,26 +113,6 @@ def _content(record: Mapping[str, Any]) -> tuple[Content | None, str]:
     if field == "sentences":
         return Content(tuple(tuple(group) for group in groups if group)), ""
     return Content(sentences_of(value)), ""
-
-
-def _split(text: str) -> tuple[Sentences, str, Offsets]:
-    sentences, offsets = split_text(text)
-    return sentences, text, offsets
-
-
-def sentences_of(words: Sequence[str]) -> Sentences:
-    """Sentences of words, none empty, by the rules of `data.sentences` on the words with blanks between them."""
-    starts, place = [], 0
-    for word in words:
-        starts.append(place)
-        place += len(word) + 1
-    begins = {start for start, _ in sentence_spans(" ".join(words))}
-    found: list[list[str]] = []
-    for word, start in zip(words, starts, strict=True):
-        if start in begins or not found:
-            found.append([])
-        found[-1].append(word)
-    return tuple(map(tuple, found))
 
 
 def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
@@ -218,27 +194,3 @@ def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tu
 
 def _counts(sizes: Sequence[int]) -> str:
     return shown(list(sizes))
-
-
-def write_jsonl(
-    path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[GivenClusters | None]
-) -> None:
-    """Writes the lines of e2e-coref: `doc_key` (NAME_PART), `sentences`, `speakers` and these `clusters` of words in place of
-    the documents' own (no such field for None), and `genre` where the name does not tell it."""
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        for document, clusters in zip(documents, clusters_of_each, strict=True):
-            record: dict[str, Any] = {
-                "doc_key": f"{document.name}_{document.part}",
-                "sentences": document.sentences,
-                "speakers": _by_sentence(document),
-            }
-            if clusters is not None:
-                record["clusters"] = sorted_clusters({*cluster} for cluster in clusters)
-            if document.genre != genre_of(document.name):
-                record["genre"] = document.genre
-            file.write(json.dumps(record) + "\n")
-
-
-def _by_sentence(document: Document) -> list[list[str]]:
-    speakers = iter(document.speakers)
-    return [[next(speakers) or "-" for _ in sentence] for sentence in document.sentences]

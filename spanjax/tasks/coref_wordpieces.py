@@ -18,6 +18,7 @@ from spanjax.tasks.coref_json import Content, checked_clusters, checked_speakers
 SEGMENT_MAPS = ("subtoken_map", "sentence_map")
 _ENDS = ("[CLS]", "[SEP]")
 _CONTINUED = "##"
+_MOST = 2**31 - 1
 
 
 def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
@@ -25,8 +26,10 @@ def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | No
     segments = record.get("sentences")
     if problem := _problem(record, segments):
         return None, problem
-    flat = [piece for segment in segments or () for piece in segment]
-    lengths = np.array([len(segment) for segment in segments or ()])
+    if not segments:
+        return None, "a document without words: expected one at least"
+    flat = [piece for segment in segments for piece in segment]
+    lengths = np.array([len(segment) for segment in segments])
     special_F = np.zeros(len(flat), bool)
     special_F[np.cumsum(lengths) - 1] = special_F[np.cumsum(lengths) - lengths] = True
     numbers_F, sentence_F = (np.array(record[name], np.int64) for name in SEGMENT_MAPS)
@@ -61,6 +64,8 @@ def _problem(record: Mapping[str, Any], segments: Any) -> str:
         given = record.get(name)
         if not isinstance(given, list) or not all(map(whole, given)):
             return f"`{name}` is {shown(given)}: expected a whole number for each piece"
+        if large := [number for number in given if abs(number) > _MOST]:
+            return f"`{name}` has {shown(large[0])}: expected numbers of words and sentences, at most {_MOST}"
         if len(given) != pieces:
             return f"`{name}` has {len(given)} numbers: expected {pieces}, one for each piece, [CLS] and [SEP] included"
     return ""

@@ -1,5 +1,6 @@
 """Documents for coreference: real files, what is written is read again, layouts of records, text, and what is a problem."""
 
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -15,11 +16,12 @@ from hypothesis import strategies as st
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.tasks import coref_text
 from spanjax.tasks.base import Examples
-from spanjax.tasks.coref_conll import writable
 from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
-from spanjax.tasks.coref_files import document_of, read_documents, write_conll, write_jsonl
-from spanjax.tasks.coref_json import sentences_of
+from spanjax.tasks.coref_files import document_of, read_documents
 from spanjax.tasks.coref_segments import independent, mention_pieces, pieces_of
+from spanjax.tasks.coref_text import sentences_of
+from spanjax.tasks.coref_writing import writable, write_conll, write_jsonl, write_writable
+from tests import coref_columns
 from tests.tasks.coref_made import made_document
 from tests.tasks.small_vocabulary import WORDS, small_wordpiece
 
@@ -110,7 +112,7 @@ def test_real_columns(shared_data: pathlib.Path) -> None:
 @settings(max_examples=60)
 @given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3))
 def test_random_documents_come_back(tmp_path_factory: pytest.TempPathFactory, seeds: list[int]) -> None:
-    documents = [made_document(seed) for seed in seeds]
+    documents = [dataclasses.replace(made_document(seed), part=part) for part, seed in enumerate(seeds)]
     folder = tmp_path_factory.mktemp("round")
     twice = [[cluster + cluster[:1] for cluster in each.clusters or ()] for each in documents]
     write_conll(folder / "x.conll", documents, twice)
@@ -164,11 +166,17 @@ def part(*columns: str, name: str = "#begin document (x); part 000", end: str = 
         (part("(1", "2)"), 3, "2) closes"),
         (part("(1)|"), 2, "coreference '(1)|': expected brackets"),
         (part("1"), 2, "coreference '1': expected brackets"),
+        (part("(1)2"), 2, "coreference '(1)2': expected brackets"),
+        (part("(1))"), 2, "coreference '(1))': expected brackets"),
         (part(), 1, "document 'x' has no words"),
         (part("-", end=""), 1, "document 'x' does not end: expected #end document"),
         (part("-", name=""), 1, "words outside of a document: expected #begin document"),
         ("#end document\n", 1, "ends a document that was not begun"),
         (part("-").replace(" w0", ""), 2, "4 columns: expected name, part, number, word, ..., coreference"),
+        ("#begin document (x)\nnw/x (1)\n#end document\n", 2, "2 columns: expected name, part, number, word"),
+        (part("-").replace("#end", "1 w1 -\n#end"), 3, "3 columns: expected name, part, number, word"),
+        ("#begin document (x)\n0\ta\t_\nx 0 1 b -\n#end document\n", 3, "5 columns: expected"),
+        ("#begin document (x)\n0\t\t_\n#end document\n", 2, "no word: expected"),
         ("#begin document (x)\nx\t0\t0\t\t-\n#end document\n", 2, "no word: expected"),
     ],
 )
@@ -202,6 +210,47 @@ x\t0\t1\tb\t(1)\t
     assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0), (1, 1)),))
     stripped = "#begin document (l)\nl\t0\t0\ta\t_\nl\t0\t1\tb\t_\t(1)\n#end document\n"
     assert read_whole(written(tmp_path, "y.conll", stripped))[0].clusters == (((1, 1),),)
+
+
+def test_brackets_without_lines_between_them(tmp_path: pathlib.Path) -> None:
+    """As the official scorer reads them: OntoGUM's releases have such columns."""
+    (found,) = read_whole(written(tmp_path, "x.conll", part("(1(3", "(5)(7", "3)1)", "(4)|(1(5)", "7)1)", "(12)(1(12")
+                                  .replace("#end", "x 0 6 w 12)1)(3)\n#end")))  # fmt: skip
+    assert found.clusters == (
+        ((0, 2), (3, 4), (5, 6)), ((0, 2), (6, 6)), ((1, 1), (3, 3)), ((1, 4),), ((3, 3),), ((5, 5), (5, 6))
+    )  # fmt: skip
+    many = "(1)" * 4_000
+    assert "expected brackets" in read_documents(written(tmp_path, "y.conll", part(many + "!"))).problems[0]
+
+
+def test_three_columns_as_ontogum_is_released(tmp_path: pathlib.Path) -> None:
+    text = "# begin document \n0\tIda\t(1(2)\n1\tsat\t_\n2\t.\t1)\n3\tShe\t(2)\n4\t/.\t_\n# end document\n"
+    (found,) = read_whole(written(tmp_path, "GUM_news_ida.v2.conll", text))
+    assert (found.name, found.part, found.speakers) == ("GUM_news_ida.v2", 0, ("",) * 5)
+    assert found.sentences == (("Ida", "sat", "."), ("She", ".")) and found.clusters == (((0, 0), (3, 3)), ((0, 2),))
+    cut = text.replace("1\tsat", "\n1\tsat").replace("# begin document ", "#begin document")
+    (found,) = read_whole(written(tmp_path, "x.conll", cut))
+    assert (found.name, found.sentences) == ("x", (("Ida",), ("sat", ".", "She", ".")))
+
+
+def test_columns_are_read_as_by_the_scorers_rule(shared_data: pathlib.Path) -> None:
+    folder = shared_data / "coref"
+    cases = [*(folder / "scorer_cases").glob("TC-[AMN]*"), *(folder / "scored_documents").glob("*.conll.gz")]
+    for path in cases:
+        known = [
+            sorted_clusters({*each} for each in clusters) for clusters in coref_columns.read_documents(path).values()
+        ]
+        assert own(read_whole(path)) == known
+    assert len(cases) == 36
+
+
+def test_equal_names_are_told_apart_where_they_are_written(tmp_path: pathlib.Path) -> None:
+    """The official scorer counts the last of equally named documents alone."""
+    given = [("a", 0), ("a", 0), ("a_2", 0), ("a", 1), ("a b", 0), ("a_b", 0), ("a", 0)]
+    documents = [Document(name, part, (("w",),), ("",)) for name, part in given]
+    write_conll(tmp_path / "x.conll", documents, [()] * len(given))
+    found = [(each.name, each.part) for each in read_whole(tmp_path / "x.conll")]
+    assert found == [("a", 0), ("a_3", 0), ("a_2", 0), ("a", 1), ("a_b", 0), ("a_b_2", 0), ("a_4", 0)]
 
 
 def test_e2e_lines(tmp_path: pathlib.Path) -> None:
@@ -274,6 +323,13 @@ def test_problems_of_records(record: dict[str, Any], said: str, tmp_path: pathli
     assert len(found.problems) == 1 and found.problems[0].startswith(f"{path}:3: ") and said in found.problems[0]
 
 
+def test_a_list_of_records(tmp_path: pathlib.Path) -> None:
+    content = [{"words": ["Ida", "sat"], "clusters": [[[0, 0]]]}, {"words": []}, 3]
+    found = read_documents(path := written(tmp_path, "x.json", json.dumps(content)))
+    assert [(each.name, each.words, each.clusters) for each in found] == [("1", ["Ida", "sat"], (((0, 0),),))]
+    assert [each.partition(": ")[0] for each in found.problems] == [f"{path}:record 2", f"{path}:record 3"]
+
+
 def test_files_that_are_no_documents(tmp_path: pathlib.Path) -> None:
     broken = written(tmp_path, "x.jsonl", '{"words": ["a"]}\n{"words": [\n[]\n')
     found = read_documents(broken)
@@ -342,6 +398,9 @@ def test_problems_of_segments() -> None:
         ),
         ({"speakers": [["A"]]}, "`speakers` are of [1] words"),
         ({"sentences": [["[CLS]", "[SEP]"]], "subtoken_map": [0, 0], "sentence_map": [0, 0]}, "without words"),
+        ({"sentences": [], "subtoken_map": [], "sentence_map": []}, "a document without words: expected one"),
+        ({"sentence_map": [*record["sentence_map"][:-1], 2**70]}, f"`sentence_map` has {2**70}: expected numbers"),
+        ({"subtoken_map": [-(2**63), *record["subtoken_map"][1:]]}, "`subtoken_map` has -9223372036854775808"),
     ]
     for change, said in changes:
         found, problem = document_of(record | change, 1)
@@ -389,7 +448,59 @@ def test_text_with_clusters_of_characters(tmp_path: pathlib.Path) -> None:
         assert found is None and said in problem
     assert "without words" in read_documents(written(tmp_path, "x.txt", "\n \n")).problems[0]
     (plain,) = read_whole(written(tmp_path, "tale.one.txt", text + "\n"))
-    assert plain.name == "tale" and plain.text == text and plain.clusters is None and len(plain.sentences) == 3
+    assert plain.name == "tale.one" and plain.text == text + "\n"
+    assert plain.clusters is None and len(plain.sentences) == 3
+
+
+@pytest.mark.usefixtures("spacy")
+def test_places_are_those_of_the_characters_in_the_file(tmp_path: pathlib.Path) -> None:
+    """Line ends of two characters count as two; a byte order mark does not count; compressed files are alike."""
+    text = "A heading\r\n\r\nIda sat.\r\n She\tleft.\r\n"
+    plain, packed = tmp_path / "ch.1.txt", tmp_path / "ch.2.txt.gz"
+    plain.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    packed.write_bytes(gzip.compress(text.encode()))
+    for path, name in ((plain, "ch.1"), (packed, "ch.2")):
+        (found,) = read_whole(path)
+        assert found.name == name and found.text == text == path_text(path)
+        assert [" ".join(each) for each in found.sentences] == ["A heading", "Ida sat .", "She left ."]
+        assert [text[start:end] for start, end in found.offsets] == found.words
+    packed.write_bytes(gzip.compress(text.encode())[:-9])
+    with pytest.raises(ValueError, match="cannot be read .*: copy it again"):
+        read_documents(packed)
+    plain.write_bytes(b"Ida sa\xff")
+    with pytest.raises(ValueError, match="not UTF-8 .invalid start byte at byte 6.; save it"):
+        read_documents(plain)
+    with pytest.raises(ValueError, match="no such file"):
+        read_documents(tmp_path / "ch.3.txt")
+
+
+def path_text(path: pathlib.Path) -> str:
+    """What a user reads of the file."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
+        return str(file.read())
+
+
+@pytest.mark.usefixtures("spacy")
+def test_text_of_another_ending_where_it_is_wanted(tmp_path: pathlib.Path) -> None:
+    path = written(tmp_path, "tale.md", "Ida sat.")
+    assert "is of no known layout" in read_documents(path).problems[0]
+    (found,) = read_documents(path, others_are_text=True)
+    assert found.name == "tale.md" and found.words == ["Ida", "sat", "."]
+
+
+@pytest.mark.usefixtures("spacy")
+def test_text_of_other_languages(tmp_path: pathlib.Path) -> None:
+    record = {"text": "我爱北京。你呢?"}
+    found, _ = document_of(record, 1, "zh")
+    assert found is not None and found.sentences == (("我", "爱", "北", "京", "。"), ("你", "呢", "?"))
+    found, _ = document_of(record, 1)
+    assert found is not None and found.words[0] == "我爱北京。你呢", "no blanks: no words"
+    (german,) = read_documents(written(tmp_path, "x.txt", "Ida kam am 3. Mai z.B. zu Bo."), "de")
+    assert german.words[3:6] == ["3.", "Mai", "z.B."]
+    for language in ("qq", "", "EN", "lex_attrs", "../en"):
+        with pytest.raises(ValueError, match=rf"language of text is '{language}'.*such as en, de or zh"):
+            document_of(record, 1, language)
 
 
 @pytest.mark.usefixtures("spacy")
@@ -423,3 +534,12 @@ def test_what_brackets_cannot_hold_is_left_out_and_nothing_else(tmp_path: pathli
             with pytest.raises(ValueError, match="cross"):
                 write_conll(tmp_path / "made.conll", [document], [clusters])
     assert 0 < lost < 200
+
+
+def test_what_is_left_out_is_counted_and_leaves_no_cluster_of_one(tmp_path: pathlib.Path) -> None:
+    document = Document("x", 0, (tuple("abcdefg"),), ("",) * 7)
+    clusters = (((0, 2), (1, 3)), ((0, 4), (2, 6), (5, 5)), ((6, 6),))
+    assert write_writable(tmp_path / "x.conll", [document], [clusters], fewest=2) == 4
+    assert own(read_documents(tmp_path / "x.conll")) == [(((0, 4), (5, 5)),)]
+    assert write_writable(tmp_path / "x.conll", [document], [clusters], fewest=1) == 2
+    assert own(read_documents(tmp_path / "x.conll")) == [(((0, 2),), ((0, 4), (5, 5)), ((6, 6),))]
