@@ -3,12 +3,17 @@
 import dataclasses
 import json
 import pathlib
+import sys
+from typing import Any
 
 from spanjax.applying import open_model
 from spanjax.data.paths import output_problem
 from spanjax.predict.answering import Batch, Folder, batch_problems, command
 from spanjax.predict.coref_page import coref_page
+from spanjax.tasks.base import Examples
+from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref_answers import shown
+from spanjax.tasks.coref_files import read_documents
 from spanjax.tuning import read_examples
 
 
@@ -18,12 +23,24 @@ class Clusters:
 
     model: Folder
     text: tuple[str, ...]
-    """Files: .txt, one document each; .jsonl with `text`, `sentences` or `words` a line; .conll columns."""
+    """Files: .jsonl with `text`, `sentences` or `words` a line, .json with a list of such; .conll columns; any other is a text,
+    one document."""
+    language: str = ""
+    """Language of texts, a code that spaCy has rules for (en, de, zh); empty: as in the training."""
     output: str = ""
     """Folder for clusters.jsonl, predictions.conll, predictions.jsonl (words) and clusters.html; empty prints the first."""
     batch_size: Batch = 1
     skip_bad: bool = False
     """Leave out documents that cannot be used instead of refusing the file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts(Coref):
+    """Coreference where a file whose ending is of no known layout is a text."""
+
+    def read(self, path: pathlib.Path) -> Examples:
+        """See `Coref.read`."""
+        return self.counted(read_documents(path, self.language, others_are_text=True))
 
 
 def find(options: Clusters) -> None:
@@ -34,15 +51,14 @@ def find(options: Clusters) -> None:
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
-    model = open_model(options.model, options.batch_size, ("Coref",), skip_bad=options.skip_bad)
-    documents, problems = read_examples(model.task, options.text, "--text")
+    settings = {"language": options.language} if options.language else {}
+    model = open_model(options.model, options.batch_size, ("Coref",), skip_bad=options.skip_bad, **settings)
+    documents, problems = read_examples(Texts(**vars(model.task)), options.text, "--text")
     if problems:
         raise ValueError("\n".join(problems))
     answers = model.predict(documents).predictions
-    lines = [
-        json.dumps(shown(document, answer), ensure_ascii=False)
-        for document, answer in zip(documents, answers, strict=True)
-    ]
+    encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"
+    lines = [_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]
     if folder is None:
         print("\n".join(lines))
         return
@@ -52,6 +68,16 @@ def find(options: Clusters) -> None:
     files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files[1].write_text(coref_page(documents, [answer.clusters for answer in answers]), encoding="utf-8")
     print("\n".join(f"written: {file}" for file in files))
+
+
+def _line(told: Any, encoding: str) -> str:
+    """JSON in one line; only ASCII where the encoding has not all of its characters, as none has halves of surrogate pairs."""
+    line = json.dumps(told, ensure_ascii=False)
+    try:
+        line.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(told)
+    return line
 
 
 def main(arguments: list[str] | None = None) -> int:

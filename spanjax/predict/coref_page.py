@@ -70,7 +70,8 @@ def _gaps(document: Document) -> list[str]:
     if document.offsets:
         ends = [0, *(end for _, end in document.offsets)]
         starts = [*(start for start, _ in document.offsets), len(document.text)]
-        return [document.text[end:start] for end, start in zip(ends, starts, strict=True)]
+        given = [document.text[end:start] for end, start in zip(ends, starts, strict=True)]
+        return [gap.replace("\r\n", "\n").replace("\r", "\n") for gap in given]  # HTML knows no other line end
     gaps = []
     for sentence in document.sentences:
         gaps += ["\n" if gaps else "", *[" "] * (len(sentence) - 1)]

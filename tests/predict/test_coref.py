@@ -1,0 +1,76 @@
+"""What becomes of files of text, of the language that is asked for, and of characters that no file can hold."""
+
+import dataclasses
+import io
+import json
+import pathlib
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from spanjax.predict import coref, main
+from spanjax.tasks.coref import Coref
+from spanjax.tasks.coref_answers import Answer
+from spanjax.tasks.coref_documents import Document
+
+pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
+CLUSTER = ((0, 0), (3, 3))
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model to which the first and the fourth word are one."""
+
+    def predict(documents: list[Document]) -> Any:
+        answers = [Answer((CLUSTER,), dict.fromkeys(CLUSTER, 0.5)) for _ in documents]
+        return types.SimpleNamespace(predictions=answers)
+
+    def opened(path: str, batch_size: int, tasks: tuple[str, ...], **settings: Any) -> Any:
+        return types.SimpleNamespace(task=dataclasses.replace(Coref(), **settings), predict=predict)
+
+    monkeypatch.setattr(coref, "open_model", opened)
+
+
+def found(text: list[pathlib.Path], folder: pathlib.Path, *more: str) -> list[dict[str, Any]]:
+    """The lines of clusters.jsonl."""
+    assert main(["coref", "no-model", "--text", *map(str, text), "--output", str(folder), *more]) == 0
+    return [json.loads(line) for line in (folder / "clusters.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_half_a_character_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "\\ud83d sat . \\ud83d left é ."}\n{"text": "Zoë sat . She left ."}\n', encoding="utf-8")
+    broken, whole = found([path], tmp_path / "told")
+    assert [each["text"] for each in broken["prediction"][0]] == ["\ud83d"] * 2
+    assert [each["text"] for each in whole["prediction"][0]] == ["Zoë", "She"]
+    assert '"Zoë"' in (tmp_path / "told" / "clusters.jsonl").read_text(encoding="utf-8")
+    assert ">\ufffd<" in (tmp_path / "told" / "clusters.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", printed := io.TextIOWrapper(io.BytesIO(), "latin-1"))
+    assert main(["coref", "no-model", "--text", str(path)]) == 0
+    printed.seek(0)
+    assert [json.loads(line) for line in printed] == [broken, whole]
+
+
+def test_files_of_other_endings_are_texts(tmp_path: pathlib.Path) -> None:
+    text = "Ida sat.\r\n\r\nShe left."
+    for name in ("story.md", "story"):
+        (tmp_path / name).write_bytes(text.encode())
+    told = found([tmp_path / "story.md", tmp_path / "story"], tmp_path / "told")
+    assert [each["id"] for each in told] == ["story.md", "story"]
+    for each in told:
+        for mention in each["prediction"][0]:
+            assert text[mention["start"] : mention["end"]] == mention["text"]
+    page = (tmp_path / "told" / "clusters.html").read_bytes().decode()
+    assert "sat.\n\n<mark" in page and "\ufffd" not in page and "\r" not in page
+    names = {"clusters.jsonl", "clusters.html", "predictions.conll", "predictions.jsonl", "left_out.json"}
+    assert {each.name for each in (tmp_path / "told").iterdir()} == names
+
+
+def test_the_language_of_texts(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "x.txt").write_text("我爱北京。", encoding="utf-8")
+    (told,) = found([tmp_path / "x.txt"], tmp_path / "told", "--language", "zh")
+    assert told["sentences"] == [["我", "爱", "北", "京", "。"]]
+    assert main(["coref", "no-model", "--text", str(tmp_path / "x.txt"), "--language", "qq"]) == 2
+    assert "--text: the language of text is 'qq'" in capsys.readouterr().err
