@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import random
 from typing import Any
 
@@ -27,6 +28,7 @@ from spanjax.tasks.stored import stored_task
 from tests.tasks.coref_made import made_document
 from tests.tasks.small_vocabulary import WORDS, small_wordpiece
 
+COLUMNS = ("predictions.conll", "key.conll")
 VOCABULARY = small_wordpiece()
 SEGMENT = 12
 ENCODER = EncoderConfig(
@@ -263,10 +265,26 @@ def test_gold_mentions_that_cross_are_written_where_they_can_be(tmp_path):
     crossing = (((0, 2), (1, 3), (5, 5)), ((4, 4), (6, 6)))
     document = Document("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
     files = TASK.write(tmp_path, [document], [Answer(crossing, dict.fromkeys(itertools.chain(*crossing), 1.0))])
-    assert [each.name for each in files] == ["predictions.jsonl", "predictions.conll", "key.conll", "recall.json"]
-    assert read_documents(files[0])[0].clusters == crossing
-    for columns in files[1:3]:
-        assert read_documents(columns)[0].clusters == (((0, 2), (5, 5)), ((4, 4), (6, 6)))
+    assert {each.name for each in files} == {*COLUMNS, "predictions.jsonl", "recall.json", "left_out.json"}
+    assert read_documents(tmp_path / "predictions.jsonl")[0].clusters == crossing
+    for columns in COLUMNS:
+        assert read_documents(tmp_path / columns)[0].clusters == (((0, 2), (5, 5)), ((4, 4), (6, 6)))
+    assert json.loads((tmp_path / "left_out.json").read_text()) == dict.fromkeys(COLUMNS, 1)
+
+
+@pytest.mark.parametrize(("task", "kept", "lost"), [(TASK, (), 2), (WITH_SINGLETONS, (((0, 2),),), 1)])
+def test_a_cluster_of_which_one_mention_is_left(task, kept, lost, tmp_path):
+    crossing = (((0, 2), (1, 3)),)
+    document = Document("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
+    task.write(tmp_path, [document], [Answer((), {})])
+    assert read_documents(tmp_path / "key.conll")[0].clusters == kept
+    assert json.loads((tmp_path / "left_out.json").read_text()) == {"predictions.conll": 0, "key.conll": lost}
+
+
+def test_the_language_of_text():
+    task = dataclasses.replace(TASK, language="zh")
+    document, problem = task.example({"text": "我爱北京"}, 1)
+    assert document is not None and not problem and document.words == ["我", "爱", "北", "京"]
 
 
 def test_wrong_settings_are_all_told():
