@@ -15,6 +15,7 @@ from spanjax.training.judging import KEY
 from spanjax.training.state import count_parameters
 
 _SHOWN = 20  # labels that are listed one by one
+_POOLED = ("bert", "roberta", "albert")  # families whose AutoModel has a pooler
 _KINDS: Mapping[Kind, str] = {
     "sequence": "classification of sentences and pairs of sentences",
     "token": "classification of tokens",
@@ -67,7 +68,7 @@ def _usage(model: Model, name: str) -> list[str]:
             "(`cls.pair_target_predictions.*`); transformers has no class for it.",
             "",
         ]
-    if "pooler" not in model.params and model.kind is None:
+    if "pooler" not in model.params and model.kind is None and family.model_type in _POOLED:
         lines += [
             "There is no pooler: `AutoModel` draws one at random unless it is told `add_pooling_layer=False`.",
             "",

@@ -17,13 +17,18 @@ _FIXED = {
 }
 _ACTIVATIONS = {"hidden_activation": "gelu", "classifier_activation": "gelu"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+_EVERY = "global_attn_every_n_layers"  # what transformers 4 read in the place of layer_types
+_THEIR_EVERY = 3
 
 
 def their_modern_config(
     encoder: EncoderConfig, specials: Specials | None, parts: set[str], dtype: str, kind: str | None
 ) -> dict[str, Any]:
-    """config.json of a model with these parts. ValueError where only a part of the recipe is set, which transformers has no
-    class for, or where the model was fine-tuned: its classes read other heads than ours."""
+    """config.json of a model with these parts, with layers and rotary bases under the names of transformers 5 and 4.48.
+
+    ValueError where only a part of the recipe is set, which transformers has no class for, or where the model was fine-tuned: its
+    classes read other heads than ours.
+    """
     expected = {"norm_first": True, "gated": True, "biases": False, "types": 0, "groups": 0, "embedding_size": 0}
     expected |= {"activation": "gelu"}
     problems = [
@@ -54,6 +59,9 @@ def their_modern_config(
         "mlp_dropout": encoder.dropout,
         "layer_types": [_FULL] * encoder.layers,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": encoder.rotary} for kind in (_FULL, _SLIDING)},
+        _EVERY: 1,
+        "global_rope_theta": encoder.rotary,
+        "local_rope_theta": encoder.rotary,
         "tie_word_embeddings": True,
         "dtype": dtype,
         "torch_dtype": dtype,
@@ -72,11 +80,9 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
         for theirs, value in {**_FIXED, **_ACTIVATIONS}.items()
         if config.get(theirs, value) != value
     ]
-    kinds = config.get("layer_types")
-    windows = kinds is None or any(kind != _FULL for kind in kinds)
-    if windows:
+    if _windows(config):
         problems.append(
-            "layer_types has layers of sliding attention: only layers that see the whole row are computed here"
+            f"layer_types (or {_EVERY}) has layers of sliding attention: only layers that see the whole row are computed here"
         )
     rope = (config.get("rope_parameters") or {}).get(_FULL) or {}
     base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
@@ -97,3 +103,11 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
     )
     raise_listed(name, encoder.problems())
     return encoder
+
+
+def _windows(config: Mapping[str, Any]) -> bool:
+    """Whether some layers see a window alone."""
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        return any(kind != _FULL for kind in kinds)
+    return config.get(_EVERY, _THEIR_EVERY) != 1

@@ -141,6 +141,25 @@ def test_a_config_that_is_computed_otherwise_is_refused() -> None:
             our_config(good | change, "config.json")
 
 
+def test_layers_and_rotary_bases_of_modernbert_under_both_names() -> None:
+    """transformers 4.48 reads how often a layer is global and two bases, transformers 5 lists of them; either is enough here."""
+    transformers = pytest.importorskip("transformers", reason=REASON)
+    recipe: Any = {"norm_first": True, "gated": True, "biases": False, "types": 0, "dropout": 0.0, "layers": 4}
+    encoder = EncoderConfig(vocab_size=20, rotary=20_000.0, **recipe)
+    config = their_config(encoder, None, {"mlm"}, "float32")
+    older = {name: value for name, value in config.items() if name not in ("layer_types", "rope_parameters")}
+    newer = {name: value for name, value in config.items() if "global" not in name and "local" not in name}
+    assert len(older) == len(config) - 2 and len(newer) == len(config) - 3
+    for each in (config, older, newer):
+        assert our_config(each, "config.json")[0] == encoder
+        read = transformers.ModernBertConfig(**each)
+        assert read.layer_types == ["full_attention"] * 4
+        assert {rope["rope_theta"] for rope in read.rope_parameters.values()} == {20_000.0}
+    for change in ({"global_attn_every_n_layers": 3}, {"global_attn_every_n_layers": None}):
+        with pytest.raises(ValueError, match="only layers that see the whole row"):
+            our_config(older | change, "config.json")
+
+
 def test_a_product_between_equal_widths_is_alberts() -> None:
     """ELECTRA has none there."""
     transformers = pytest.importorskip("transformers", reason=REASON)
