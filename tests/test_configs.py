@@ -88,3 +88,34 @@ def test_as_released_differs_from_the_paper_in_the_numbered_settings() -> None:
     assert paper.optimizer.weight_decay == 0.1 and released.optimizer.weight_decay == 0.01
     assert (paper.steps, paper.batch_size, paper.optimizer.learning_rate) == (2_400_000, 256, 1e-4)
     assert (released.steps, released.batch_size, released.optimizer.learning_rate) == (300_000, 2_048, 5e-4)
+
+
+SHORT = {
+    "bert_base": 0.1,
+    "bert_large": 0.1,
+    **{f"albert_{size}": 0.1 for size in ("base", "large", "xlarge", "xxlarge")},
+}
+FROM_START = (*SHORT, "ernie_base", "electra_small", "electra_base", "electra_large", "electra_spans")
+
+
+def test_short_pairs_decay_and_its_start_are_the_published_ones() -> None:
+    """One pair of ten is short in BERT and ALBERT, none in SpanBERT's own runs; their rates and ELECTRA's decay from step 0."""
+    runs: dict[str, Any] = {pathlib.Path(path).stem: load(path) for path in PRETRAINING}
+    short = {name: run.objective.pairing.short for name, run in runs.items() if hasattr(run.objective.pairing, "short")}
+    assert {name: value for name, value in short.items() if value} == SHORT and short["table7_two_sequences"] == 0
+    for name in FROM_START:
+        assert runs[name].optimizer.decay_from == "start", name
+    for name in ("roberta_base", "roberta_large"):
+        assert runs[name].optimizer.no_decay == () and runs[name].optimizer.decay_from == "warmup", name
+
+
+def test_the_arms_of_detection_differ_in_spans_and_their_boundary_objective() -> None:
+    tokens, spans = runs = [load(f"configs/ablations/objective_electra{end}.py") for end in ("", "_spans")]
+    assert {f.name for f in dataclasses.fields(Run) if getattr(tokens, f.name) != getattr(spans, f.name)} == {
+        "objective"
+    }
+    objectives: list[Any] = [run.objective for run in runs]
+    one, two = map(dataclasses.asdict, objectives)
+    assert {name for name in one if one[name] != two[name]} == {"masking", "boundary"}
+    seen = [{name: each["masking"]["replacement"][name] for name in ("mask", "random")} for each in (one, two)]
+    assert seen[0] == seen[1] == {"mask": 0.85, "random": 0.0}

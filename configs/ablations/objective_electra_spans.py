@@ -1,4 +1,4 @@
-"""Detection of replaced tokens where the generator fills spans, with SBO on the detector.
+"""Detection of replaced tokens where the generator fills spans, with SBO on the detector; all else is objective_electra.py's.
 
 Command:
     python -m spanjax.train --config configs/ablations/objective_electra_spans.py --rows rows \
@@ -11,10 +11,15 @@ import dataclasses
 
 from configs.ablations.objective_base import RUN as BASE
 from spanjax.data.masking import GeometricSpans
+from spanjax.data.replacement import Replacement
 from spanjax.objectives.replaced import ReplacedDetection
 from spanjax.objectives.terms import SpanBoundary
 
 RUN = dataclasses.replace(
     BASE,
-    objective=ReplacedDetection(generator_size=0.5, masking=GeometricSpans(), boundary=SpanBoundary()),
+    objective=ReplacedDetection(
+        generator_size=0.5,
+        masking=GeometricSpans(replacement=Replacement(mask=0.85, random=0.0, unit="span")),
+        boundary=SpanBoundary(),
+    ),
 )

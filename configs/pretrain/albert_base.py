@@ -20,10 +20,10 @@ from spanjax.training.optimizer import Lamb
 RUN = dataclasses.replace(
     SPANBERT,
     objective=MaskedPrediction(
-        masking=Ngrams(), pairing=SentenceOrder(), terms=(MaskedTokens(), SentencePair(name="sop"))
+        masking=Ngrams(), pairing=SentenceOrder(short=0.1), terms=(MaskedTokens(), SentencePair(name="sop"))
     ),
     encoder=ALBERT_BASE,
-    optimizer=Lamb(learning_rate=0.00176, warmup_steps=3_125, weight_decay=0.01, clip_norm=1.0),
+    optimizer=Lamb(learning_rate=0.00176, warmup_steps=3_125, weight_decay=0.01, clip_norm=1.0, decay_from="start"),
     steps=125_000,
     batch_size=4_096,
 )

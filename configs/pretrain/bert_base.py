@@ -24,7 +24,7 @@ RUN = dataclasses.replace(
     SPANBERT,
     objective=MaskedPrediction(
         masking=Tokens(copies=10, replacement=Replacement(unit="token")),
-        pairing=NextSentence(),
+        pairing=NextSentence(short=0.1),
         terms=(MaskedTokens(), SentencePair()),
     ),
     encoder=dataclasses.replace(BASE, activation="gelu_tanh"),

@@ -5,7 +5,8 @@ Command (a byte-level vocabulary: train one, or give vocab.json and merges.txt):
     python -m spanjax.train --config configs/pretrain/roberta_base.py --data.rows rows --workdir runs/roberta_base
 
 Expect: 124,697,433 parameters at the vocabulary of 50,265 pieces. Not trained here to the end. Batches of 8,192 rows: give
---microbatches until a device holds its part (`python -m spanjax.plan` says how many).
+--microbatches until a device holds its part (`python -m spanjax.plan` says how many). All parameters decay, as in the published
+code (fairseq's Adam has one group of them); the paper does not say.
 """
 
 import dataclasses
@@ -23,7 +24,13 @@ RUN = dataclasses.replace(
     objective=MaskedPrediction(masking=Tokens(), pairing=FullSentences(), terms=(MaskedTokens(),)),
     encoder=ROBERTA_BASE,
     optimizer=AdamW(
-        learning_rate=6e-4, warmup_steps=24_000, beta2=0.98, epsilon=1e-6, weight_decay=0.01, clip_norm=0.0
+        learning_rate=6e-4,
+        warmup_steps=24_000,
+        beta2=0.98,
+        epsilon=1e-6,
+        weight_decay=0.01,
+        no_decay=(),
+        clip_norm=0.0,
     ),
     steps=500_000,
     batch_size=8_192,
