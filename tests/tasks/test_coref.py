@@ -195,6 +195,23 @@ def test_gradients_are_finite_and_reach_the_encoder():
             assert float(jnp.abs(leaf).sum()) > 0, path
 
 
+def test_gold_mentions_are_kept_in_training_where_that_is_asked_for():
+    """Before all others, with few spans a piece; never where a document is judged."""
+    examples, few = documents(), dataclasses.replace(MODEL, spans_per_piece=0.3)
+    kept: dict[tuple[bool, bool], float] = {}
+    for keep_gold in (False, True):
+        task = dataclasses.replace(TASK, keep_gold=keep_gold, model=few, max_segments=30)
+        _, together = packed(examples, task)
+        batch = batch_of(together, [*range(6)], together.length_of(np.arange(6)))
+        gold = sum(len(cluster) for each in examples for cluster in each.clusters or () if len(cluster) > 0)
+        for training in (False, True):
+            key = DropoutKey(jnp.uint32(3), batch["row_B"]) if training else None
+            _, cluster_BM = task._resolved(module(task), batch, key)
+            kept[keep_gold, training] = float(jnp.sum(cluster_BM > 0)) / gold
+    assert kept[True, True] > 1.5 * max(kept[False, True], kept[False, False])
+    assert kept[True, False] == kept[False, False]
+
+
 PIECES = Pieces(np.arange(8), np.array([0, 1, 1, 2, 3, 4, 5, 6]), np.zeros(8, np.int32))
 
 

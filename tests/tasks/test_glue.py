@@ -7,6 +7,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
@@ -263,5 +264,5 @@ def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) ->
         read_BD = inner_BD * scipy.stats.norm.cdf(inner_BD)
     expected_BC = read_BD @ pure["classifier"]["kernel"] + np.asarray(pure["classifier"]["bias"])[None]
     np.testing.assert_allclose(task.outputs(module, batch)["logits_BC"], expected_BC, atol=1e-5)
-    key = DropoutKey(step_key(0, np.int32(0)), batch["row_B"])
+    key = DropoutKey(step_key(0, jnp.int32(0)), batch["row_B"])
     assert not np.allclose(task.vector(module, batch, key), task.vector(module, batch, None))
