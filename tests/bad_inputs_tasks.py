@@ -45,6 +45,16 @@ def reported(*more: str) -> Callable[[World], list[Any]]:
     return lambda world: [world.tuned, *more]
 
 
+def sentences(content: str, *more: str) -> Callable[[World], list[Any]]:
+    """Training a classifier of sentences on a file of this content."""
+
+    def made(world: World) -> list[Any]:
+        return ["--config=configs/finetune/glue.py", f"--init-from={world.run}", f"--train={world.write('dev.jsonl', content)}",
+                "--objective.length=32", "--batch-size=4", f"--workdir={world.here / 'work'}", *more]  # fmt: skip
+
+    return made
+
+
 def documents(content: str, name: str = "documents.conll", *more: str) -> Callable[[World], list[Any]]:
     """Training coreference on a file of this content."""
 
@@ -78,8 +88,12 @@ TASK_CASES: tuple[Case, ...] = (
              ("dev.jsonl:2: not JSON", "dev.jsonl:3: a JSON list: expected an object", "dev.jsonl:4: an empty sentence",
               "dev.jsonl:5: columns words: expected `sentence`", "leave them out with --skip-bad"),
              on(GOOD + '{"sentence": \n[1]\n{"sentence": " ", "label": "no"}\n{"words": "the clock"}\n'), library=JSON),
-    evaluate("a label that the model does not know", ("dev.jsonl:1: label 'perhaps'", "expected one of no, yes"),
-             on(GOOD.replace('"no"', '"perhaps"'))),
+    evaluate("half of what are no questions", ("--dev-half is test", "answers no questions, leave it out"),
+             on(GOOD, "--dev-half", "test")),
+    train("a label that is none of those given", ("dev.jsonl:2: label 'perhaps'", "expected one of no, yes"),
+          sentences(GOOD + GOOD.replace('"no"', '"perhaps"'), "--objective.labels", "no", "yes")),
+    train("dev examples without labels", ("--dev: 1 of 2 examples have no label", "give a file whose examples all have one"),
+          lambda world: [*sentences(GOOD)(world), "--dev", world.write("more.jsonl", GOOD + '{"sentence": "the clock"}\n')]),
     evaluate("an example without a label", ("example 1 has no label", "scores need a label for every example"),
              on(GOOD + '{"sentence": "the clock"}\n')),
     evaluate("an empty file", ("no examples in dev.jsonl",), on("")),
@@ -103,6 +117,8 @@ TASK_CASES: tuple[Case, ...] = (
              asked("--text", "one", "two", "--pair", "three")),
     classify("an output below a file", ("file/out", "file is a file, expected a folder"),
              lambda world: [world.tuned, "--text", "the clock", "--output", world.write("file", "mine") / "out"]),
+    classify("an output that is read", ("rows.jsonl is read as --file", "give another name"),
+             lambda world: [world.tuned, "--file", world.write("rows.jsonl", GOOD), "--output", world.here / "rows.jsonl"]),
     relation("nothing to look at", ("nothing to look at", "--text or --file"), asked()),
     ner("a model of another task", ("tuned was trained for Glue", "expected a model of Ner"), asked("--text", "the clock")),
     coref("a model of another task", ("tuned was trained for Glue", "expected a model of Coref"),
