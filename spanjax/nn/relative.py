@@ -35,6 +35,8 @@ class Scene(NamedTuple):
     """Of the content stream: Q = L."""
     backward_B: jax.Array | None = None
     """Rows whose memory is what follows them: their keys are the row and then the memory. None: there is no memory."""
+    end_B: jax.Array | None = None
+    """Where the text of each row ends, int32: there the memory of a row that goes backward begins. None: there is no memory."""
     slots: Sight | None = None
     """Of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
@@ -142,7 +144,7 @@ class RelativeLayer(nnx.Module):
 
     def _keys(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, scene: Scene) -> tuple[jax.Array, jax.Array]:
         """Keys and values of memory and row, in the order of the text."""
-        read_BJD = joined(hidden_BLD, memory_BMD, scene.backward_B)
+        read_BJD = joined(hidden_BLD, memory_BMD, scene.backward_B, scene.end_B)
         return self._split(self.key(read_BJD)), self._split(self.value(read_BJD))
 
     def _by_distance(self, query_BLNH: jax.Array, scene: Scene, keys: int) -> jax.Array:
@@ -192,10 +194,21 @@ class RelativeLayer(nnx.Module):
         return self.feed_norm(hidden_BQD + dropout(self.feed_out(inner_BQI), self.rate, key, site + 2))
 
 
-def joined(row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None, axis: int = 1) -> jax.Array:
-    """Row and memory along an axis, in the order of the text."""
-    if memory is None or backward_B is None:
+def joined(
+    row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None, end_B: jax.Array | None, axis: int = 1
+) -> jax.Array:
+    """Row and memory along an axis, in the order of the text: the memory before the row or, where that goes backward, from
+    `end_B` on, in the place of padding, with zeros behind it.
+    """
+    if memory is None or backward_B is None or end_B is None:
         return row
     memory = memory.astype(row.dtype)
+    length, size = row.shape[axis], memory.shape[axis]
+    aside = [1] * row.ndim
+    aside[0], aside[axis] = -1, length + size
+    place = (jnp.arange(length + size)[None] - end_B[:, None]).reshape(aside)  # in the memory, of rows that go backward
+    moved = jnp.take_along_axis(memory, jnp.clip(place, 0, size - 1), axis)
+    moved = jnp.where(place < size, moved, jnp.zeros((), row.dtype))
+    text_first = jnp.where(place < 0, jnp.concatenate([row, jnp.zeros_like(memory)], axis), moved)
     behind = backward_B.reshape(-1, *[1] * (row.ndim - 1))
-    return jnp.where(behind, jnp.concatenate([row, memory], axis), jnp.concatenate([memory, row], axis))
+    return jnp.where(behind, text_first, jnp.concatenate([memory, row], axis))

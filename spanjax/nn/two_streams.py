@@ -23,7 +23,7 @@ class Memory(NamedTuple):
     states_BNMD: jax.Array
     """What went into each of the N layers."""
     used_BM: jax.Array
-    """1 where there was text, else 0."""
+    """1 where there was text, else 0: text lies at the side of the row that reads it."""
     backward_B: jax.Array
     """Rows whose memory is behind them."""
 
@@ -41,7 +41,7 @@ def scene_of(
     A target (rank of 0 and more) sees what has a lower rank, and the content stream also itself; a position of the context sees
     the context. A slot sees what has a lower rank than its position. All see the memory, whose types are 0.
     """
-    backward_B = memory.backward_B if memory else None
+    backward_B, end_B = (memory.backward_B, _end(segments_BL)) if memory else (None, None)
     slot_rank_BK = jnp.take_along_axis(rank_BL, slot_position_BK, axis=1)
     slot_block_BK = jnp.take_along_axis(segments_BL, slot_position_BK, axis=1)
     slot_type_BK = jnp.take_along_axis(types_BL, slot_position_BK, axis=1)
@@ -60,13 +60,14 @@ def scene_of(
         wide = (*seen_BQL.shape[:2], memory.used_BM.shape[1])
         parts = (jnp.broadcast_to(memory.used_BM[:, None] > 0, wide), jnp.broadcast_to(type_BQ[:, :, None] != 0, wide))
         rows = (seen_BQL, other_BQL)
-        return Sight(*(joined(row, part, backward_B, axis=-1) for row, part in zip(rows, parts, strict=True)))
+        return Sight(*(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True)))
 
     reach = memory.used_BM.shape[1] if memory else 0
     return Scene(
         distances_TD=sinusoids(segments_BL.shape[1], reach, size),
         content=sight(content_BLL, types_BL),
         backward_B=backward_B,
+        end_B=end_B,
         slots=sight(slots_BKL, slot_type_BK),
         slot_position_BK=slot_position_BK,
     )
@@ -102,16 +103,26 @@ def two_streams(
 
 
 def remembered(read_NBLD: jax.Array, segments_BL: jax.Array, memory: Memory) -> Memory:
-    """The memory for the rows that follow: the nearest M positions of this row and the memory before it."""
-    size = memory.used_BM.shape[1]
-    flat_BLX = jnp.moveaxis(read_NBLD, 0, 2)
-    kept_BMX = jnp.moveaxis(memory.states_BNMD, 1, 2)
-    used_BL = (segments_BL > 0).astype(memory.used_BM.dtype)
+    """The memory for the rows that follow: of the text of this row and of the memory before it the nearest M positions.
 
-    def nearest(row: jax.Array, old: jax.Array) -> jax.Array:
-        whole = joined(row, old, memory.backward_B)
-        behind = memory.backward_B.reshape(-1, *[1] * (row.ndim - 1))
-        return jnp.where(behind, whole[:, :size], whole[:, whole.shape[1] - size :])
+    Padding is left out. What is used lies at the side of the rows that follow: at the memory's end, or, of rows that go backward,
+    at its beginning.
+    """
+    size, backward_B1 = memory.used_BM.shape[1], memory.backward_B[:, None]
 
-    states_BNMD = jnp.moveaxis(nearest(flat_BLX, kept_BMX), 2, 1)
-    return Memory(jax.lax.stop_gradient(states_BNMD), nearest(used_BL, memory.used_BM), memory.backward_B)
+    def whole(row: jax.Array, old: jax.Array) -> jax.Array:
+        behind, old = memory.backward_B.reshape(-1, *[1] * (row.ndim - 1)), old.astype(row.dtype)
+        return jnp.where(behind, jnp.concatenate([row, old], 1), jnp.concatenate([old, row], 1))
+
+    used_BJ = whole((segments_BL > 0).astype(memory.used_BM.dtype), memory.used_BM)
+    order_BJ = jnp.argsort(jnp.where(backward_B1, 1 - used_BJ, used_BJ), axis=1, stable=True)
+    nearest_BM = jnp.where(backward_B1, order_BJ[:, :size], order_BJ[:, order_BJ.shape[1] - size :])
+    states_BJND = whole(jnp.moveaxis(read_NBLD, 0, 2), jnp.moveaxis(memory.states_BNMD, 1, 2))
+    states_BMND = jnp.take_along_axis(states_BJND, nearest_BM[:, :, None, None], axis=1)
+    used_BM = jnp.take_along_axis(used_BJ, nearest_BM, axis=1)
+    return Memory(jax.lax.stop_gradient(jnp.moveaxis(states_BMND, 2, 1)), used_BM, memory.backward_B)
+
+
+def _end(segments_BL: jax.Array) -> jax.Array:
+    """Positions up to the last one with text, int32 [B]."""
+    return jnp.max(jnp.where(segments_BL > 0, jnp.arange(1, segments_BL.shape[1] + 1)[None], 0), axis=1)

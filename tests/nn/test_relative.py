@@ -76,19 +76,23 @@ def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
     np.testing.assert_allclose(mixed_here(layer, row, None, scene), expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("padding", [0, 2, 7])
 @pytest.mark.parametrize("backward", [False, True])
-def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backward: bool) -> None:
-    """Of type 0, seen where it was used, at the positions that follow from its side."""
+def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backward: bool, padding: int) -> None:
+    """Of type 0, seen where it was used, at the positions that follow from its side; padding of the row lies behind both."""
     row, states, types = drawn(LENGTH, SIZE), drawn(REMEMBERED, SIZE, seed=1), np.array([[0, 0, 1, 1, 1]])
     used = np.array([[0, 1, 1]])
     memory = Memory(jnp.asarray(states)[None, None], jnp.asarray(used), jnp.asarray([backward]))
-    ones, none = jnp.ones((1, LENGTH), jnp.int32), jnp.full((1, LENGTH), CONTEXT, jnp.int32)
-    scene = scene_of(ones, jnp.asarray(types), none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
+    ones, none = jnp.ones((1, LENGTH), jnp.int32), jnp.full((1, LENGTH + padding), CONTEXT, jnp.int32)
+    behind = [(0, 0), (0, padding)]
+    segments, padded_types = (jnp.pad(each, behind) for each in (ones, jnp.asarray(types)))
+    scene = scene_of(segments, padded_types, none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
     first = LENGTH if backward else -REMEMBERED
     places = [*range(first, first + REMEMBERED), *range(LENGTH)]
     seen = np.broadcast_to(np.concatenate([used[0], np.ones(LENGTH, int)]), (LENGTH, REMEMBERED + LENGTH))
     expected = mixed_in_loops(layer, row, states, places, [0] * REMEMBERED + types[0].tolist(), seen)
-    np.testing.assert_allclose(mixed_here(layer, row, states, scene), expected, atol=2e-5)
+    padded = np.concatenate([row, np.ones((padding, SIZE), np.float32)])
+    np.testing.assert_allclose(mixed_here(layer, padded, states, scene)[:LENGTH], expected, atol=2e-5)
 
 
 def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
@@ -127,6 +131,7 @@ def test_padding_changes_nothing_of_a_layer(layer: RelativeLayer) -> None:
 
 
 def test_rows_and_memories_are_joined_in_the_order_of_the_text() -> None:
-    row, memory = jnp.array([[1, 2], [3, 4]]), jnp.array([[8], [9]])
-    assert joined(row, memory, jnp.array([False, True])).tolist() == [[8, 1, 2], [3, 4, 9]]
-    assert joined(row, None, None) is row
+    row, memory = jnp.array([[1, 2, 3], [4, 5, 6], [7, 0, 0]]), jnp.array([[8], [9], [10]])
+    backward, end = jnp.array([False, True, True]), jnp.array([3, 3, 1])
+    assert joined(row, memory, backward, end).tolist() == [[8, 1, 2, 3], [4, 5, 6, 9], [7, 10, 0, 0]]
+    assert joined(row, None, None, None) is row

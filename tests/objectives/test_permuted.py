@@ -14,7 +14,7 @@ from spanjax.data.pairing import FullSentences
 from spanjax.data.replacement import Replacement
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
-from spanjax.nn.two_streams import CONTEXT, scene_of, two_streams
+from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
 from spanjax.objectives.permuted import STATES, USED, PermutedPrediction
 from spanjax.training.state import abstract_module
 from tests.made import synthetic_batch, with_noise
@@ -175,16 +175,68 @@ def test_no_gradient_reaches_the_memory(module: Any, batch: dict) -> None:
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(jax.grad(handed)(params)))
 
 
-def test_the_memory_is_the_nearest_end_of_the_row(module: Any, batch: dict) -> None:
-    """Forward rows hand on their last positions, backward rows their first."""
+def test_the_memory_is_the_nearest_text_of_the_row(module: Any, batch: dict) -> None:
+    """Forward rows hand on their last positions with text, backward rows their first."""
     spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     _, handed = REMEMBERING.measure_carrying(module, {**batch, **empty}, None)
     first = module.encoder.embeddings.token.embedding[...][batch["tokens_BL"]]
+    assert (np.asarray(batch["segments_BL"])[:, -1] == 0).all(), "all rows are padded"
     for row in range(ROWS):
-        nearest = slice(0, 6) if int(batch["row_B"][row]) % 2 else slice(LENGTH - 6, LENGTH)
+        text = np.flatnonzero(batch["segments_BL"][row])
+        nearest = text[:6] if int(batch["row_B"][row]) % 2 else text[-6:]
         np.testing.assert_allclose(handed[STATES][row, 0], first[row, nearest], atol=1e-6)
-        np.testing.assert_array_equal(handed[USED][row], batch["segments_BL"][row, nearest] > 0)
+        assert handed[USED][row].all()
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "forward", "backward"),
+    [
+        (5, [6, 7, 8], [3, 4, 5], [1, 2, 3]),
+        (2, [6, 7, 8], [8, 1, 2], [1, 2, 6]),
+        (2, [0, 0, 8], [8, 1, 2], [1, 2, 8]),
+        (1, [0, 0, 8], [0, 8, 1], [1, 8, 0]),
+        (0, [6, 7, 8], [6, 7, 8], [6, 7, 8]),
+    ],
+)
+def test_padding_is_no_memory(text: int, old: list[int], forward: list[int], backward: list[int]) -> None:
+    """A short row keeps what is nearest of the memory before it: text is 1 ... 5, 9 is padding, what is not used is 0."""
+    row_L = np.where(np.arange(5) < text, np.arange(1, 6), 9)
+    olds_BM = np.array([sorted(old, key=bool), sorted(old, key=bool, reverse=True)])
+    memory = Memory(
+        jnp.asarray(olds_BM)[:, None, :, None], jnp.asarray(olds_BM > 0, jnp.int32), jnp.array([False, True])
+    )
+    segments_BL = jnp.asarray(np.tile(row_L < 9, (2, 1)), jnp.int32)
+    kept = remembered(jnp.asarray(np.tile(row_L, (2, 1)))[None, :, :, None], segments_BL, memory)
+    found = np.where(kept.used_BM > 0, kept.states_BNMD[:, 0, :, 0], 0)
+    assert found.tolist() == [forward, backward]
+
+
+def test_a_padded_row_reads_and_hands_on_a_memory_like_a_row_of_its_length(module: Any) -> None:
+    """Two rows each way, of 9 and of 5 tokens; scores at all targets are those without padding."""
+    rng = np.random.default_rng(2)
+    texts = [rng.integers(0, 50, (2, size)).astype(np.int32) for size in (9, 5)]
+    start, backward = module.query.start[...], jnp.array([False, True])
+
+    def slots(padding: int) -> list[jax.Array]:
+        memory = Memory(jnp.zeros((2, 2, 6, 16)), jnp.zeros((2, 6), jnp.int32), backward)
+        found = []
+        for text in texts:
+            behind, size = [(0, 0), (0, padding)], text.shape[1]
+            segments, tokens = (
+                jnp.pad(jnp.ones_like(text), behind),
+                jnp.pad(jnp.asarray(text), behind, constant_values=7),
+            )
+            places = jnp.tile(jnp.arange(size)[None], (2, 1))
+            rank = jnp.pad(places, behind, constant_values=CONTEXT)
+            scene = scene_of(segments, 0 * segments, rank, places, 16, memory)
+            slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, scene, memory, None)
+            memory = remembered(read_NBLD, segments, memory)
+            found.append(slots_BKD)
+        return found
+
+    for padded, whole in zip(slots(7), slots(0), strict=True):
+        np.testing.assert_allclose(padded, whole, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,8 @@ def test_it_begins_with_nothing_and_comes_from_the_rows_before(alone: tuple[list
     carried = alone[1].carried
     assert carried[STATES].shape == (ROWS, 2, 8, 32) and carried[USED].shape == (ROWS, 8)
     last = synthetic_batch(ROWS, LENGTH, 12, 50, seed=STEPS - 1)
-    for row in range(ROWS):
-        nearest = slice(0, 8) if row % 2 else slice(LENGTH - 8, LENGTH)
-        np.testing.assert_array_equal(carried[USED][row], last["segments_BL"][row, nearest] > 0)
+    assert (last["segments_BL"][:, -1] == 0).any(), "some rows are padded: they hand on their text"
+    assert np.asarray(carried[USED]).all() and np.abs(carried[STATES]).max(axis=(1, 2, 3)).all()
 
 
 @pytest.mark.parametrize(
