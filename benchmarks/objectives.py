@@ -6,7 +6,8 @@ take, and what it gives is fine-tuned on each task with each seed, as is an enco
 
 `--weights NAME=FOLDER` are further arms that are fine-tuned as they are; with them the random weights are as large as the first.
 Everything is a run of `spanjax.train` in `--workdir` and is not repeated when the command is given again, so it can be stopped,
-and two commands with other `--arms` can share the folder. Prints a table in Markdown and writes it as JSON.
+and two commands with other `--arms` can share the folder; what was made there with other rows, steps or settings of a task stops
+it. Prints a table in Markdown and writes it as JSON.
 """
 
 import argparse
@@ -72,8 +73,10 @@ class Ablation:
             flops, peak = measured(arm, self.rows)
             steps = round(self.steps * (measured("spanbert", self.rows, compiled=False)[0] / flops))
             kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(Cost(steps, flops, peak)._asdict()))
-        return Cost(**json.loads(kept.read_text()))
+            kept.write_text(json.dumps({"rows": self.rows, **Cost(steps, flops, peak)._asdict()}))
+        found = json.loads(kept.read_text())
+        stop_at_others((kept,), [f"--rows {found.pop('rows', '(not kept)')}"], [f"--rows {self.rows}"])
+        return Cost(**found)
 
     def pretrain(self, arm: str) -> pathlib.Path:
         """The work directory of the pretrained arm."""
@@ -84,12 +87,16 @@ class Ablation:
     def tune(self, arm: str, task: TaskOf, seed: int) -> float:
         """The best score of one fine-tuning."""
         workdir = self.workdir / arm / f"{task.name}_{seed}"
-        start = ["--init-from", self.weights.get(arm, str(self.workdir / arm / "pretrained"))]
+        before = self.workdir / arm / "pretrained.done"
+        start = ["--init-from", self.weights.get(arm, str(before.with_suffix("")))]
         if arm == RANDOM:
             start = fresh(self.rows, next(iter(self.weights.values()), ""), self.workdir / arm)
         files = ["--train", task.train, "--dev", task.dev, "--objective.length", "128", "--seed", str(seed)]
         rate = ["--optimizer.learning-rate", RATE]
-        train(task.config, workdir, *start, *files, *rate, *task.settings)
+        lines = before.read_text().splitlines() if before.is_file() else []
+        train(
+            task.config, workdir, *start, *files, *rate, *task.settings, before=[f"pretrained {each}" for each in lines]
+        )
         return max(values(workdir, f"eval/score/{task.metric}"))
 
 
@@ -140,10 +147,39 @@ def fresh(rows: str, like: str, folder: pathlib.Path) -> list[str]:
     return ["--init-from=", f"--objective.vocabulary={vocabulary}", *settings]
 
 
-def train(config: str, workdir: pathlib.Path, *settings: str) -> None:
-    """A run of `spanjax.train`, on this process's cores; a finished one is left alone. Its output is beside its folder."""
-    done = workdir.with_suffix(".done")
+def options_of(words: list[str]) -> list[str]:
+    """The words of a command, each option with its values: ["--steps 8", ...]."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--") or not found:
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return found
+
+
+def stop_at_others(made: tuple[pathlib.Path, ...], then: list[str], now: list[str]) -> None:
+    """SystemExit where the files `made` were made with other options, with the difference."""
+    gone, new = ([each for each in one if each not in other] for one, other in ((then, now), (now, then)))
+    if gone or new:
+        before, here = (", ".join(each) or "fewer options" for each in (gone, new))
+        remedy = f"give another --workdir, or remove {' and '.join(map(str, made))}"
+        raise SystemExit(f"{made[0]} was made with {before}, this command has {here}: {remedy}")
+
+
+def train(config: str, workdir: pathlib.Path, *settings: str, before: list[str] | None = None) -> None:
+    """A run of `spanjax.train`, on this process's cores; a finished one is left alone. Its output is beside its folder.
+
+    What finished it lies there too: its command without the folder, and `before`, what its weights came from. SystemExit where a
+    finished run had another one, or a run fails.
+    """
+    done, folder = workdir.with_suffix(".done"), f"{workdir.parent.parent}/"
+    options = [
+        *(each.replace(folder, "WORKDIR/") for each in options_of([f"--config {config}", *settings])),
+        *(before or []),
+    ]
     if done.is_file():
+        stop_at_others((workdir, done), done.read_text().splitlines() or ["a command that was not kept"], options)
         return
     workdir.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "spanjax.train", "--config", config, "--workdir", str(workdir), *settings]
@@ -154,7 +190,7 @@ def train(config: str, workdir: pathlib.Path, *settings: str) -> None:
         ).returncode
     if code:
         raise SystemExit(f"{' '.join(command)}\nended with {code}: {workdir.with_suffix('.log')}")
-    done.touch()
+    done.write_text("".join(f"{each}\n" for each in options))
 
 
 def values(workdir: pathlib.Path, name: str) -> list[float]:
