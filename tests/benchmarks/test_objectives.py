@@ -74,10 +74,10 @@ def test_another_fine_tuning_stops(tmp_path: pathlib.Path, commands: list[list[s
     made.pretrain("tokens")
     made.tune("tokens", TASK, 0)
     more = TASK._replace(settings=("--objective.epochs=4",))
-    with pytest.raises(
-        SystemExit,
-        match=r"sst2_0 was made with --objective.epochs=3, this .* --objective.epochs=4: .*remove .*sst2_0 and .*sst2_0.done",
-    ):
+    said = (
+        r"sst2_0 was made with --objective.epochs=3, this .* --objective.epochs=4: .*remove .*sst2_0 and .*sst2_0.done"
+    )
+    with pytest.raises(SystemExit, match=said):
         made.tune("tokens", more, 0)
     (tmp_path / "tokens" / "pretrained.done").unlink()
     longer = ablation(tmp_path, steps=9)
