@@ -16,7 +16,8 @@ from spanjax.data.vocab import save_vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.predict import main as predict
 from spanjax.predict.answering import answer
-from spanjax.tasks.squad import half
+from spanjax.tasks.coref import Coref
+from spanjax.tasks.squad import Questions, half
 from tests.running import ROOT, TINY, records
 from tests.tasks.small_vocabulary import small_wordpiece
 
@@ -74,6 +75,12 @@ def test_the_threshold_comes_from_the_checkpoint(run: pathlib.Path, tmp_path: pa
     assert (vars(set_by_hand.task)["threshold"], set_by_hand.decided) == (1.5, {})
     other = open_model(run, 4, version="1.1")
     assert list(other.answers(QUESTIONS[:1]))[0]["prediction"] == "Bonn"
+
+
+def test_documents_go_through_one_by_one_where_nobody_says_otherwise(run: pathlib.Path) -> None:
+    """An empty row of coreference costs as much as a whole document."""
+    assert open_model(run).batch_size == 32 and open_model(run, 4).batch_size == 4
+    assert (Coref().rows_together, Questions().rows_together) == (1, 32)
 
 
 def test_the_threshold_goes_into_the_folder_for_transformers(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
