@@ -62,7 +62,9 @@ def test_pulse(
     config: str, tagged_rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
     feed = "tf" if config.endswith("as_released.py") else "numpy"
-    arguments = shrunk(config, tagged_rows_folder, tmp_path / "run", 2, f"--data.feed={feed}")
+    offset = min(1, load(config).encoder.position_offset)  # where [PAD] is piece 0, as transformers counts from it
+    settings = (f"--data.feed={feed}", f"--encoder.position-offset={offset}")
+    arguments = shrunk(config, tagged_rows_folder, tmp_path / "run", 2, *settings)
     if load(config).init_from:  # a preset that continues: from two steps of the same model
         assert train.main([*arguments, "--init-from=", f"--workdir={tmp_path / 'before'}"]) == 0
         arguments.append(f"--init-from={tmp_path / 'before'}")
