@@ -19,7 +19,7 @@ _END = re.compile(  # begins with all marks, so that it is searched fast
     rf"[{_BEFORE_BLANKS}{_ANYWHERE}]"
     rf"(?:(?<=[{_BEFORE_BLANKS}])[{_BEFORE_BLANKS}]*[{_CLOSING}]*\s+|(?<=[{_ANYWHERE}])[{_ANYWHERE}]*[{_CLOSING}]*\s*)"
 )
-_LAST_WORD = re.compile(r"[\w.]+$")
+_LAST_WORD = re.compile(r"[\w.]+\Z")
 
 
 def _splits(text: str, end: re.Match[str], line_end: int) -> bool:

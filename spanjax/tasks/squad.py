@@ -126,10 +126,10 @@ class Questions(Task):
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Nothing is taken from the examples. ValueError where none has answers, or the vocabulary's separators leave no room for
         a passage."""
-        if not any(map(self.is_labelled, examples)):
-            raise ValueError("no training question has answers: give examples with `answers`")
         if problems := self._room_problems(vocabulary.separators):
             raise ValueError(problems[0])
+        if not any(map(self.is_labelled, examples)):
+            raise ValueError("no training question has answers: give examples with `answers`")
         return self
 
     def learnt(self, question: Question) -> Span | None:

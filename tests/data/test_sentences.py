@@ -19,6 +19,7 @@ from spanjax.data.sentences import clean, sentence_spans, sentences
         ("Dr. Smith met J. Doe, e.g. Tom. He left.", ["Dr. Smith met J. Doe, e.g. Tom.", "He left."]),
         ('He said "Hi." Then (it ended.) 3 came.', ['He said "Hi."', "Then (it ended.)", "3 came."]),
         ("no stop\nhere\n\n", ["no stop", "here"]),
+        ("B\n. B", ["B", ".", "B"]),
         ("version 3.5 is out... Wait", ["version 3.5 is out...", "Wait"]),
         ("Он ушёл. Она тоже.", ["Он ушёл.", "Она тоже."]),
         ("  ", []),
