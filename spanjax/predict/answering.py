@@ -145,12 +145,20 @@ def answer(
             if {*record} == {UNREADABLE}:
                 unreadable.append(record[UNREADABLE])
                 told = {"error": record[UNREADABLE]}
-            line = json.dumps(told, ensure_ascii=False)
-            whole = line.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in line)
-            out.write((line if whole else json.dumps(told)) + "\n")  # halves of characters stay escaped
+            out.write(json_line(told, "utf-8") + "\n")
     if unreadable:
         more = [f"and {len(unreadable) - SHOWN:,} more"] if len(unreadable) > SHOWN else []
         raise ValueError("\n".join([*unreadable[:SHOWN], *more, "all other records are answered"]))
+
+
+def json_line(told: Any, encoding: str) -> str:
+    """JSON in one line; only ASCII where the encoding has not all of its characters, as none has halves of surrogate pairs."""
+    line = json.dumps(told, ensure_ascii=False)
+    try:
+        line.encode(encoding)
+    except UnicodeEncodeError:
+        return json.dumps(told)
+    return line
 
 
 class _Standard:

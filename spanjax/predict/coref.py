@@ -1,14 +1,12 @@
 """Which mentions of a text mean the same, by a model that was fine-tuned for coreference."""
 
 import dataclasses
-import json
 import pathlib
 import sys
-from typing import Any
 
 from spanjax.applying import open_model
 from spanjax.data.paths import output_problem
-from spanjax.predict.answering import Batch, Folder, batch_problems, command
+from spanjax.predict.answering import Batch, Folder, batch_problems, command, json_line
 from spanjax.predict.coref_page import coref_page
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
@@ -58,7 +56,7 @@ def find(options: Clusters) -> None:
         raise ValueError("\n".join(problems))
     answers = model.predict(documents).predictions
     encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"
-    lines = [_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]
+    lines = [json_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]
     if folder is None:
         print("\n".join(lines))
         return
@@ -68,16 +66,6 @@ def find(options: Clusters) -> None:
     files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     files[1].write_text(coref_page(documents, [answer.clusters for answer in answers]), encoding="utf-8")
     print("\n".join(f"written: {file}" for file in files))
-
-
-def _line(told: Any, encoding: str) -> str:
-    """JSON in one line; only ASCII where the encoding has not all of its characters, as none has halves of surrogate pairs."""
-    line = json.dumps(told, ensure_ascii=False)
-    try:
-        line.encode(encoding)
-    except UnicodeEncodeError:
-        return json.dumps(told)
-    return line
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -85,7 +85,7 @@ class Coref(Task):
 
     def counted(self, found: Examples) -> Examples:
         """The documents with the clusters that count: singletons are left out where they are dropped."""
-        return Examples([self._counted(each) for each in found], found.problems)
+        return Examples([self._counted(each) for each in found], found.problems, found.notes)
 
     def _counted(self, document: Document) -> Document:
         if self.singletons == "keep" or document.clusters is None:
