@@ -57,7 +57,7 @@ class Evaluate:
 def evaluate(options: Evaluate) -> None:
     """Prints the scores; writes predictions where that is asked for."""
     from spanjax.applying import open_model
-    from spanjax.tuning import read_examples
+    from spanjax.tuning import read_examples, unlabelled_problems
 
     kind, named = NAMED.get(options.task, ("", {"task": options.task} if options.task else {}))
     settings = dict(named)
@@ -74,15 +74,12 @@ def evaluate(options: Evaluate) -> None:
         raise ValueError("\n".join(problems))
     kinds = (kind,) if kind else ()
     model = open_model(options.model, options.batch_size, kinds, skip_bad=options.skip_bad, **settings)
-    if hasattr(model.task, "dev_half"):
-        model = dataclasses.replace(model, task=dataclasses.replace(model.task, dev_half=options.dev_half, train=()))  # pyright: ignore[reportCallIssue]
-    elif options.dev_half:
-        raise ValueError(f"--dev-half is {options.dev_half}: {options.model} answers no questions, leave it out")
-    examples, problems = read_examples(model.task.reader(), options.data, "--data")
+    examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
+    labelled = any(map(model.task.is_labelled, examples))
+    problems += unlabelled_problems(model.task, examples, "--data") if labelled else []
     if problems:
         raise ValueError("\n".join(problems))
     found = model.predict(examples)
-    labelled = any(map(model.task.is_labelled, examples))
     scores = model.task.scores(examples, found.predictions) if labelled else {}
     told: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
     told |= {"decided": dict(model.decided), "scores": scores}

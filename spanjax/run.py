@@ -21,7 +21,7 @@ from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
 from spanjax.training.guard import Guard
 from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW, Optimizer
+from spanjax.training.optimizer import AdamW, Lamb, Muon, Optimizer
 from spanjax.training.recording import Profile
 from spanjax.training.tracking import Tracking
 
@@ -160,12 +160,12 @@ def describe(value: Any) -> Any:
 
 
 def completed(described: dict[str, Any]) -> dict[str, Any]:
-    """A described run in which settings of its encoder that it does not name have their defaults: an older version wrote it, and
-    a setting that is added leaves what was computed before as it was.
+    """A described run in which settings of its encoder and optimizer that it does not name have their defaults: an older version
+    wrote it, and a setting that is added leaves what was computed before as it was.
     """
-    encoder = described.get("encoder")
-    own = isinstance(encoder, dict) and encoder.get("class") == EncoderConfig.__name__
-    return described | {"encoder": describe(EncoderConfig()) | encoder} if own else described
+    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon)}
+    parts = {name: part for name, part in described.items() if isinstance(part, dict) and part.get("class") in own}
+    return described | {name: describe(own[part["class"]]()) | part for name, part in parts.items()}
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -204,12 +204,12 @@ def _labelled(task: Task, examples: Examples) -> Examples:
     return Examples(kept, examples.problems, [*examples.notes, said])
 
 
-def _scored_problems(task: Task, examples: Examples) -> list[str]:
-    """What keeps dev examples from being scored, in words."""
+def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
+    """What keeps examples from being scored, in words; `what` is the setting that named them."""
     count = sum(not task.is_labelled(example) for example in examples)
     if not count:
         return []
-    return [f"--dev: {count:,} of {len(examples):,} examples have no label: give a file whose examples all have one"]
+    return [f"{what}: {count:,} of {len(examples):,} examples have no label: give a file whose examples all have one"]
 
 
 def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
@@ -256,7 +256,7 @@ def open_task_session(run: Run) -> TaskSession:
     examples, found = read_examples(task, task.train, "--train")
     problems += found
     dev_examples, found = read_examples(task, task.dev, "--dev")
-    problems += found + _scored_problems(task, dev_examples)
+    problems += found + unlabelled_problems(task, dev_examples, "--dev")
     examples = _labelled(task, examples)
     try:
         mesh = make_mesh(run.mesh)

@@ -94,7 +94,7 @@ TASK_CASES: tuple[Case, ...] = (
           sentences(GOOD + GOOD.replace('"no"', '"perhaps"'), "--objective.labels", "no", "yes")),
     train("dev examples without labels", ("--dev: 1 of 2 examples have no label", "give a file whose examples all have one"),
           lambda world: [*sentences(GOOD)(world), "--dev", world.write("more.jsonl", GOOD + '{"sentence": "the clock"}\n')]),
-    evaluate("an example without a label", ("example 1 has no label", "scores need a label for every example"),
+    evaluate("an example without a label", ("--data: 1 of 2 examples have no label", "give a file whose examples all have one"),
              on(GOOD + '{"sentence": "the clock"}\n')),
     evaluate("an empty file", ("no examples in dev.jsonl",), on("")),
     evaluate("no file", ("--data",), asked()),

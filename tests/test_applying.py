@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spanjax import applying, train
-from spanjax.applying import open_model
+from spanjax.applying import Applied, open_model
 from spanjax.convert import main as convert
 from spanjax.data.vocab import save_vocabulary
 from spanjax.evaluate import main as evaluate
@@ -148,6 +148,16 @@ def test_files_without_answers_are_predicted_and_not_scored(
     assert "no labels: predictions, no scores" in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "scores.json").read_text())["scores"] == {}
     assert {*json.loads((tmp_path / "out" / "predictions.json").read_text())} == {each["id"] for each in QUESTIONS}
+
+
+def test_a_file_with_labels_for_a_part_is_refused_before_it_is_predicted(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Applied, "predict", lambda *_: pytest.fail("predicted"))
+    bare = {name: value for name, value in QUESTIONS[0].items() if name != "answers"}
+    (tmp_path / "test.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (bare, *QUESTIONS[1:])))
+    assert evaluate([str(run), "--data", str(tmp_path / "test.jsonl")]) == 2
+    assert f"--data: 1 of {len(QUESTIONS)} examples have no label" in capsys.readouterr().err
 
 
 def test_what_was_computed_is_said_before_files_cannot_be_written(

@@ -11,6 +11,8 @@ from spanjax import train
 from spanjax.convert import main as convert
 from spanjax.model import equal_weights, load_model
 from spanjax.run import Run, load
+from spanjax.training.state import abstract_module
+from spanjax.trees import named_leaves
 from tests.running import ROOT, records, shrunk
 
 FAST = (
@@ -109,6 +111,27 @@ def test_short_pairs_decay_and_its_start_are_the_published_ones() -> None:
         assert runs[name].optimizer.decay_from == "start", name
     for name in ("roberta_base", "roberta_large"):
         assert runs[name].optimizer.no_decay == () and runs[name].optimizer.decay_from == "warmup", name
+
+
+UNCORRECTED = ("bert", "albert", "electra", "xlnet")
+
+
+@pytest.mark.parametrize("path", PRETRAINING)
+def test_bias_correction_is_that_of_the_released_code(path: str) -> None:
+    name = pathlib.Path(path).stem
+    assert load(path).optimizer.bias_correction == (name.split("_")[0] not in UNCORRECTED)
+
+
+def test_the_biases_of_xlnets_scores_decay_and_no_others() -> None:
+    """Its released optimizer names the three; embeddings of types and the start of the query stream decay like all else."""
+    for size in ("small", "base", "large"):
+        run = load(f"configs/pretrain/xlnet_{size}.py")
+        _, abstract = abstract_module(run.objective, dataclasses.replace(run.encoder, vocab_size=32_000))
+        decayed = named_leaves(run.optimizer.decayed(abstract))
+        exempt = [name for name, decays in decayed.items() if not decays]
+        biases = {name.rsplit("/", 1)[1] for name, decays in decayed.items() if decays and name.endswith("bias")}
+        assert biases == {"content_bias", "distance_bias", "type_bias"}, size
+        assert exempt and all(name.endswith("/bias") or "norm" in name.rsplit("/", 2)[1] for name in exempt), exempt
 
 
 def test_the_arms_of_detection_differ_in_spans_and_their_boundary_objective() -> None:

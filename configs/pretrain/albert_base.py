@@ -23,7 +23,14 @@ RUN = dataclasses.replace(
         masking=Ngrams(), pairing=SentenceOrder(short=0.1), terms=(MaskedTokens(), SentencePair(name="sop"))
     ),
     encoder=ALBERT_BASE,
-    optimizer=Lamb(learning_rate=0.00176, warmup_steps=3_125, weight_decay=0.01, clip_norm=1.0, decay_from="start"),
+    optimizer=Lamb(
+        learning_rate=0.00176,
+        warmup_steps=3_125,
+        bias_correction=False,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        decay_from="start",
+    ),
     steps=125_000,
     batch_size=4_096,
 )

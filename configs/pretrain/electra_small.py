@@ -7,7 +7,6 @@ Command:
 Expect: 13,549,057 parameters of encoder and head at the uncased vocabulary of 30,522 pieces. Not trained here to the end.
 Single segments instead of the published halves of rows; places are drawn without replacement. The published rate is the product
 of warm-up and decay, both from step 0; here it is the first until warm-up ends, by then 1 % higher, and the second from there on.
-The published optimizer has no bias correction, ours has.
 """
 
 import dataclasses
@@ -22,7 +21,13 @@ RUN = dataclasses.replace(
     objective=ReplacedDetection(),
     encoder=ELECTRA_SMALL,
     optimizer=AdamW(
-        learning_rate=5e-4, warmup_steps=10_000, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0, decay_from="start"
+        learning_rate=5e-4,
+        warmup_steps=10_000,
+        epsilon=1e-6,
+        bias_correction=False,
+        weight_decay=0.01,
+        clip_norm=1.0,
+        decay_from="start",
     ),
     steps=1_000_000,
     batch_size=128,

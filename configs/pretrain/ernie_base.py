@@ -29,4 +29,5 @@ RUN = dataclasses.replace(
         ),
         terms=(MaskedTokens(),),
     ),
+    optimizer=dataclasses.replace(BERT.optimizer, bias_correction=True),
 )

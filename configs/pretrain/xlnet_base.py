@@ -22,7 +22,15 @@ RUN = dataclasses.replace(
     SPANBERT,
     objective=PermutedPrediction(pairing=FullSentences(), block=256, memory=384),
     encoder=XLNET_BASE,
-    optimizer=AdamW(learning_rate=1e-4, warmup_steps=10_000, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0),
+    optimizer=AdamW(
+        learning_rate=1e-4,
+        warmup_steps=10_000,
+        epsilon=1e-6,
+        bias_correction=False,
+        weight_decay=0.01,
+        no_decay=("/bias$", "norm[12]?/"),
+        clip_norm=1.0,
+    ),
     steps=1_000_000,
     batch_size=256,
 )

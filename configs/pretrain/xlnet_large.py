@@ -11,12 +11,11 @@ import dataclasses
 
 from configs.encoders import XLNET_LARGE
 from configs.pretrain.xlnet_base import RUN as BASE
-from spanjax.training.optimizer import AdamW
 
 RUN = dataclasses.replace(
     BASE,
     encoder=XLNET_LARGE,
-    optimizer=AdamW(learning_rate=4e-4, warmup_steps=40_000, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0),
+    optimizer=dataclasses.replace(BASE.optimizer, learning_rate=4e-4, warmup_steps=40_000),
     steps=500_000,
     batch_size=8_192,
 )

@@ -12,13 +12,12 @@ from configs.encoders import XLNET_SMALL
 from configs.pretrain.xlnet_base import RUN as BASE
 from spanjax.data.pairing import FullSentences
 from spanjax.objectives.permuted import PermutedPrediction
-from spanjax.training.optimizer import AdamW
 
 RUN = dataclasses.replace(
     BASE,
     objective=PermutedPrediction(pairing=FullSentences(), block=64, memory=64),
     encoder=XLNET_SMALL,
-    optimizer=AdamW(learning_rate=5e-4, warmup_steps=2_000, epsilon=1e-6, weight_decay=0.01, clip_norm=1.0),
+    optimizer=dataclasses.replace(BASE.optimizer, learning_rate=5e-4, warmup_steps=2_000),
     steps=100_000,
     batch_size=64,
 )

@@ -98,8 +98,13 @@ class Task(Objective):
         """Rows that go through a trained model together where nobody says how many."""
         return 32
 
-    def reader(self) -> Self:
-        """The task that reads files which a trained model is to be scored on: this one."""
+    def reader(self, half: str = "") -> Self:
+        """The task that reads files which a trained model is to be scored on, or a half of them: this one.
+
+        ValueError where its files have no halves.
+        """
+        if half:
+            raise ValueError(f"--dev-half is {half}: the model answers no questions, leave it out")
         return self
 
     def notes(self, examples: Sequence[Any]) -> list[str]:

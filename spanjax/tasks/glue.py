@@ -121,9 +121,9 @@ class Glue(SentenceTask):
                 record["label"] = names.get(label, label) if isinstance(label, str) else label
             yield place, record, problem
 
-    def reader(self) -> Self:
+    def reader(self, half: str = "") -> Self:
         """See `Task.reader`: one's own labels that the training examples do not have are errors, as they are during training."""
-        return dataclasses.replace(self, labels=()) if self.task == "own" else self
+        return super().reader(half) if self.task != "own" else dataclasses.replace(super().reader(half), labels=())
 
     def is_labelled(self, example: Sentences) -> bool:
         """See `Task.is_labelled`."""

@@ -98,6 +98,10 @@ class Questions(Task):
         note = f"{path}: {len(kept):,} of {len(examples):,} questions are in the half {self.dev_half}, the others are left out"
         return Examples(kept, examples.problems, [note])
 
+    def reader(self, half: str = "") -> Self:
+        """See `Task.reader` and `dev_half`: files that the model was trained on are halved like others."""
+        return dataclasses.replace(self, dev_half=half, train=())
+
     def is_labelled(self, example: Question) -> bool:
         """See `Task.is_labelled`: an empty list of answers is known."""
         return example.answers is not None

@@ -8,7 +8,8 @@ import pytest
 
 from spanjax.report.groups import Spread, grouped, pretrained_names, tails
 from spanjax.report.runs import read_run
-from spanjax.run import differences
+from spanjax.run import describe, differences
+from spanjax.training.optimizer import Lamb, Muon
 from tests.report.made_runs import cola, made_run
 
 
@@ -32,12 +33,18 @@ def test_a_setting_that_an_older_run_does_not_know_has_its_default(tmp_path: pat
     older, newer = made_run(tmp_path / "a"), made_run(tmp_path / "b", seed=1)
     found = json.loads((older / "run.json").read_text())
     now = json.loads(json.dumps(found))
-    del found["encoder"]["relative"]
+    del found["encoder"]["relative"], found["optimizer"]["bias_correction"]
     (older / "run.json").write_text(json.dumps(found))
     assert len(grouped([read_run(older), read_run(newer)])) == 1
     assert differences(found, now) == []
     now["encoder"]["relative"] = True
     assert differences(found, now) == ["  encoder.relative: False -> True"]
+    for optimizer in (Lamb(), Muon()):
+        now["optimizer"] = describe(optimizer)
+        found["optimizer"] = {name: value for name, value in now["optimizer"].items() if name != "bias_correction"}
+        assert differences(found, now) == ["  encoder.relative: False -> True"]
+    del found["optimizer"]["class"]
+    assert "  optimizer.bias_correction: (absent) -> True" in differences(found, now)
 
 
 def test_other_settings_other_groups(tmp_path: pathlib.Path) -> None:

@@ -71,6 +71,26 @@ def test_gradient_scale_makes_epsilon_matter() -> None:
     np.testing.assert_allclose(first(plain), first(scaled), rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", [AdamW, Muon], ids=["adamw", "muon"])
+def test_updates_without_bias_correction_by_hand(kind: type[Optimizer]) -> None:
+    """Moments as they are, from nothing: the first update is 0.1 / sqrt(0.001) times as large as a corrected one."""
+    optimizer = kind(
+        bias_correction=False, learning_rate=1.0, warmup_steps=0, weight_decay=0.25, clip_norm=0, epsilon=1e-3
+    )
+    transform, value, moments = optimizer.transformation(10**6), np.asarray([2.0, -1.0]), [np.zeros(2), np.zeros(2)]
+    state = transform.init({"kernel": jnp.asarray(value)})
+    for grad in ([0.5, -3.0], [1.0, 2.0], [-0.125, 0.0]):
+        given = {"kernel": jnp.asarray(value)}
+        updates: Any
+        updates, state = transform.update({"kernel": jnp.asarray(grad)}, state, given)
+        moments = [0.9 * moments[0] + 0.1 * np.asarray(grad), 0.999 * moments[1] + 0.001 * np.square(grad)]
+        expected = -(moments[0] / (np.sqrt(moments[1]) + 1e-3) + 0.25 * value)
+        np.testing.assert_allclose(updates["kernel"], expected, rtol=2e-5)
+        value = value + expected
+    same = jax.tree.structure(kind(warmup_steps=0).transformation(10).init({"kernel": jnp.asarray(value)}))
+    assert jax.tree.structure(state) == same, "a checkpoint of either can be continued with the other"
+
+
 def test_problems_are_all_named() -> None:
     assert len(AdamW(learning_rate=0, beta2=1.0, warmup_steps=-1, epsilon=0).problems()) == 4
 
@@ -129,7 +149,11 @@ def test_muon_orthogonalises_kernels_of_layers_and_leaves_the_rest_to_adam() -> 
         np.testing.assert_array_equal(left, right)
 
 
-@pytest.mark.parametrize("optimizer", [Lamb(warmup_steps=0), Muon(warmup_steps=0)], ids=["lamb", "muon"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [Lamb(warmup_steps=0, bias_correction=False), Muon(warmup_steps=0)],
+    ids=["lamb", "muon"],
+)
 def test_sharded_moments_give_the_same_update(optimizer: Optimizer) -> None:
     """Three updates with state on one device, and split over four."""
     from spanjax.parallel import MeshConfig, make_mesh
