@@ -55,12 +55,17 @@ def without_generator(model: Model) -> Model:
     return dataclasses.replace(model, params={name: part for name, part in model.params.items() if name != PART})
 
 
+def folder_beside(source: pathlib.Path) -> pathlib.Path:
+    """Where the generator of PyTorch weights lies, where there is one; `source` is their folder or a file in it."""
+    return (source if source.is_dir() else source.parent) / FOLDER
+
+
 def with_generator(model: Model) -> Model:
     """A model of PyTorch weights together with the generator in the folder `generator` beside them, where there is one.
 
     ValueError where the two do not belong together.
     """
-    folder = (model.source if model.source.is_dir() else model.source.parent) / FOLDER
+    folder = folder_beside(model.source)
     if "rtd" not in model.params or not is_weights(folder):
         return model
     found = load_model(folder)

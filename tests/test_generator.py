@@ -8,6 +8,7 @@ import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
+from spanjax.convert.inspect import contents
 from spanjax.filling import Filler
 from spanjax.generator import generator_of, with_generator
 from spanjax.model import Model, equal_weights, load_model
@@ -80,6 +81,9 @@ def test_what_was_written_comes_back(run: pathlib.Path, folder: pathlib.Path, tm
     assert config["architectures"] == ["ElectraForPreTraining"] and inner["architectures"] == ["ElectraForMaskedLM"]
     assert convert(["from-torch", str(folder), str(tmp_path / "back")]) == 0
     assert equal_weights(load_model(run), load_model(tmp_path / "back")) == []
+    listed = contents(str(folder))
+    assert listed["heads"] == ["generator", "rtd", "sbo"]
+    assert {f"generator/{name}" for name in read_folder(folder / "generator").tensors} < listed["tensors"].keys()
     alone = load_model(folder / "generator")
     assert equal_weights(alone, generator_of(load_model(run))) == []
 

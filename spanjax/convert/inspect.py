@@ -12,6 +12,7 @@ import rich.table
 import tyro
 
 from spanjax.command import exit_code
+from spanjax.generator import FOLDER, PART, folder_beside, with_generator
 from spanjax.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
@@ -36,12 +37,15 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
     if is_weights(path):
         found = read_folder(path, pathlib.Path(config) if config else None)
     try:
-        model = from_weights(path, found) if found else load_model(path, config)
+        model = with_generator(from_weights(path, found)) if found else load_model(path, config)
     except ValueError as error:
         if not found:
             raise
         return {"source": source, "problem": str(error), "config": found.config, "tensors": _listed(found.tensors)}
     leaves = found.tensors if found else named_leaves(model.params)
+    if found and PART in model.parts:
+        inner = read_folder(folder_beside(path)).tensors
+        leaves = {**leaves, **{f"{FOLDER}/{name}": each for name, each in inner.items()}}
     run = model.meta.get("run", {})
     return {
         "source": str(model.source),
