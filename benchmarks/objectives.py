@@ -20,7 +20,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-ARMS = ("spanbert", "tokens", "bert", "roberta", "albert", "electra", "electra_spans", "xlnet", "modern")
+ARMS = ("spanbert", "tokens", "bert", "roberta", "ernie", "albert", "electra", "electra_spans", "xlnet", "modern")
 RANDOM = "random"
 RATE = "1e-3"
 
@@ -81,7 +81,9 @@ class Ablation:
     def pretrain(self, arm: str) -> pathlib.Path:
         """The work directory of the pretrained arm."""
         workdir = self.workdir / arm / "pretrained"
-        train(config_of(arm), workdir, "--rows", self.rows, "--feed", "numpy", "--steps", str(self.cost(arm).steps))
+        steps = self.cost(arm).steps
+        given = ["--rows", self.rows, "--feed", "numpy", "--steps", str(steps)]
+        train(config_of(arm), workdir, *given, *stages(arm, steps))
         return workdir
 
     def tune(self, arm: str, task: TaskOf, seed: int) -> float:
@@ -103,6 +105,15 @@ class Ablation:
 def config_of(arm: str) -> str:
     """The config file of an arm."""
     return f"configs/ablations/objective_{arm}.py"
+
+
+def stages(arm: str, steps: int) -> list[str]:
+    """Settings that put the stages of an arm's masking where they are in its config, in proportion to its steps."""
+    from spanjax.run import load
+
+    run: Any = load(config_of(arm))
+    firsts = [round(each.first_step * steps / run.steps) for each in getattr(run.objective.masking, "stages", ())]
+    return [f"--objective.masking.stages.{number}.first-step={first}" for number, first in enumerate(firsts)]
 
 
 def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
@@ -167,6 +178,18 @@ def stop_at_others(made: tuple[pathlib.Path, ...], then: list[str], now: list[st
         raise SystemExit(f"{made[0]} was made with {before}, this command has {here}: {remedy}")
 
 
+def stop_at_unreadable(arms: list[str], rows: str) -> None:
+    """SystemExit with every arm that cannot read the rows, before any of them trains."""
+    problems = []
+    for arm in arms:
+        try:
+            measured(arm, rows, compiled=False)
+        except ValueError as error:
+            problems.append(f"{arm}: {error}")
+    if problems:
+        raise SystemExit("\n".join([*problems, "prepare such rows, or name the arms that can do without, with --arms"]))
+
+
 def train(config: str, workdir: pathlib.Path, *settings: str, before: list[str] | None = None) -> None:
     """A run of `spanjax.train`, on this process's cores; a finished one is left alone. Its output is beside its folder.
 
@@ -221,7 +244,11 @@ def table(found: dict[str, dict[str, Any]], tasks: tuple[TaskOf, ...]) -> list[s
 def main() -> int:
     """Runs what is missing; prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", required=True, help="a folder of `spanjax.prepare`, of rows of 128")
+    parser.add_argument(
+        "--rows",
+        required=True,
+        help="a folder of `spanjax.prepare`, of rows of 128; the arm ernie reads tags (configs/ablations/objective_ernie.py)",
+    )
     parser.add_argument(
         "--tasks", required=True, nargs="+", type=TaskOf.read, help="NAME=CONFIG:TRAIN:DEV:METRIC[:SETTING...]"
     )
@@ -235,6 +262,7 @@ def main() -> int:
     weights = dict(each.split("=", 1) for each in options.weights)
     tasks, seeds = tuple(options.tasks), tuple(options.seeds)
     ablation = Ablation(options.rows, options.workdir, tasks, seeds, options.steps, weights)
+    stop_at_unreadable([arm for arm in options.arms if arm in ARMS], options.rows)
     found: dict[str, dict[str, Any]] = {}
     for arm in [*options.arms, *weights]:
         found[arm] = {}

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import objectives
 from benchmarks.objectives import Ablation, TaskOf
+from tests.running import ROOT
 
 TASK = TaskOf.read("sst2=glue.py:train.tsv:dev.tsv:accuracy:--objective.epochs=3")
 
@@ -66,6 +67,25 @@ def test_another_pretraining_stops(
     with pytest.raises(SystemExit, match=said):
         ablation(tmp_path, **changes).pretrain("tokens")
     assert len(commands) == 1
+
+
+def test_stages_keep_their_shares_of_the_steps(tmp_path: pathlib.Path, commands: list[list[str]]) -> None:
+    ablation(tmp_path, steps=2400).pretrain("ernie")
+    ablation(tmp_path, steps=2400).pretrain("xlnet")
+    stages = [[word for word in command if word.startswith("--objective.masking")] for command in commands]
+    name = "--objective.masking.stages.{}.first-step={}"
+    assert stages == [[name.format(*each) for each in ((0, 0), (1, 801), (2, 1599))], []]
+
+
+def test_rows_that_an_arm_cannot_read_are_refused_first(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    arms = ["--arms", "tokens", "ernie", "random", f"--workdir={tmp_path}", "--tasks", "a=b:c:d:e"]
+    monkeypatch.setattr("sys.argv", ["objectives", "--rows", str(rows_folder), *arms])
+    with pytest.raises(SystemExit, match=r"^ernie: .*the rows have none: prepare them with --tags [^\n]*\n.*--arms$"):
+        objectives.main()
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_fine_tuning_stops(tmp_path: pathlib.Path, commands: list[list[str]]) -> None:
