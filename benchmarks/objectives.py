@@ -20,7 +20,19 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-ARMS = ("spanbert", "tokens", "bert", "roberta", "ernie", "albert", "electra", "electra_spans", "xlnet", "modern")
+ARMS = (
+    "spanbert",
+    "tokens",
+    "bert",
+    "roberta",
+    "ernie",
+    "albert",
+    "electra",
+    "electra_spans",
+    "xlnet",
+    "relative",
+    "modern",
+)
 RANDOM = "random"
 RATE = "1e-3"
 
