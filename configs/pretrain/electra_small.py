@@ -12,23 +12,15 @@ of warm-up and decay, both from step 0; here it is the first until warm-up ends,
 import dataclasses
 
 from configs.encoders import ELECTRA_SMALL
+from configs.pretrain.bert_base import RUN as BERT
 from configs.pretrain.spanbert_base import RUN as SPANBERT
 from spanjax.objectives.replaced import ReplacedDetection
-from spanjax.training.optimizer import AdamW
 
 RUN = dataclasses.replace(
     SPANBERT,
     objective=ReplacedDetection(),
     encoder=ELECTRA_SMALL,
-    optimizer=AdamW(
-        learning_rate=5e-4,
-        warmup_steps=10_000,
-        epsilon=1e-6,
-        bias_correction=False,
-        weight_decay=0.01,
-        clip_norm=1.0,
-        decay_from="start",
-    ),
+    optimizer=dataclasses.replace(BERT.optimizer, learning_rate=5e-4),
     steps=1_000_000,
     batch_size=128,
 )

@@ -13,24 +13,16 @@ the large model (xlnet_large.py); the batch here is BERT's.
 import dataclasses
 
 from configs.encoders import XLNET_BASE
+from configs.pretrain.bert_base import RUN as BERT
 from configs.pretrain.spanbert_base import RUN as SPANBERT
 from spanjax.data.pairing import FullSentences
 from spanjax.objectives.permuted import PermutedPrediction
-from spanjax.training.optimizer import AdamW
 
 RUN = dataclasses.replace(
     SPANBERT,
     objective=PermutedPrediction(pairing=FullSentences(), block=256, memory=384),
     encoder=XLNET_BASE,
-    optimizer=AdamW(
-        learning_rate=1e-4,
-        warmup_steps=10_000,
-        epsilon=1e-6,
-        bias_correction=False,
-        weight_decay=0.01,
-        no_decay=("/bias$", "norm[12]?/"),
-        clip_norm=1.0,
-    ),
+    optimizer=dataclasses.replace(BERT.optimizer, no_decay=("/bias$", "norm[12]?/"), decay_from="warmup"),
     steps=1_000_000,
     batch_size=256,
 )

@@ -123,7 +123,8 @@ class Glue(SentenceTask):
 
     def reader(self, half: str = "") -> Self:
         """See `Task.reader`: one's own labels that the training examples do not have are errors, as they are during training."""
-        return super().reader(half) if self.task != "own" else dataclasses.replace(super().reader(half), labels=())
+        task = super().reader(half)
+        return dataclasses.replace(task, labels=()) if self.task == "own" else task
 
     def is_labelled(self, example: Sentences) -> bool:
         """See `Task.is_labelled`."""
