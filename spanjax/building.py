@@ -35,6 +35,11 @@ class Built:
     """What computes attention, and why."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts about the data and the settings to print before training."""
+        return ()
+
+    @property
     def shardings(self) -> TrainState:
         """Where every leaf of the state lies."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
@@ -53,13 +58,19 @@ class Built:
         return state._replace(params=map_named(laid, state.params))
 
     def train_step(self) -> Any:
-        """The compiled step, see `StepBuilder.train_step`."""
+        """The jitted step, see `StepBuilder.train_step`."""
         schedule = self.run.optimizer.schedule(self.run.steps)
         return self.builder.train_step(self.optimizer, schedule, self.shardings)
+
+    def open_step(self, start: int) -> Any:
+        """The step for a run that begins at step `start`; its first call compiles."""
+        del start
+        return self.train_step()
 
 
 def build(run: Run, length: int, mesh: Mesh) -> Built:
     """The functions of a run for rows of at most this length."""
+    assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
     structure, params = abstract_module(run.objective, run.encoder)

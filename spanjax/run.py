@@ -9,7 +9,7 @@ import json
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -20,8 +20,8 @@ from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
 from spanjax.training.guard import Guard
-from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW, Lamb, Muon, Optimizer
+from spanjax.training.loop import AUTO, Cadence
+from spanjax.training.optimizer import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
 from spanjax.training.recording import Profile
 from spanjax.training.tracking import Tracking
 
@@ -36,8 +36,9 @@ class Data:
     """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
     feed: Annotated[Literal["tf", "numpy"], tyro.conf.arg(aliases=("--feed",))] = "tf"
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
-    order: Literal["uniform", "by_length"] = "uniform"
-    """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11)."""
+    order: Literal["auto", "uniform", "by_length", "streams", "both_ways"] = "auto"
+    """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11). streams,
+    both_ways: consecutive rows at every batch index, which XLNet's memory needs. auto: what the objective needs, else uniform."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +65,8 @@ class Run:
     """Which steps are recorded with jax.profiler."""
     tracking: Tracking = Tracking()
     """Weights & Biases and MLflow."""
-    steps: int = 100_000
-    """Number of updates."""
+    steps: int = AUTO
+    """Number of updates. -1: 100,000 of pretraining; of a task, as many as objective.epochs takes."""
     batch_size: int = 256
     """Rows of a global batch, over all devices and hosts."""
     microbatches: int = 1
@@ -81,11 +82,63 @@ class Run:
         found += self.optimizer.problems() + self.cadence.problems()
         found += self.guard.problems() + self.profile.problems() + self.tracking.problems()
         for name in ("steps", "batch_size", "microbatches"):
-            if getattr(self, name) < 1:
+            if getattr(self, name) < 1 and (name, getattr(self, name)) != ("steps", AUTO):
                 found.append(f"{name} is {getattr(self, name)}: expected at least 1")
         if not 0 <= self.seed < 2**31:
             found.append(f"seed is {self.seed}: expected 0 to {2**31 - 1}")
         return found
+
+
+def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_STEPS, every: int = 1000) -> Run:
+    """The run with a number wherever its settings have AUTO; what is set stays.
+
+    `every` is the number of steps between evaluations, and between checkpoints.
+    """
+    given = run.cadence
+    cadence = dataclasses.replace(
+        given,
+        eval_every=every if given.eval_every == AUTO else given.eval_every,
+        checkpoint_every=every if given.checkpoint_every == AUTO else given.checkpoint_every,
+    )
+    optimizer = run.optimizer
+    if optimizer.warmup_steps == AUTO:
+        optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
+    return dataclasses.replace(
+        run, steps=steps if run.steps == AUTO else run.steps, cadence=cadence, optimizer=optimizer
+    )
+
+
+def overridden(requested: Run, running: Run, named: Collection[str]) -> list[str]:
+    """Settings that were requested and are not what would run, one line each; empty when all of them hold.
+
+    A setting counts as requested when its value is not the default of its class, or when the command line names it
+    (`named`: names as in `flat`). AUTO, "auto" and a vocabulary size of 0 ask for a derived value.
+    """
+    wanted, got, defaults = (flat(describe(each)) for each in (requested, running, _defaults(requested)))
+    found = []
+    for name, value in wanted.items():
+        derived = value in (AUTO, "auto") or (name.endswith("vocab_size") and value == 0)
+        if derived or got.get(name, value) == value or (value == defaults.get(name) and name not in named):
+            continue
+        why = f"; the weights of {running.init_from} decide it" if name.startswith("encoder/") else ""
+        found.append(
+            f"{name.replace('/', '.')} is set to {value}, but {got[name]} would be used{why}: leave the setting out"
+        )
+    return found
+
+
+def _defaults(value: Any) -> Any:
+    """The settings with each field at the default of its class, nested settings of the same classes as here."""
+    changed = {}
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        if dataclasses.is_dataclass(own) and not isinstance(own, type):
+            changed[field.name] = _defaults(own)
+        elif field.default is not dataclasses.MISSING:
+            changed[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            changed[field.name] = field.default_factory()
+    return dataclasses.replace(value, **changed)
 
 
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
@@ -182,6 +235,8 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Lines "name: before -> now" for every setting that differs and may not, of two described runs."""
     old, new = flat(completed(before)), flat(now)
+    if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways"):
+        old["data/order"] = new["data/order"]  # version 0.1 stored what it was asked for, and read rows for the memory
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -21,7 +21,7 @@ from spanjax.mean import Mean
 from spanjax.model import load_model
 from spanjax.objectives.base import Pretraining
 from spanjax.parallel import make_mesh, replicated, to_global
-from spanjax.run import Data, Run
+from spanjax.run import Data, Run, with_defaults
 from spanjax.starting import Start, start_from
 
 
@@ -94,16 +94,17 @@ class Session(Built):
         )
 
     def evaluator(self) -> Any:
-        """A function: parameters -> held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
+        """See `Loop.evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
         step, weights = self.builder.eval_step(), self.objective.loss_weights()
 
-        def evaluate(params: Any) -> dict[str, float]:
+        def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
             if self.validation is None:
                 return {}
             sums: dict[str, Mean] = {}
             for number, rows in enumerate(self.held_out_feed()):
                 if self.run.cadence.eval_batches and number >= self.run.cadence.eval_batches:
                     break
+                between()
                 means = step(params, to_global(rows, self.mesh))
                 sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
             values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
@@ -178,8 +179,9 @@ def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[s
 def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
     """What keeps the feeds from these rows: order, tags, sizes."""
     assert isinstance(run.objective, Pretraining)
+    if found := run.objective.order_problems(run.data.order):
+        return found
     spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
-    found = []
     for some, held_out in ((rows, False), (validation, True)):
         try:
             if some is not None and len(some):
@@ -191,6 +193,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
 
 def open_session(run: Run) -> Session:
     """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
+    run = with_defaults(run)
     problems = run.problems()
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
@@ -210,7 +213,10 @@ def open_session(run: Run) -> Session:
         raise ValueError("\n".join(problems))
     assert rows is not None and mesh is not None
     encoder = dataclasses.replace(run.encoder, vocab_size=rows.vocabulary.size)
-    return assemble(dataclasses.replace(run, encoder=encoder), rows, validation, mesh)
+    assert isinstance(run.objective, Pretraining)
+    chosen: Any = run.objective.order_of(run.data.order)
+    data = dataclasses.replace(run.data, order=chosen)
+    return assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
 
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:

@@ -13,7 +13,7 @@ import logging
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -47,21 +47,32 @@ def parse(arguments: list[str]) -> Any:
     return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
 
 
-def opened(run: Any) -> Any:
-    """The session of a run: of a task's examples, or of prepared rows."""
+def opened(requested: Any, named: Collection[str] = ()) -> Any:
+    """The session of a run: of a task's examples, or of prepared rows.
+
+    ValueError where it would not do what was requested; `named` are the settings that the command line names.
+    """
+    from spanjax.run import overridden
     from spanjax.tasks.base import Task
 
-    if isinstance(run.objective, Task):
-        from spanjax.tuning import open_task_session
+    if isinstance(requested.objective, Task):
+        from spanjax.tuning import open_task_session as open_session
+    else:
+        from spanjax.session import open_session
+    session = open_session(requested)
+    if problems := overridden(requested, session.run, named):
+        raise ValueError("\n".join(problems))
+    return session
 
-        return open_task_session(run)
-    from spanjax.session import open_session
 
-    return open_session(run)
+def named_settings(arguments: Sequence[str]) -> set[str]:
+    """The settings that a command line names, as in `spanjax.run.flat`: --encoder.hidden-size=8 is encoder/hidden_size."""
+    words = (word[2:].partition("=")[0] for word in arguments if word.startswith("--"))
+    return {word.replace("-", "_").replace(".", "/") for word in words}
 
 
 def words_of(session: Any) -> Any:
-    """The module that says of such a session what a person wants to know."""
+    """The module that describes such a session for a person."""
     from spanjax.tasks.base import Task
 
     if isinstance(session.run.objective, Task):
@@ -97,74 +108,102 @@ def _meta(session: Any) -> dict[str, Any]:
     }
 
 
-def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any) -> Any:
-    """Runs the loop with every writer open; returns how it ended."""
-    from spanjax.training.guard import Watch
-    from spanjax.training.loop import Loop, fit
+def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], terminal: Any, opened: Any) -> tuple:
+    """(the writers of process 0, each closed with `opened`; the meta of checkpoints with the ids of trackers)."""
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
     from spanjax.training.tracking import Trackers
 
-    run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
-    writers, meta = (), _meta(session)
-    if terminal:
-        writers = (Steady("metrics.jsonl", lambda last: JsonLines(workdir / "metrics.jsonl", last), begin),)
-        try:
-            board = Steady("tensorboard", lambda last: TensorBoard(workdir / "tensorboard", last), begin)
-            writers = (*writers, board)
-        except ModuleNotFoundError:
-            terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
-        trackers = Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note)
-        writers, meta = (*writers, trackers), {**meta, **trackers.meta()}
-    loop = Loop(
-        mesh=session.mesh,
-        steps=run.steps,
-        cadence=run.cadence,
-        train_step=session.train_step(),
-        evaluate=session.evaluator(),
-        judge=session.judge,
-        open_feed=session.feed,
-        statistics=session.statistics,
-        flops=session.flops,
-        checkpoints=checkpoints,
-        meta=meta,
-        writers=writers,
-        terminal=terminal,
-        profile=run.profile,
-        profile_folder=str(workdir / "profile"),
-        watch=Watch(run.guard, workdir if terminal else None, session.batch_rows),
-    )
+    workdir, writers = pathlib.Path(command.workdir), []
+
+    def add(writer: Any) -> Any:
+        opened.callback(writer.close)
+        writers.append(writer)
+        return writer
+
+    add(Steady("metrics.jsonl", lambda last: JsonLines(workdir / "metrics.jsonl", last), begin))
     try:
+        add(Steady("tensorboard", lambda last: TensorBoard(workdir / "tensorboard", last), begin))
+    except ModuleNotFoundError:
+        terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
+    run = session.run
+    trackers = add(Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note))
+    return tuple(writers), {**meta, **trackers.meta()}
+
+
+def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any, close: Callable[[], None]) -> Any:
+    """Runs the loop with every writer open, and closes them on every path; returns how it ended.
+
+    `close` closes what the process has open besides, before a request to stop ends it inside the loop.
+    """
+    import jax
+
+    from spanjax import distributed
+    from spanjax.training.guard import Watch
+    from spanjax.training.loop import Loop, fit
+
+    run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
+    with contextlib.ExitStack() as opened:
+        writers, meta = (), _meta(session)
+        if terminal:
+            opened.callback(terminal.close)
+            writers, meta = _writers(command, session, begin, meta, terminal, opened)
+
+        def leave() -> None:
+            opened.close()
+            if terminal:
+                terminal.note("stopped by a signal; saved. Run the same command to continue.")
+            if jax.process_count() > 1:
+                checkpoints.abandon()
+            close()
+            distributed.leave(STOPPED)
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(STOPPED)
+
+        loop = Loop(
+            mesh=session.mesh,
+            steps=run.steps,
+            cadence=run.cadence,
+            open_step=session.open_step,
+            evaluate=session.evaluator(),
+            judge=session.judge,
+            open_feed=session.feed,
+            statistics=session.statistics,
+            flops=session.flops,
+            checkpoints=checkpoints,
+            meta=meta,
+            writers=writers,
+            terminal=terminal,
+            profile=run.profile,
+            profile_folder=str(workdir / "profile"),
+            watch=Watch(run.guard, workdir if terminal else None, session.batch_rows),
+            leave=leave,
+        )
         return fit(loop, state, begin)
-    finally:
-        for writer in (*writers, *([terminal] if terminal else [])):
-            writer.close()
 
 
-@contextlib.contextmanager
-def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[None]:
-    """The work directory, locked and checked by process 0 before the others look into it; refused to one is refused to all."""
+def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextlib.ExitStack) -> None:
+    """Locks the work directory until `opened` closes, and checks it, process 0 before the others; refused to one is refused
+    to all."""
     import jax
 
     from spanjax.distributed import together
     from spanjax.lock import sole_run
     from spanjax.run import claim_workdir, writing
 
-    with contextlib.ExitStack() as stack:
+    def claim(mine: bool) -> None:
+        if mine and jax.process_index() == 0:
+            with writing(workdir):
+                opened.enter_context(sole_run(workdir))
+        if mine:
+            claim_workdir(workdir, description)
 
-        def claim(mine: bool) -> None:
-            if mine and jax.process_index() == 0:
-                with writing(workdir):
-                    stack.enter_context(sole_run(workdir))
-            if mine:
-                claim_workdir(workdir, description)
-
-        for first in (True, False):
-            together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
-        yield
+    for first in (True, False):
+        together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
 
 
-def _run(command: Any, session: Any, start: Any) -> int:
-    """Starts or continues the run in its work directory."""
+def _run(command: Any, session: Any, start: Any, opened: contextlib.ExitStack) -> int:
+    """Starts or continues the run in its work directory; `opened` closes what is open at the end."""
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -175,8 +214,9 @@ def _run(command: Any, session: Any, start: Any) -> int:
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
-        terminal.note("\n".join([f"attention by {session.attention}", *getattr(session, "said", ())]))
-    checkpoints = Checkpoints(workdir, session.run.cadence.keep)
+        opened.callback(terminal.close)
+        terminal.note("\n".join([f"attention by {session.attention}", *session.notes]))
+    checkpoints = opened.enter_context(Checkpoints(workdir, session.run.cadence.keep))
     state = checkpoints.restore_newest(session.abstract)
     if state is None:
         state = session.fresh_state(start)
@@ -184,7 +224,7 @@ def _run(command: Any, session: Any, start: Any) -> int:
             terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
     elif terminal:
         terminal.note(f"continuing {workdir} from step {int(state.step):,}")
-    outcome = _fit(command, session, checkpoints, state, terminal)
+    outcome = _fit(command, session, checkpoints, state, terminal, opened.close)
     checkpoints.close()
     if terminal and outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
@@ -195,8 +235,8 @@ def _run(command: Any, session: Any, start: Any) -> int:
     return STOPPED if outcome.interrupted else 0
 
 
-def train(command: Any) -> int:
-    """Runs one parsed command; returns the exit code."""
+def train(command: Any, named: Collection[str] = ()) -> int:
+    """Runs one parsed command, whose line names these settings; returns the exit code."""
     from spanjax import distributed
 
     distributed.start()
@@ -205,7 +245,7 @@ def train(command: Any) -> int:
     from spanjax.training.saved import has_checkpoints
     from spanjax.training.tracking import require
 
-    session = distributed.together("rows and mesh", lambda: opened(command.run))
+    session = distributed.together("rows and mesh", lambda: opened(command.run, named))
     workdir = pathlib.Path(command.workdir)
     begun = bool(command.workdir) and has_checkpoints(workdir)
     start = None if begun else session.start()
@@ -216,8 +256,9 @@ def train(command: Any) -> int:
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
     distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
-    with _claimed(workdir, _description(session)):
-        return _run(command, session, start)
+    with contextlib.ExitStack() as resources:
+        _claim(workdir, _description(session), resources)
+        return _run(command, session, start, resources)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -225,8 +266,9 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     from spanjax.distributed import ProcessesMissing, leave
 
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        return train(parse(sys.argv[1:] if arguments is None else arguments))
+        return train(parse(words), named_settings(words))
     except Exception as error:
         if problem := start_problem(error):
             print(f"spanjax.train: {problem}", file=sys.stderr)

@@ -17,7 +17,7 @@ from spanjax.mean import Mean
 from spanjax.model import Model, load_model
 from spanjax.nn.config import EncoderConfig
 from spanjax.parallel import make_mesh, to_global
-from spanjax.run import Run
+from spanjax.run import Run, with_defaults
 from spanjax.starting import Start, start_from
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
@@ -27,9 +27,11 @@ from spanjax.tasks.rows import (
     batches_of_epoch,
     host_share,
     is_of_tokens,
+    lengths_of_steps,
     rows_in_order,
     rows_of_step,
 )
+from spanjax.training.loop import AUTO
 from spanjax.training.step import StepBuilder
 
 OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
@@ -69,18 +71,20 @@ class Predicted(NamedTuple):
     """Losses, where the examples have labels."""
 
 
-def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[[Any, Set], Predicted]:
-    """A function: (parameters, examples with their rows) -> predictions.
+def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[..., Predicted]:
+    """A function: (parameters, examples with their rows, what to call between batches or None) -> predictions.
 
     Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
     """
     step = builder.predict_step(task.judged)
     host, hosts = jax.process_index(), jax.process_count()
 
-    def predict(params: Any, given: Set) -> Predicted:
+    def predict(params: Any, given: Set, between: Callable[[], None] | None = None) -> Predicted:
         found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
         sums: dict[str, Mean] = {}
         for index_B in rows_in_order(given.packed, batch_size):
+            if between is not None:
+                between()
             batch = host_share(given.packed, index_B, host, hosts)
             means, outputs = step(params, to_global(batch, mesh))
             sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
@@ -109,7 +113,11 @@ class TaskSession(Built):
     training: Set
     dev: Set | None
     said: tuple[str, ...]
-    """What is to be known of the data, in words."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts about the examples, and the settings that were derived from them."""
+        return self.said
 
     @property
     def task(self) -> Task:
@@ -139,8 +147,8 @@ class TaskSession(Built):
         """The weights that the run begins with, checked; None where it draws all of its own."""
         if self.model is None:
             return None
-        labels, params = getattr(self.task, "labels", ()), self.abstract.params
-        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels)
+        params = self.abstract.params
+        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, self.task.label_names)
 
     def batch_rows(self, number: int) -> list[int]:
         """Numbers of the examples of a global batch."""
@@ -154,14 +162,25 @@ class TaskSession(Built):
             index_B = rows_of_step(packed, run.seed, step, run.batch_size)
             yield host_share(packed, index_B, jax.process_index(), jax.process_count())
 
-    def evaluator(self) -> Callable[[Any], dict[str, float]]:
-        """A function: parameters -> losses and scores of the dev examples; {} where there are none."""
+    def open_step(self, start: int) -> Callable[[Any, Mapping[str, Any]], Any]:
+        """The step, compiled here for every length of the batches from step `start` on: no later step waits for a compiler."""
+        packed, run, jitted = self.training.packed, self.run, self.train_step()
+        lengths = sorted(lengths_of_steps(packed, run.seed, range(start, run.steps), run.batch_size))
+        empty_B = np.full(run.batch_size, -1)
+        compiled = {}
+        for length in lengths:
+            share = host_share(packed, empty_B, jax.process_index(), jax.process_count(), length)
+            compiled[length] = jitted.lower(self.abstract, to_global(share, self.mesh)).compile()
+        return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch)
+
+    def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:
+        """See `Loop.evaluate`: losses and scores of the dev examples; {} where there are none."""
         predict = predictor(self.builder, self.task, self.mesh, self.run.batch_size)
 
-        def evaluate(params: Any) -> dict[str, float]:
+        def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
             if self.dev is None:
                 return {}
-            found = predict(params, self.dev)
+            found = predict(params, self.dev, between)
             scores = self.task.scores(self.dev.examples, found.predictions)
             return {**found.means, **{f"{SCORE}{name}": value for name, value in scores.items()}}
 
@@ -234,21 +253,41 @@ def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderCo
     return dataclasses.replace(model.encoder, **{name: getattr(run.encoder, name) for name in OF_THE_RUN})
 
 
-def _paced(run: Run, task: Task, rows: int) -> Run:
-    """The run with its steps, warm-up and evaluations counted out for so many rows."""
+def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
+    """The run with steps, warm-up and cadence where they are not set, counted for so many rows; notes about those that are."""
     epoch = batches_of_epoch(rows, run.batch_size)
-    steps = max(1, math.ceil(task.epochs * epoch))
+    steps = max(1, math.ceil(task.epochs * epoch)) if run.steps == AUTO else run.steps
     every = max(1, epoch // task.evaluations)
-    cadence = dataclasses.replace(run.cadence, eval_every=every, checkpoint_every=every)
-    optimizer = dataclasses.replace(run.optimizer, warmup_steps=int(task.warmup * steps))
-    return dataclasses.replace(run, steps=steps, cadence=cadence, optimizer=optimizer, objective=task)
+    warmup_steps = int(task.warmup * steps)
+    notes = []
+    if run.steps != AUTO:
+        notes.append(
+            f"steps is set to {steps:,}: {steps / epoch:.2f} epochs, objective.epochs {task.epochs:g} is not used"
+        )
+    if run.optimizer.warmup_steps != AUTO:
+        set_to = f"optimizer.warmup_steps is set to {run.optimizer.warmup_steps:,}"
+        notes.append(f"{set_to}: objective.warmup {task.warmup:g} is not used")
+    if run.cadence.eval_every != AUTO:
+        set_to = f"cadence.eval_every is set to {run.cadence.eval_every:,}"
+        notes.append(f"{set_to}: objective.evaluations {task.evaluations} is not used")
+    run = with_defaults(run, steps=steps, warmup_steps=warmup_steps, every=every)
+    return dataclasses.replace(run, objective=task), notes
+
+
+def _data_problems(run: Run) -> list[str]:
+    """Settings of prepared rows, which a task does not read."""
+    return [
+        f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
+        for field in dataclasses.fields(run.data)
+        if getattr(run.data, field.name) != field.default
+    ]
 
 
 def open_task_session(run: Run) -> TaskSession:
     """Reads weights and examples, lays out the mesh and builds every function. One ValueError lists all problems."""
     task, mesh = run.objective, None
     assert isinstance(task, Task)
-    problems = run.problems()
+    problems = run.problems() + _data_problems(run)
     model, vocabulary, found = _vocabulary(run, task)
     problems += found
     if not task.train:
@@ -274,13 +313,18 @@ def open_task_session(run: Run) -> TaskSession:
         raise ValueError("\n".join(problems))
     training = Set.of_training(task, examples, vocabulary)
     dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
-    run = _paced(run, task, len(training.packed))
+    run, derived = _with_schedule(run, task, len(training.packed))
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
     left_out = (*examples.problems, *dev_examples.problems)
     said = [f"left out: {problem}" for problem in left_out[:SHOWN]]
     said += [f"left out: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
-    said += [*examples.notes, *dev_examples.notes, *(f"dev examples: {note}" for note in task.notes(dev_examples))]
+    said += [
+        *derived,
+        *examples.notes,
+        *dev_examples.notes,
+        *(f"dev examples: {note}" for note in task.notes(dev_examples)),
+    ]
     return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
 
 

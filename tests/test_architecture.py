@@ -36,7 +36,7 @@ OWNERS = {
     "wandb": "spanjax.training.trackers",
     "mlflow": "spanjax.training.trackers",
 }
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -196,7 +196,7 @@ def check_partition_spec(tree: Tree) -> list[str]:
 
 
 def check_size(tree: Tree) -> list[str]:
-    """No file over 300 lines, no function over 60."""
+    """No file over 500 lines, no function over 60."""
     problems = []
     for name, module in tree.items():
         lines = len(module.text.splitlines())
@@ -261,7 +261,7 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed", **FEED}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "from jax.sharding import PartitionSpec as P"}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "import jax\nspec = jax.sharding.PartitionSpec()"}),
-    (check_size, "has 301 lines", {"run.py": "x = 1\n" * 301}),
+    (check_size, "has 501 lines", {"run.py": "x = 1\n" * 501}),
     (check_size, "f has 61 lines", {"run.py": "def f():\n" + "    x = 1\n" * 60}),
     (check_manners, "name it", {"data/utils.py": ""}),
     (check_manners, "uses global", {"run.py": "def f():\n    global x\n    x = 1"}),

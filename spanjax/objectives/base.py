@@ -79,6 +79,25 @@ def type_problems(pairing: Pairing, encoder: EncoderConfig) -> list[str]:
 class Pretraining(Objective):
     """An objective whose examples are made of the rows that `python -m spanjax.prepare` writes."""
 
+    @property
+    def required_order(self) -> str:
+        """The order of rows that the objective cannot do without, one of `data.order.Order`; "" where any will do."""
+        return ""
+
+    def order_of(self, requested: str) -> str:
+        """The order of rows to use: the requested one; for "auto" the required one, else "uniform"."""
+        return (self.required_order or "uniform") if requested == "auto" else requested
+
+    def order_problems(self, requested: str) -> list[str]:
+        """The problem with a requested order of rows, if there is one."""
+        required = self.required_order
+        if not required or requested in ("auto", required):
+            return []
+        return [
+            f"data.order is {requested!r}, but objective {type(self).__name__} reads rows in the order {required!r}, which its"
+            " memory needs: leave data.order out, or set objective.memory 0"
+        ]
+
     @abc.abstractmethod
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
         """How rows become batches: pairing, masking, boundaries, order."""

@@ -96,7 +96,7 @@ class MaskedPrediction(Pretraining):
             batch_size=batch_size,
             masking=self.masking,
             boundaries=term.boundaries() if term else Boundaries(),
-            order=order,  # pyright: ignore[reportArgumentType]
+            order=self.order_of(order),  # pyright: ignore[reportArgumentType]
             pairing=self.pairing,
         )
 

@@ -122,11 +122,14 @@ class PermutedPrediction(Pretraining):
             )
         return found + type_problems(self.pairing, encoder)
 
+    @property
+    def required_order(self) -> str:
+        """Streams of consecutive rows where there is a memory."""
+        return ("both_ways" if self.both_ways else "streams") if self.memory else ""
+
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """Rows with their targets; with a memory they come as streams."""
-        if self.memory:
-            order = "both_ways" if self.both_ways else "streams"
-        chosen: Order = order  # pyright: ignore[reportAssignmentType]
+        """Rows with their targets."""
+        chosen: Order = self.order_of(order)  # pyright: ignore[reportAssignmentType]
         return FeedSpec(seed=seed, batch_size=batch_size, masking=self.masking, order=chosen, pairing=self.pairing)
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Permuter:

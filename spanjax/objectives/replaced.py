@@ -18,6 +18,7 @@ from flax import nnx
 
 from spanjax.data.batch import FeedSpec
 from spanjax.data.masking import MaskingPolicy, Tokens
+from spanjax.data.order import Order
 from spanjax.data.pairing import Pairing, Single
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.mean import Mean
@@ -124,7 +125,8 @@ class ReplacedDetection(Pretraining):
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
         """Masked rows of the pairing."""
         boundaries = self.boundary.boundaries() if self.boundary else Boundaries()
-        return FeedSpec(seed, batch_size, self.masking, boundaries, order, self.pairing)  # pyright: ignore[reportArgumentType]
+        chosen: Order = self.order_of(order)  # pyright: ignore[reportAssignmentType]
+        return FeedSpec(seed, batch_size, self.masking, boundaries, chosen, self.pairing)
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Detector:
         """A Detector."""

@@ -94,6 +94,11 @@ class Task(Objective):
         """Whether the example says what is right: training and scores need that, predictions do not."""
 
     @property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes in the order of their numbers; empty for a task without classes."""
+        return ()
+
+    @property
     def rows_together(self) -> int:
         """Rows that go through a trained model together where nobody says how many."""
         return 32

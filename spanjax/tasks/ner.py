@@ -57,6 +57,11 @@ class Ner(Task):
         """F1 of entities."""
         return "f1"
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """See `Task.label_names`."""
+        return self.labels
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """See `Task.problems`; also labels that are no tags of the scheme, and a column for both words and tags."""
         found = super().problems(encoder)

@@ -137,16 +137,32 @@ def rows_of_step(rows: TaskRows, seed: int, step: int, batch_size: int) -> np.nd
     Every epoch is a keyed permutation of the rows. So many batches of it as POOL are sorted by length together and come in an
     order that is drawn: rows of a batch are about equally long, and an epoch holds every row once.
     """
-    count = len(rows)
-    epoch, number = divmod(step, batches_of_epoch(count, batch_size))
-    key = fold(fold(seed, int(Purpose.ORDER)), epoch)
-    first = number // POOL * POOL * batch_size
-    place_X = np.arange(first, min(first + POOL * batch_size, count))
-    index_X = permuted(place_X, count, key)
-    index_X = index_X[np.argsort(rows.lengths_N[index_X], kind="stable")]
+    epoch, number = divmod(step, batches_of_epoch(len(rows), batch_size))
+    key, index_X = _pool(rows, seed, epoch, number // POOL, batch_size)
     parts = batches_of_epoch(len(index_X), batch_size)
     part = int(permuted(np.array([number % POOL]), parts, fold(key, 1 + number // POOL))[0])
     return _filled(index_X[part * batch_size : (part + 1) * batch_size], batch_size)
+
+
+def _pool(rows: TaskRows, seed: int, epoch: int, pool: int, batch_size: int) -> tuple[Any, np.ndarray]:
+    """(key of an epoch, rows of one of its pools from the shortest to the longest)."""
+    count, first = len(rows), pool * POOL * batch_size
+    key = fold(fold(seed, int(Purpose.ORDER)), epoch)
+    index_X = permuted(np.arange(first, min(first + POOL * batch_size, count)), count, key)
+    return key, index_X[np.argsort(rows.lengths_N[index_X], kind="stable")]
+
+
+def lengths_of_steps(rows: TaskRows, seed: int, steps: range, batch_size: int) -> set[int]:
+    """The padded lengths of the batches of these steps; whole pools are looked at, of which the ends may hold other steps."""
+    epoch_size, found = batches_of_epoch(len(rows), batch_size), set[int]()
+    pools = {(step // epoch_size, step % epoch_size // POOL) for step in steps}
+    for epoch, pool in sorted(pools):
+        index_X = _pool(rows, seed, epoch, pool, batch_size)[1]
+        lasts = [*range(batch_size - 1, len(index_X), batch_size), len(index_X) - 1]
+        found |= {rows.length_of(index_X[[last]]) for last in lasts}
+        if len(found) == len(rows.buckets):
+            break
+    return found
 
 
 def rows_in_order(rows: TaskRows, batch_size: int) -> Iterator[np.ndarray]:
@@ -162,8 +178,8 @@ def _filled(index_X: np.ndarray, batch_size: int) -> np.ndarray:
     return index_B
 
 
-def host_share(rows: TaskRows, index_B: np.ndarray, host: int, hosts: int) -> Batch:
-    """One host's part of a global batch: as long as the whole batch is, whatever the rows of this host."""
+def host_share(rows: TaskRows, index_B: np.ndarray, host: int, hosts: int, length: int = 0) -> Batch:
+    """One host's part of a global batch, as long as the whole batch is, whatever the rows of this host (or of this `length`)."""
     part = len(index_B) // hosts
     mine = slice(host * part, (host + 1) * part)
-    return rows.batch(index_B[mine], np.arange(len(index_B))[mine], rows.length_of(index_B))
+    return rows.batch(index_B[mine], np.arange(len(index_B))[mine], length or rows.length_of(index_B))

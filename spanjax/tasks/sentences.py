@@ -54,6 +54,11 @@ class SentenceTask(Task):
         """Outputs of the classifier."""
         return 1 if self.regression else len(self.labels)
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """See `Task.label_names`."""
+        return self.labels
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """See `Task.problems`; also weights of classes that are negative or of another number than the labels."""
         found = super().problems(encoder)

@@ -27,10 +27,12 @@ from spanjax.training.saved import (
     SaveError,
     first_line,
     no_room,
+    read_meta,
     reason_of,
     remove_unfinished,
     stored_losses,
     stored_meta,
+    write_evaluation,
 )
 from spanjax.training.state import TrainState
 
@@ -83,7 +85,9 @@ class Checkpoints:
     def __init__(self, workdir: pathlib.Path, keep: int):
         self.folder = workdir / "checkpoints"
         self.settling: _Settling | None = None
+        self.closed = False
         self.losses = stored_losses(workdir)
+        self._evaluations: dict[int, Mapping[str, Any]] = {}  # of steps whose save may still be under way
         policy = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(n=keep), _Best(self.losses)])
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
@@ -129,6 +133,36 @@ class Checkpoints:
         self.settling = _Settling(self.manager, self.folder / str(step))
         self.settling.start()
 
+    def add_evaluation(self, step: int, found: Mapping[str, Any], loss: float | None) -> None:
+        """Stores the results of an evaluation with the checkpoint of the same step, as soon as that is complete.
+
+        They are part of its meta from then on. `loss` (lower is better) decides which checkpoint is the best.
+        """
+        if loss is not None and math.isfinite(loss):
+            self.losses[step] = float(loss)
+        self._evaluations[step] = found
+        if not self.pending():
+            self._write_evaluations()
+
+    def _write_evaluations(self) -> None:
+        for step, found in self._evaluations.items() if jax.process_index() == 0 else ():
+            folder = self.folder / str(step)
+            try:
+                if folder.is_dir():
+                    write_evaluation(folder, found)
+            except OSError as error:
+                log.warning(
+                    "%s could not be written to: %s; a resumed run evaluates step %d again", folder, error, step
+                )
+        self._evaluations.clear()
+
+    def wait(self) -> bool:
+        """Waits for this process's part of the save under way; whether it worked. May be called from another thread."""
+        if (settling := self.settling) is None:
+            return True
+        settling.join()
+        return settling.error is None
+
     def pending(self) -> bool:
         """Whether a save was started that `finish` was not called for; the same on all processes."""
         return self.settling is not None
@@ -146,6 +180,7 @@ class Checkpoints:
             settling, self.settling = self.settling, None
             settling.join()
             self._agree(int(settling.folder.name), settling.error)
+            self._write_evaluations()
 
     def _agree(self, step: int, error: Exception | None) -> None:
         reason = _agreed("checkpoint is saved", None if error is None else reason_of(error))
@@ -162,10 +197,31 @@ class Checkpoints:
         raise SaveError(self.folder, step, reason, [whole for whole in self.steps() if whole != step]) from error
 
     def close(self) -> None:
-        """Finishes the save under way and lets go of the folder."""
+        """Finishes the save under way and lets go of the folder; a second call does nothing."""
+        if self.closed:
+            return
+        self.closed = True
         self.finish()
         remove_unfinished(self.folder)
         self.manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
+        """Closes it. After an error a save that fails as well is reported and the error stays the first one."""
+        if error is None:
+            self.close()
+        elif jax.process_count() == 1:
+            with contextlib.suppress(SaveError):
+                self.close()
+        else:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Waits for this process's part of the save under way; unlike `close` it does not meet the other processes."""
+        self.closed = True
+        self.wait()
 
     def restore_newest(self, abstract: TrainState) -> TrainState | None:
         """The newest whole checkpoint, laid out as `abstract` says (shapes, types, shardings); None where there is none.
@@ -248,7 +304,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
             found = reader.restore(
                 state, args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True)
             )
-        meta = json.loads((folder / "meta" / "metadata").read_text())
+        meta = read_meta(folder)
     except Exception as error:
         raise CheckpointError(
             f"{folder} cannot be read ({first_line(error)}): take another step, or copy it again"

@@ -6,6 +6,7 @@ import pathlib
 import zlib
 
 CHECKSUMS = "checksums.json"
+EVALUATION = "evaluation.json"  # results of an evaluation, stored after the checksums and not covered by them
 
 
 def damage(folder: pathlib.Path) -> str | None:
@@ -42,7 +43,7 @@ def write_checksums(folder: pathlib.Path) -> None:
 
 def _contents(folder: pathlib.Path, to_disk: bool = False) -> dict[str, list[int]]:
     """Relative name -> [bytes, crc32] of every file of a step."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(CHECKSUMS))
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith((CHECKSUMS, EVALUATION)))
     return {str(p.relative_to(folder)): [p.stat().st_size, _crc(p, to_disk)] for p in files}
 
 

@@ -24,6 +24,14 @@ class Judged:
             self.found.append((step, value))
             self.newest = step, {name: float(each) for name, each in values.items() if math.isfinite(each)}
 
+    def knows(self, step: int) -> bool:
+        """Whether the evaluation of this step has taken place."""
+        return self.value(step) is not None
+
+    def value(self, step: int) -> float | None:
+        """The value of the evaluation of a step; None where there was none."""
+        return dict(self.found).get(step)
+
     @property
     def best(self) -> tuple[int, float] | None:
         """(step, value) of the first of the best evaluations."""

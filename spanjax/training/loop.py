@@ -1,8 +1,9 @@
-"""The loop, in plain sight: batch, step, log, evaluate, save, stop.
+"""The loop, in plain sight: batch, step, log, save, stop, evaluate.
 
-Order within a step is law: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) evaluation,
-(5) the checkpoint, (6) a request to stop. A run that is killed anywhere and started again does the same updates on the same
-batches.
+Order within a step is law: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) the checkpoint,
+(5) a request to stop, (6) evaluation, whose results are stored with the checkpoint. A stop waits neither for an evaluation nor
+for a compilation; an evaluation that was given up is made by the run that resumes. A run that is killed anywhere and started
+again does the same updates on the same batches.
 """
 
 import contextlib
@@ -30,7 +31,11 @@ from spanjax.training.state import TrainState
 from spanjax.training.stopping import StopRequest
 from spanjax.training.window import Window
 
+AUTO = -1  # of a setting: derived from the run's other settings
 SETTLE_STEPS = 10  # several processes ask each other only so often whether a save has ended
+
+
+DERIVED = ("eval_every", "checkpoint_every")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +44,11 @@ class Cadence:
 
     log_every: int = 20
     """Steps between records of losses and speed."""
-    eval_every: int = 1000
-    """Steps between evaluations on the held-out rows; 0 evaluates only at the end."""
-    checkpoint_every: int = 1000
-    """Steps between checkpoints; the end is always saved."""
+    eval_every: int = AUTO
+    """Steps between evaluations on the held-out rows; 0 evaluates only at the end. -1: 1000; of a task, as many as
+    objective.evaluations says."""
+    checkpoint_every: int = AUTO
+    """Steps between checkpoints; the end is always saved. -1: 1000; of a task, those between evaluations."""
     keep: int = 3
     """Newest checkpoints that are kept, besides the best one."""
     retry_save_steps: int = 100
@@ -59,8 +65,11 @@ class Cadence:
         return [
             f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
             for name, low in lowest.items()
-            if getattr(self, name) < low
+            if getattr(self, name) < low and not (name in DERIVED and getattr(self, name) == AUTO)
         ]
+
+
+TrainStep = Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,9 +79,10 @@ class Loop:
     mesh: Mesh
     steps: int
     cadence: Cadence
-    train_step: Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
-    evaluate: Callable[[Any], dict[str, float]]
-    """Parameters -> held-out numbers. Empty when there are no held-out rows."""
+    open_step: Callable[[int], TrainStep]
+    """The first step -> the training step, compiled for every batch that follows or by its first call."""
+    evaluate: Callable[[Any, Callable[[], None]], dict[str, float]]
+    """(parameters, a function to call between batches, which may raise) -> held-out numbers. Empty without held-out rows."""
     judge: Callable[[Mapping[str, float]], float | None]
     """Held-out numbers -> what the best checkpoint has least of; None where there are none."""
     open_feed: Callable[[int], Iterator[Batch]]
@@ -90,6 +100,18 @@ class Loop:
     profile_folder: str = ""
     watch: Watch = Watch()
     """Looks after updates that are left out."""
+    leave: Callable[[], None] | None = None
+    """Ends the process after a stop, at once; None: it always ends by returning."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Passes a record to every writer."""
+        for writer in (*self.writers, *([self.terminal] if self.terminal else [])):
+            writer.write(step, values)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether an evaluation belongs to this step."""
+        every = self.cadence.eval_every
+        return step == self.steps or (every > 0 and step % every == 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +150,7 @@ class Log:
             values = window.record(shown, self.loop.steps - step, now - self.since)
             shares = {"data_wait": self.waited, "host": self.handed}
             values |= {f"speed/{name}": spent / (now - self.since) for name, spent in shares.items()}
-            _write(self.loop, step, values)
+            self.loop.write(step, values)
             self.since, self.waited, self.handed = now, 0.0, 0.0
 
     def _look(self, step: int, shown: list[dict[str, Any]]) -> None:
@@ -140,12 +162,64 @@ class Log:
             raise
 
 
+class EvaluationStopped(Exception):
+    """The run is to stop while an evaluation runs."""
+
+
+class Evaluations:
+    """The evaluations of one loop and their history."""
+
+    def __init__(self, loop: Loop, stop: StopRequest, pulse: Pulse, saving: Saving, start: int):
+        self.loop, self.stop, self.pulse, self.saving = loop, stop, pulse, saving
+        self.history = Judged(loop.checkpoints.meta(start), start, loop.cadence.patience)
+        self.held_out: dict[str, float] = {}
+        """Numbers of the newest one."""
+
+    def run(self, state: TrainState, step: int) -> bool:
+        """Evaluates the state of this step; whether it was given up because the run is to stop."""
+        self.pulse.at(EVALUATION, step)
+        if self.saving.newest != step:
+            self.saving.meta = self.meta(step)  # a request to stop may save before the evaluation has ended
+
+        def save() -> bool:
+            return self.saving.complete(state, step)
+
+        # one of several processes cannot save alone: they leave only what was saved before
+        leavable = jax.process_count() == 1 or self.saving.newest == step
+        try:
+            with self.stop.leavable(save) if leavable else contextlib.nullcontext():
+                self.held_out = self.loop.evaluate(state.params, self._ask)
+        except EvaluationStopped:
+            return True
+        if not self.held_out:
+            return False
+        self.loop.write(step, {f"eval/{name}": value for name, value in self.held_out.items()})
+        if not self.history.knows(step):  # a finished run that is started again evaluates for its summary alone
+            loss = self.loop.judge(self.held_out)
+            self.history.add(step, loss, self.held_out)
+            self.loop.checkpoints.add_evaluation(step, self.history.meta(step), loss)
+        return False
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """The meta of the checkpoint of a step: that of the run and all evaluations so far."""
+        return {**self.loop.meta, **self.history.meta(step)}
+
+    def _ask(self) -> None:
+        if self.stop.requested():
+            raise EvaluationStopped
+
+    def missing(self, step: int) -> bool:
+        """Whether the checkpoint of this step lacks the evaluation that belongs to it: the run ended before or during it."""
+        return step > 0 and self.loop.evaluates(step) and not self.history.knows(step)
+
+
 def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
     """Trains from step `start` to the end, or until asked to stop; the state is saved either way.
 
     ProcessesMissing where a step failed because another process is gone.
     """
-    with StopRequest(start) as stop, Pulse(loop.watch.guard) as pulse:
+    assert loop.cadence.eval_every >= 0 < loop.cadence.checkpoint_every, "the run has its defaults: run.with_defaults"
+    with StopRequest(loop.leave) as stop, Pulse(loop.watch.guard) as pulse:
         try:
             return _fit(loop, state, start, stop, pulse)
         except jax.errors.JaxRuntimeError as error:
@@ -159,61 +233,83 @@ def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
 
 
 def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pulse) -> Outcome:
-    """The steps. The host is a step ahead of the devices: it hands a step over, fetches the next batch and sends it on its way,
+    """The steps. The host is a step ahead of the devices: it dispatches a step, fetches the next batch and starts its transfer,
     and then writes the log of the step before.
     """
-    log, held_out = Log(loop, pulse), {}
+    log, recording = Log(loop, pulse), Recording(loop.profile, loop.profile_folder)
     saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
-    recording = Recording(loop.profile, loop.profile_folder)
-    judged = Judged(loop.checkpoints.meta(start), start, loop.cadence.patience)
-    steps = range(start, start if judged.over else loop.steps)
-    feed = loop.open_feed(start) if steps else iter(())
-    batch = _next_batch(loop, feed, start, log) if steps else {}
-    for step in steps:
+    saving.newest = start  # what the run begins with is on the disk, or made anew from the seed
+    evaluations = Evaluations(loop, stop, pulse, saving, start)
+    history = evaluations.history
+
+    def ended(step: int, interrupted: bool) -> Outcome:
+        recording.close(state)
+        return Outcome(state, step, interrupted, evaluations.held_out, history.best)
+
+    if start == loop.steps or history.over or evaluations.missing(start):
+        if evaluations.run(state, start):
+            return ended(start, True)
+        if start == loop.steps or history.over:
+            return ended(start, False)
+    with stop.leavable():  # nothing to lose before the first step, which may compile for minutes
+        train_step, feed = loop.open_step(start), loop.open_feed(start)
+        batch = _next_batch(loop, feed, start, log)
+    for step in range(start, loop.steps):
         done, last = step + 1, step + 1 == loop.steps
         recording.before(step - start, state)
-        began = time.perf_counter()
-        pulse.at(STEP, done)
-        state, shown = loop.train_step(state, batch)
-        log.window.shown.append(shown)
-        log.handed += time.perf_counter() - began
+        with stop.leavable() if step == start else contextlib.nullcontext():
+            state, shown = _dispatch(train_step, state, batch, done, log)
         if done % loop.cadence.log_every == 0 or last:
             log.end(done)
         if not last:
             batch = _next_batch(loop, feed, done, log)
         log.write(before=done)
 
-        evaluating = last or (loop.cadence.eval_every and done % loop.cadence.eval_every == 0)
         stopping = stop.agreed(done) and not last
         if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
             saving.settle(done)
-        due = last or stopping or saving.due(done)
+        evaluating, due = loop.evaluates(done), last or stopping or saving.due(done)
         if not (evaluating or due):
             continue
         log.write(before=done + 1)
         pulse.at(DEVICES, done)
         jax.block_until_ready(shown)
-        paused, loss = time.perf_counter(), None
-        if evaluating:
-            pulse.at(EVALUATION, done)
-            held_out = _evaluate(loop, done, state)
-            loss = loop.judge(held_out)
-            judged.add(done, loss, held_out)
-        early = judged.over and not last
-        if due or early:
-            pulse.at(SAVING, done)
-            saving.meta = {**loop.meta, **judged.meta(done)}
-            saving.save(state, done, loss, ends=last or stopping or early)
+        paused = time.perf_counter()
+        if due:
+            _save(evaluations, state, done, ends=last or stopping)
+        if stopping:
+            return ended(done, True)
+        if evaluating and evaluations.run(state, done):
+            _save(evaluations, state, done, ends=True)
+            return ended(done, True)
+        if history.over and not last:
+            _save(evaluations, state, done, ends=True)
+            return ended(done, False)
         log.since += time.perf_counter() - paused  # speeds are of training alone
-        if stopping or early:
-            recording.close(state)
-            return Outcome(state, done, stopping, held_out, judged.best)
-    recording.close(state)
-    ended = loop.steps if steps else start
-    if not held_out:  # the run was already finished when it started
-        pulse.at(EVALUATION, ended)
-        held_out = _evaluate(loop, ended, state)
-    return Outcome(state, ended, False, held_out, judged.best)
+    return ended(loop.steps, False)
+
+
+def _dispatch(
+    train_step: TrainStep, state: TrainState, batch: Any, done: int, log: Log
+) -> tuple[TrainState, dict[str, Any]]:
+    """Passes a step to the devices without waiting for it."""
+    began = time.perf_counter()
+    log.pulse.at(STEP, done)
+    state, shown = train_step(state, batch)
+    log.window.shown.append(shown)
+    log.handed += time.perf_counter() - began
+    return state, shown
+
+
+def _save(evaluations: Evaluations, state: TrainState, step: int, ends: bool) -> None:
+    """Starts the save of this step unless that was done; waits for it where the run ends."""
+    saving = evaluations.saving
+    evaluations.pulse.at(SAVING, step)
+    if saving.newest != step:
+        saving.meta = evaluations.meta(step)
+        saving.save(state, step, evaluations.history.value(step), ends)
+    elif ends:
+        saving.checkpoints.finish()
 
 
 def _next_batch(loop: Loop, feed: Iterator[Batch], step: int, log: Log) -> dict[str, jax.Array]:
@@ -229,15 +325,3 @@ def _next_batch(loop: Loop, feed: Iterator[Batch], step: int, log: Log) -> dict[
     batch = to_global(rows, loop.mesh)
     log.handed += time.perf_counter() - got
     return batch
-
-
-def _write(loop: Loop, step: int, values: Mapping[str, float]) -> None:
-    for writer in (*loop.writers, *([loop.terminal] if loop.terminal else [])):
-        writer.write(step, values)
-
-
-def _evaluate(loop: Loop, step: int, state: TrainState) -> dict[str, float]:
-    held_out = loop.evaluate(state.params)
-    if held_out:
-        _write(loop, step, {f"eval/{name}": value for name, value in held_out.items()})
-    return held_out

@@ -36,11 +36,16 @@ class Writer(Protocol):
 
 
 class JsonLines:
-    """One JSON object a line with `step` and the values; lines after `resumed_from` are cut off first."""
+    """One JSON object a line with `step` and the values; lines after `resumed_from` are cut off first.
+
+    A record of that very step which the file has is not written twice: an evaluation that a resumed run makes once more.
+    """
 
     def __init__(self, path: pathlib.Path, resumed_from: int):
+        self.resumed_from, self.known = resumed_from, set[frozenset[str]]()
         if path.exists():
             kept = [line for line in path.read_text().splitlines() if self._step(line) <= resumed_from]
+            self.known = {frozenset(json.loads(line)) for line in kept if self._step(line) == resumed_from}
             temporary = path.with_suffix(".tmp")
             temporary.write_text("".join(line + "\n" for line in kept))
             temporary.replace(path)
@@ -55,7 +60,9 @@ class JsonLines:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a line."""
-        self.file.write(json.dumps({"step": step, **values}) + "\n")
+        record = {"step": step, **values}
+        if step != self.resumed_from or frozenset(record) not in self.known:
+            self.file.write(json.dumps(record) + "\n")
 
     def close(self) -> None:
         """Closes the file."""

@@ -15,6 +15,7 @@ from spanjax.trees import map_named, matches_any, named_leaves
 
 ENCODER = "encoder/"
 LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
+WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 
 
@@ -24,8 +25,9 @@ class Optimizer(abc.ABC):
 
     learning_rate: float = 1e-4
     """Peak learning rate."""
-    warmup_steps: int = 10_000
-    """Updates over which the rate grows linearly to its peak; update number n (from 1) has peak * n / warmup_steps."""
+    warmup_steps: int = -1
+    """Updates over which the rate grows linearly to its peak; update number n (from 1) has peak * n / warmup_steps. -1: 10,000;
+    of a task, the share objective.warmup of its steps."""
     beta1: float = 0.9
     """Decay of the first moment."""
     beta2: float = 0.999
@@ -70,7 +72,9 @@ class Optimizer(abc.ABC):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected at least 0 and less than 1")
-        for name in ("warmup_steps", "weight_decay", "clip_norm", "peak_every", "head_learning_rate"):
+        if self.warmup_steps < -1:
+            found.append(f"optimizer.warmup_steps is {self.warmup_steps}: expected 0 or more, or -1 for the default")
+        for name in ("weight_decay", "clip_norm", "peak_every", "head_learning_rate"):
             if getattr(self, name) < 0:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected 0 or more")
         return found
@@ -78,12 +82,14 @@ class Optimizer(abc.ABC):
     def schedule(self, steps: int) -> optax.Schedule:
         """Learning rate of update `count` (0-based) in a run of `steps` updates."""
 
+        warmup_steps = WARMUP_STEPS if self.warmup_steps < 0 else self.warmup_steps
+
         def rate(count: Any) -> Any:
             number = jnp.asarray(count, jnp.float32) + 1.0
-            warmup = number / max(self.warmup_steps, 1)
-            start = self.warmup_steps if self.decay_from == "warmup" else 0
+            warmup = number / max(warmup_steps, 1)
+            start = warmup_steps if self.decay_from == "warmup" else 0
             decay = jnp.clip((steps - number + 1.0) / max(steps - start, 1), 0.0, 1.0)
-            factor = jnp.where(number <= self.warmup_steps, warmup, decay)
+            factor = jnp.where(number <= warmup_steps, warmup, decay)
             if self.peak_every:
                 factor = jnp.where(jnp.asarray(count) % self.peak_every == 0, 1.0, factor)
             return self.learning_rate * factor

@@ -8,11 +8,12 @@ import pathlib
 import re
 import shutil
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 
-from spanjax.training.checksums import damage, incomplete
+from spanjax.training.checksums import EVALUATION, damage, incomplete
 from spanjax.training.judging import KEY
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
@@ -116,9 +117,25 @@ def _first_whole(workdir: pathlib.Path, steps: list[int]) -> tuple[int, list[str
 def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
     """The meta of one checkpoint of a work directory; {} where it cannot be read."""
     try:
-        return json.loads((workdir / "checkpoints" / str(step) / "meta" / "metadata").read_text())
+        return read_meta(workdir / "checkpoints" / str(step))
     except (OSError, ValueError):
         return {}
+
+
+def read_meta(folder: pathlib.Path) -> dict[str, Any]:
+    """The meta of a step's folder, and the results of an evaluation after the save. OSError, ValueError where it is damaged."""
+    meta = json.loads((folder / "meta" / "metadata").read_text())
+    with contextlib.suppress(OSError, ValueError):  # none, or cut by a kill: the run evaluates that step again
+        found = json.loads((folder / EVALUATION).read_text())
+        meta |= found if isinstance(found, dict) else {}
+    return meta
+
+
+def write_evaluation(folder: pathlib.Path, found: Mapping[str, Any]) -> None:
+    """Stores the results of an evaluation next to the finished checkpoint of the same step; replaced as a whole."""
+    temporary = folder / f"{EVALUATION}.tmp"
+    temporary.write_text(json.dumps(found))
+    os.replace(temporary, folder / EVALUATION)
 
 
 def first_line(error: Exception) -> str:

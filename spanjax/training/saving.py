@@ -1,5 +1,6 @@
 """When checkpoints are saved, and what follows when one cannot be: training goes on and the save is tried again."""
 
+import contextlib
 import logging
 from typing import Any
 
@@ -19,6 +20,8 @@ class Saving:
     def __init__(self, checkpoints: Checkpoints, meta: dict[str, Any], every: int, retry: int):
         self.checkpoints, self.meta, self.every, self.retry = checkpoints, meta, every, retry
         self.again: int | None = None
+        self.newest = -1
+        """The last step whose save has begun and is not known to have failed."""
 
     def due(self, step: int) -> bool:
         """Whether a checkpoint is to be saved after this step."""
@@ -36,6 +39,7 @@ class Saving:
         self.again = None
         try:
             self.checkpoints.save(state, step, self.meta, loss)
+            self.newest = step
             if ends:
                 self.checkpoints.finish()
         except SaveError as error:
@@ -49,8 +53,19 @@ class Saving:
         except SaveError as error:
             self._failed(step, error)
 
+    def complete(self, state: TrainState, step: int) -> bool:
+        """Saves the state of this step unless that was done, and waits for it; whether it is on the disk now.
+
+        For a thread of a process that is about to end: it does not meet other processes.
+        """
+        with contextlib.suppress(SaveError):
+            if self.newest != step:
+                self.save(state, step, None, ends=False)
+            return self.newest == step and self.checkpoints.wait()
+        return False
+
     def _failed(self, step: int, error: SaveError) -> None:
-        self.again = step + self.retry
+        self.newest, self.again = -1, step + self.retry
         following = min(self.again, (step // self.every + 1) * self.every)
         if jax.process_index() == 0:
             log.warning("%s; %s; training goes on, the next try is after step %d", error.what, error.newest, following)

@@ -1,7 +1,10 @@
-"""Requests to stop, and the one step after which all processes do."""
+"""Requests to stop: the one step after which all processes do, and leaving at once where nothing would be lost."""
 
+import contextlib
 import signal
+import socket
 import threading
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -11,59 +14,116 @@ from spanjax.distributed import ask, asked, gather, preempted
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 LOOK_SECONDS, AGREE_SECONDS = 1.0, 60.0
-ASKED, TOLD = "asked to stop", "how far each process is"
+ASKED, TOLD, LEAVES = "asked to stop", "how far each process is", "leaves"
 
 
 class StopRequest:
     """SIGTERM or SIGUSR1 (a scheduler that wants the machine back), Ctrl-C, or jax's preemption service, on any process.
 
-    A process with a signal puts a mark at the coordinator. A thread of every process looks for it there, then tells which step
-    its loop has last come to; the loop waits at its next one until all have told. They stop after the step that
-    follows the furthest one: nobody has passed it, and everybody can still reach it. Until then steps cost nothing.
+    A process with a signal puts a mark at the coordinator. A thread of every process looks for it there, then tells how many
+    times its loop has asked (at every step and at every batch of an evaluation); the loop waits at its next question until
+    all have told. They stop at the question that follows the furthest one: nobody has passed it, and everybody can still
+    reach it. Until then steps cost nothing.
+
+    Inside `leavable` the process does not wait for a question: a thread ends it as soon as the signal comes, even while the
+    main thread compiles. Of several processes all must be inside.
     """
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, leave: Callable[[], None] | None = None) -> None:
+        """`leave` ends the process; without it, `leavable` changes nothing."""
         self.signal: int | None = None
-        self._step, self._last, self._waiting = start, None, False
+        self.leave = leave
+        self._questions, self._last, self._waiting = 0, None, False
         self._error: Exception | None = None
         self._changed, self._ended = threading.Condition(), threading.Event()
         self._before: dict[int, Any] = {}
-        self._thread = threading.Thread(target=self._listen, name="spanjax-stop", daemon=True)
+        self._exit = threading.RLock()  # held by the thread that ends the process: the main thread cannot pass it
+        self._prepare: Callable[[], bool] | None = None
+        self._threads = [threading.Thread(target=self._listen, name="spanjax-stop", daemon=True)]
+        self._wakeup: tuple[socket.socket, socket.socket] | None = None
 
     def __enter__(self) -> "StopRequest":
+        several = jax.process_count() > 1
         if threading.current_thread() is threading.main_thread():
             self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
-        if jax.process_count() > 1:
-            self._thread.start()
+            if not several:
+                self._threads = [threading.Thread(target=self._watch, name="spanjax-stop", daemon=True)]
+                # The handler above runs in the main thread alone, which a compilation blocks; the socket is written at once.
+                self._wakeup = socket.socketpair()
+                for end in self._wakeup:
+                    end.setblocking(end is self._wakeup[0])
+                self._old_wakeup = signal.set_wakeup_fd(self._wakeup[1].fileno(), warn_on_full_buffer=False)
+        if several or self._wakeup:
+            self._threads[0].start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self._thread.is_alive() and error is None:
-            self._thread.join(2 * LOOK_SECONDS)
+        if self._wakeup:
+            signal.set_wakeup_fd(self._old_wakeup)
+            self._wakeup[1].close()  # ends the thread's reading
+        if self._threads[0].is_alive() and error is None:
+            self._threads[0].join(2 * LOOK_SECONDS)
 
     def _note(self, number: int, _: Any) -> None:
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait for a checkpoint
         self.signal = number
 
+    @contextlib.contextmanager
+    def leavable(self, prepare: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """A block that a request to stop may end at any moment, and the process with it.
+
+        `prepare` completes the save of the state first, on the thread that ends the process; False where that failed: then the
+        block goes on and the loop stops at its next question.
+        """
+        with self._exit:
+            self._prepare = prepare
+            if self.signal is not None and jax.process_count() == 1:
+                self._end()
+        try:
+            yield
+        finally:
+            with self._exit:
+                self._prepare = None
+
+    def _end(self) -> None:
+        """Ends the process if it is inside `leavable`."""
+        if self._prepare is not None and self.leave is not None and self._prepare():
+            self.leave()
+
+    def _watch(self) -> None:
+        """The thread of a process that is alone: a signal ends it where that is allowed."""
+        assert self._wakeup is not None
+        reading = self._wakeup[0]
+        while number := reading.recv(1):
+            if number[0] in SIGNALS:
+                with self._exit:
+                    self._end()
+        reading.close()
+
     def agreed(self, step: int) -> bool:
         """Whether all processes stop after this step. Called once a step, on all of them."""
+        del step  # the processes count their questions, of which an evaluation asks some too
+        return self.requested()
+
+    def requested(self) -> bool:
+        """Whether all processes stop here. Asked as often and in the same order on all of them."""
         if jax.process_count() == 1:
             return self.signal is not None
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting)
             if self._error is not None:
                 raise self._error
-            self._step = step
+            self._questions += 1
             if self._last is not None:
-                return step >= self._last
-        return preempted(step)
+                return self._questions >= self._last
+        return preempted(self._questions)
 
     def _listen(self) -> None:
-        """The thread: from the mark to the agreement. Ends with the loop."""
+        """The thread of one of several processes: from the mark to the agreement. Ends with the loop."""
         told = False
         while not self._ended.is_set():
             try:
@@ -72,12 +132,21 @@ class StopRequest:
                     told = True
                 if not asked(ASKED, LOOK_SECONDS):
                     continue
-                with self._changed:
-                    self._waiting, mine = True, self._step
-                last, error = 1 + max(int(step) for step in gather(TOLD, str(mine), AGREE_SECONDS)), None
+                with self._exit:  # whoever says that it leaves stays inside `leavable` until all have answered
+                    last, error = self._agree(), None
             except Exception as failed:
                 last, error = None, failed
             with self._changed:
                 self._last, self._error, self._waiting = last, error, False
                 self._changed.notify_all()
             return
+
+    def _agree(self) -> int:
+        """The question at which all stop; does not return where all of them can leave."""
+        with self._changed:
+            self._waiting, mine = True, self._questions
+        leaves = self._prepare is not None and self.leave is not None
+        answers = gather(TOLD, f"{mine} {LEAVES}" if leaves else str(mine), AGREE_SECONDS)
+        if all(answer.endswith(LEAVES) for answer in answers):
+            self._end()
+        return 1 + max(int(answer.split()[0]) for answer in answers)

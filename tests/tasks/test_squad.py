@@ -245,7 +245,7 @@ def test_training_fits_real_questions(
     arguments += ["--objective.epochs=1", f"--workdir={workdir}"]
     assert train.main(arguments) == 0
     session = train.opened(train.parse(arguments).run)
-    untrained = session.evaluator()(session.fresh_state(None).params)["score/f1"]
+    untrained = session.evaluator()(session.fresh_state(None).params, lambda: None)["score/f1"]
     f1 = records(workdir, "eval/score/f1")
     assert untrained < 25 and f1[max(f1)] > 75 > 2 * untrained
 

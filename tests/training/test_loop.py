@@ -1,5 +1,6 @@
 """The loop with everything around it replaced by what notes when it is called."""
 
+import dataclasses
 import math
 import os
 import pathlib
@@ -56,8 +57,14 @@ class Noted:
     def meta(self, step: int) -> dict[str, Any]:
         return self.metas.get(step, {})
 
+    def add_evaluation(self, step: int, found: Any, loss: float | None) -> None:
+        self.metas[step] = {**self.metas.get(step, {}), **found}
+
     def pending(self) -> bool:
         return False
+
+    def wait(self) -> bool:
+        return True
 
     def busy(self) -> bool:
         return False
@@ -67,12 +74,14 @@ class Noted:
 
 
 def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Outcome:
+    defaults = {name: 1000 for name in loops.DERIVED if getattr(cadence, name) == loops.AUTO}
+    cadence = dataclasses.replace(cadence, **defaults)
     loop = Loop(
         mesh=make_mesh(MeshConfig()),
         steps=steps,
         cadence=cadence,
-        train_step=noted.train_step,
-        evaluate=lambda params: {"loss": noted.losses.pop(0) if noted.losses else 1.0},
+        open_step=lambda start: noted.train_step,
+        evaluate=lambda params, between: {"loss": noted.losses.pop(0) if noted.losses else 1.0},
         judge=lambda values: values.get("loss"),
         open_feed=noted.feed,  # pyright: ignore[reportArgumentType]
         statistics=lambda batch: {},
@@ -100,7 +109,7 @@ def test_next_batch_and_log_come_while_a_step_runs() -> None:
     assert noted.events == [
         *("batch 1", "step 1", "batch 2", "step 2", "batch 3"),
         *("step 3", "batch 4", "log 2", "step 4", "batch 5"),
-        *("step 5", "log 4", "log 5", "held out 5", "save 5", "finish"),
+        *("step 5", "log 4", "log 5", "save 5", "finish", "held out 5"),
     ]
     assert outcome.step == 5 and not outcome.interrupted
     assert [noted.logged[step]["train/mlm/loss"] for step in (2, 4, 5)] == [1.5, 3.5, 5.0]
@@ -118,7 +127,7 @@ def test_a_log_is_written_before_its_step_is_evaluated_or_saved() -> None:
 def test_going_on_takes_the_batches_from_there() -> None:
     noted = Noted()
     run(4, Cadence(log_every=10), noted, start=2)
-    assert noted.events == ["batch 3", "step 3", "batch 4", "step 4", "log 4", "held out 4", "save 4", "finish"]
+    assert noted.events == ["batch 3", "step 3", "batch 4", "step 4", "log 4", "save 4", "finish", "held out 4"]
 
 
 def test_a_request_to_stop_saves_and_writes_no_half_window(monkeypatch: pytest.MonkeyPatch) -> None:

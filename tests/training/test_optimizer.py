@@ -92,7 +92,7 @@ def test_updates_without_bias_correction_by_hand(kind: type[Optimizer]) -> None:
 
 
 def test_problems_are_all_named() -> None:
-    assert len(AdamW(learning_rate=0, beta2=1.0, warmup_steps=-1, epsilon=0).problems()) == 4
+    assert len(AdamW(learning_rate=0, beta2=1.0, warmup_steps=-2, epsilon=0).problems()) == 4
 
 
 def stacked(random: np.random.Generator) -> Any:

@@ -18,7 +18,7 @@ from spanjax.training.stopping import SIGNALS, StopRequest
 def test_signals_are_noted_and_given_back() -> None:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        with StopRequest(0) as stop:
+        with StopRequest() as stop:
             assert not stop.agreed(1)
             os.kill(os.getpid(), number)
             assert stop.agreed(2) and stop.signal == number
@@ -26,7 +26,7 @@ def test_signals_are_noted_and_given_back() -> None:
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
-    with StopRequest(0) as stop, pytest.raises(KeyboardInterrupt):
+    with StopRequest() as stop, pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.agreed(1)
         os.kill(os.getpid(), signal.SIGINT)
@@ -72,13 +72,13 @@ def test_all_stop_after_the_same_step_that_nobody_has_passed(coordinator: Coordi
     begun = threading.Barrier(3)
 
     def loop(process: int, pace: float) -> None:
-        with StopRequest(0) as stop:
+        with StopRequest() as stop:
             begun.wait()
             for step in range(1, 10_000):
                 if process == 1 and step == 5:
                     stop.signal = signal.SIGUSR1
                 if stop.agreed(step):
-                    ended[process] = (step, stop._step)
+                    ended[process] = (step, stop._questions)
                     return
                 time.sleep(pace)
 
@@ -94,7 +94,7 @@ def test_all_stop_after_the_same_step_that_nobody_has_passed(coordinator: Coordi
 
 def test_processes_that_do_not_answer_end_the_wait(coordinator: Coordinator) -> None:
     coordinator.count = 3  # and only one of them looks
-    with StopRequest(0) as stop:
+    with StopRequest() as stop:
         stop.signal = signal.SIGUSR1
         with pytest.raises(ProcessesMissing, match="process 1 did not come"):
             for step in range(1, 1000):
@@ -107,6 +107,6 @@ def test_the_preemption_service_is_asked_at_every_step(
 ) -> None:
     steps: list[Any] = []
     monkeypatch.setattr(stopping, "preempted", lambda step: steps.append(step) or step == 3)
-    with StopRequest(0) as stop:
+    with StopRequest() as stop:
         assert [stop.agreed(step) for step in (1, 2, 3)] == [False, False, True]
     assert steps == [1, 2, 3]
