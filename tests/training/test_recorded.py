@@ -187,8 +187,8 @@ def recorded_optimizer(**settings: Any) -> AdamW:
 def test_five_updates_of_the_training_step_are_the_recorded_ones() -> None:
     """D6, D7, D8 through the step that trains: losses within 1e-6, parameters within 1e-5 of the largest change.
 
-    Not every parameter: where a gradient is as small as the epsilon of D7's scale (2e-6 here), its float32 rounding is seen in the
-    update. One in a thousand may be off by up to 1e-4 of the largest change (7e-5 was measured).
+    Not every parameter: where a gradient is as small as the epsilon at D7's scale (2e-6 here), its float32 rounding is seen in
+    the update. One in a thousand may be off by up to 1e-4 of the largest change (7e-5 was measured).
     """
     history, after = trained(recorded_optimizer())
     for losses, expected in zip(history, RECORDED["updates"], strict=True):

@@ -32,7 +32,7 @@ def scale_by_adam_form(beta1: float, beta2: float, form_of: Callable[[str], Adam
         del params
         mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
         nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
-        count = optax.safe_increment(state.count)
+        count = jnp.asarray(optax.safe_increment(state.count))
         correction1, correction2 = (_bias_correction(beta, count) for beta in (beta1, beta2))
 
         def direction(path: Any, m: jax.Array, v: jax.Array) -> jax.Array:

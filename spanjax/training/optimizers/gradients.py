@@ -39,9 +39,9 @@ def scale_by_sample_size(scale: float, workers: int) -> optax.GradientTransforma
     A batch without targets counts as one of a single target. Its state is that of `optax.scale`.
     """
 
-    def update(updates: Any, state: Any, params: Any = None, *, targets: jax.Array, **_: Any) -> tuple[Any, Any]:
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
         del params
-        factor = scale * workers / jnp.maximum(targets, 1.0)
+        factor = scale * workers / jnp.maximum(extra["targets"], 1.0)
         return jax.tree.map(lambda gradient: gradient * factor, updates), state
 
     return optax.GradientTransformationExtraArgs(optax.scale(scale).init, update)
