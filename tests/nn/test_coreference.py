@@ -237,15 +237,19 @@ def test_masks_of_pairs_are_drawn_anew_after_a_refinement_where_that_is_set():
     """With a shut gate the second pass reads what the first one read: the same scores with its masks, others with new ones."""
     key, plain = DropoutKey(jnp.uint32(5), jnp.array([3])), dataclasses.replace(CONFIG, refinements=0)
     once = resolved(module(plain), hidden(), pieces(), key).score_MA
-    same = resolved(without_gate(module()), hidden(), pieces(), key).score_MA
-    fresh = dataclasses.replace(CONFIG, dropout_per_refinement=True)
-    other = resolved(without_gate(module(fresh)), hidden(), pieces(), key)
     real = np.asarray(once) > -np.inf
-    assert real.sum() > 20
-    np.testing.assert_allclose(np.asarray(same)[real], np.asarray(once)[real], rtol=1e-5)
-    assert (np.abs(np.asarray(other.score_MA) - np.asarray(once))[real] > 0.01).mean() > 0.9
-    first = resolved(without_gate(module(dataclasses.replace(fresh, refinements=2))), hidden(), pieces(), key)
-    assert (np.abs(np.asarray(other.score_MA) - np.asarray(first.score_MA))[real] > 0.01).mean() > 0.9
+
+    def scores(**settings) -> np.ndarray:
+        model = without_gate(module(dataclasses.replace(CONFIG, **settings)))
+        return np.asarray(resolved(model, hidden(), pieces(), key).score_MA)[real]
+
+    one, same = np.asarray(once)[real], scores()
+    two, three = (scores(refinements=count, dropout_per_refinement=True) for count in (1, 2))
+    assert len(one) > 20
+    np.testing.assert_allclose(same, one, rtol=1e-5)
+    for left, right in ((one, two), (one, three), (two, three)):
+        assert (np.abs(left - right) > 0.01).mean() > 0.9
+    fresh = dataclasses.replace(CONFIG, dropout_per_refinement=True)
     evaluated = [resolved(module(config), hidden(), pieces(), None).score_MA for config in (CONFIG, fresh)]
     np.testing.assert_array_equal(*evaluated)
 
