@@ -280,7 +280,8 @@ def test_initial_weights_are_normal_or_truncated():
         drawn = [model.mention.hidden.kernel, model.coarse.kernel, model.width.embedding, model.head]
         leaves = np.concatenate([np.asarray(each[...]).ravel() for each in drawn])
         spread[kind] = (np.abs(leaves).max(), leaves.std())
-        assert not np.asarray(model.mention.hidden.bias[...]).any()
+        bias = model.mention.hidden.bias
+        assert bias is not None and not np.asarray(bias[...]).any()
     assert spread["normal"][0] > 0.05 and spread["normal"][1] == pytest.approx(0.02, rel=0.05)
     # the variance of a standard normal between -2 and 2 is 0.7737
     assert spread["truncated_normal"][0] <= 0.04 and spread["truncated_normal"][1] == pytest.approx(0.0176, rel=0.05)
