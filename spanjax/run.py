@@ -16,6 +16,7 @@ import tyro
 
 from spanjax.data.paths import output_problem
 from spanjax.nn.config import EncoderConfig
+from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
@@ -212,13 +213,20 @@ def describe(value: Any) -> Any:
     return value
 
 
-def completed(described: dict[str, Any]) -> dict[str, Any]:
-    """A described run in which settings of its encoder and optimizer that it does not name have their defaults: an older version
-    wrote it, and a setting that is added leaves what was computed before as it was.
+def completed(described: Any) -> Any:
+    """Returns a described run in which settings that it does not name have their defaults.
+
+    An older version wrote it, and a setting that is added leaves what was computed before unchanged. Settings of the encoder,
+    the optimizer and the coreference model are completed.
     """
-    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon)}
-    parts = {name: part for name, part in described.items() if isinstance(part, dict) and part.get("class") in own}
-    return described | {name: describe(own[part["class"]]()) | part for name, part in parts.items()}
+    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig)}
+    if isinstance(described, list):
+        return [completed(item) for item in described]
+    if not isinstance(described, dict):
+        return described
+    found = {name: completed(value) for name, value in described.items()}
+    name = found.get("class")
+    return describe(own[name]()) | found if isinstance(name, str) and name in own else found
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

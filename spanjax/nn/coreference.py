@@ -12,8 +12,6 @@ Shapes of one document: N pieces, D hidden size, W widths, M spans that are kept
 embeddings, H size of hidden layers, G = 3 D + F size of a span's vector, C pieces of a chunk.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -26,14 +24,14 @@ from spanjax.nn.coreference_parts import (
     Resolved,
     Scorer,
     by_parts,
+    dense,
     distance_bucket,
+    initializer,
     product,
 )
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import linear, normal
 from spanjax.nn.span_pruning import keep_best
 
-DEVIATION = 0.02  # of all initial weights, whatever the encoder's
 CHUNK = 1024  # pieces whose spans are scored together
 SURE = 1e6  # added to the score of a span that is kept whatever it is
 _OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
@@ -44,25 +42,24 @@ class Coreference(nnx.Module):
 
     def __init__(self, encoder: EncoderConfig, config: CoreferenceConfig, genres: int, segments: int, rngs: nnx.Rngs):
         """`genres` that are told apart, beside unknown ones; distances of `segments` and more count as one less."""
-        encoder = dataclasses.replace(encoder, initializer_std=DEVIATION)
         size, feature = encoder.hidden_size, config.feature_size
         span = 3 * size + feature
         self.config, self.size, self.segments = config, size, segments
 
         def table(rows: int) -> nnx.Embed:
-            return nnx.Embed(rows, feature, embedding_init=normal(encoder), rngs=rngs)
+            return nnx.Embed(rows, feature, embedding_init=initializer(config), rngs=rngs)
 
-        self.head = nnx.Param(normal(encoder)(rngs.params(), (size,), jnp.float32))
+        self.head = nnx.Param(initializer(config)(rngs.params(), (size,), jnp.float32))
         self.width, self.width_prior = table(config.max_width), table(config.max_width)
-        self.mention = Scorer(span, config, encoder, rngs)
-        self.width_score = Scorer(feature, config, encoder, rngs)
-        self.coarse = linear(span, span, encoder, rngs)
-        self.coarse_distance, self.distance_prior = table(BUCKETS), linear(feature, 1, encoder, rngs)
+        self.mention = Scorer(span, config, rngs)
+        self.width_score = Scorer(feature, config, rngs)
+        self.coarse = dense(span, span, config, rngs)
+        self.coarse_distance, self.distance_prior = table(BUCKETS), dense(feature, 1, config, rngs)
         self.speaker, self.genre = table(2), table(genres + 1)
         self.distance, self.segment_distance = table(BUCKETS), table(segments)
-        self.pair = Scorer(3 * span + 4 * feature, config, encoder, rngs)
+        self.pair = Scorer(3 * span + 4 * feature, config, rngs)
         if config.refinements:
-            self.gate = linear(2 * span, span, encoder, rngs)
+            self.gate = dense(2 * span, span, config, rngs)
 
     def __call__(
         self,
@@ -74,7 +71,7 @@ class Coreference(nnx.Module):
     ) -> Resolved:
         """Spans and antecedents of one document; those of `sure_NW` (bool) are kept before all others, whatever their scores are.
 
-        `key` has one row; eight dropout sites from `site` on are used.
+        `key` has one row; 8 dropout sites from `site` on are used, with `dropout_per_refinement` two more for each refinement.
         """
         config, length = self.config, hidden_ND.shape[0]
         most = min(config.max_spans, int(config.spans_per_piece * length) + 1)
@@ -164,14 +161,16 @@ class Coreference(nnx.Module):
 
     def mention_scores(self, vector_MG: jax.Array, width_M: jax.Array, key: DropoutKey | None, site: int) -> jax.Array:
         """Of spans by their vectors, float32 [M]; uses two dropout sites."""
+        rate, whole_table = self.config.dropout, self.config.width_dropout == "width"
+        table_WF = self.width_prior.embedding[...]
         hidden_MH = jax.nn.relu(product(vector_MG, self.mention.hidden))
-        prior_MF = self.width_prior.embedding[...][width_M]
-        prior_MH = jax.nn.relu(product(prior_MF, self.width_score.hidden))
-        rate = self.config.dropout
-        hidden_MH, prior_MH = (
+        # rows of the prior are widths, gathered after dropout, or spans, gathered before it
+        prior_RH = jax.nn.relu(product(table_WF if whole_table else table_WF[width_M], self.width_score.hidden))
+        hidden_MH, prior_RH = (
             dropout(each[None], rate, key, site + number, strides=_OF_SPANS)[0]
-            for number, each in enumerate((hidden_MH, prior_MH))
+            for number, each in enumerate((hidden_MH, prior_RH))
         )
+        prior_MH = prior_RH[width_M] if whole_table else prior_RH
         return self.mention.of_hidden(hidden_MH) + self.width_score.of_hidden(prior_MH)
 
     def _coarse(
@@ -195,9 +194,10 @@ class Coreference(nnx.Module):
     ) -> jax.Array:
         """Coarse and fine scores [M, A], the fine ones of spans that were refined by what their antecedents are."""
         features = self._features(found, pieces)
-        for _ in range(self.config.refinements):
-            _, vector_MG = self._pairs(vector_MG, found, features, key, site, last=False)
-        return self._pairs(vector_MG, found, features, key, site, last=True)[0]
+        step = 2 if self.config.dropout_per_refinement else 0
+        for number in range(self.config.refinements):
+            _, vector_MG = self._pairs(vector_MG, found, features, key, site + step * number, last=False)
+        return self._pairs(vector_MG, found, features, key, site + step * self.config.refinements, last=True)[0]
 
     def _features(self, found: Resolved, pieces: Pieces) -> tuple[jax.Array, ...]:
         """Rows of the tables of features: same speaker, distances in spans and segments, each int32 [M, A]; the genre."""

@@ -5,15 +5,13 @@ layers.
 """
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.config import EncoderConfig
-from spanjax.nn.layer import linear
-
+DEVIATION = 0.02  # of all initial weights, whatever the encoder's
 PART = 128  # spans whose vectors and pairs are made together
 BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 64 and more
 
@@ -41,6 +39,12 @@ class CoreferenceConfig:
     twice and uses the first alone (D20)."""
     words_only: bool = True
     """Spans begin and end with words; False: anywhere in them, as published."""
+    dropout_per_refinement: bool = False
+    """Draw new dropout masks of pairs for the fine scores after each refinement, as released; False: the same masks."""
+    width_dropout: Literal["span", "width"] = "span"
+    """Dropout of the width prior's hidden layer: one mask for each span, or one for all spans of a width, as released."""
+    initializer: Literal["normal", "truncated_normal"] = "normal"
+    """Distribution of initial weights, standard deviation 0.02; truncated_normal: cut off at twice that, as released."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
@@ -85,12 +89,22 @@ class Resolved(NamedTuple):
     """Scores of the antecedents, float32; -inf where there is none. No antecedent has the score 0."""
 
 
+def initializer(config: CoreferenceConfig) -> nnx.Initializer:
+    """Returns the initialiser of every kernel and table above the encoder."""
+    return getattr(nnx.initializers, config.initializer)(DEVIATION)
+
+
+def dense(inputs: int, outputs: int, config: CoreferenceConfig, rngs: nnx.Rngs) -> nnx.Linear:
+    """Builds a dense layer with bias; kernel [inputs, outputs]."""
+    return nnx.Linear(inputs, outputs, kernel_init=initializer(config), rngs=rngs)
+
+
 class Scorer(nnx.Module):
     """A hidden layer and one score."""
 
-    def __init__(self, inputs: int, config: CoreferenceConfig, encoder: EncoderConfig, rngs: nnx.Rngs):
-        self.hidden = linear(inputs, config.hidden_size, encoder, rngs)
-        self.score = linear(config.hidden_size, 1, encoder, rngs)
+    def __init__(self, inputs: int, config: CoreferenceConfig, rngs: nnx.Rngs):
+        self.hidden = dense(inputs, config.hidden_size, config, rngs)
+        self.score = dense(config.hidden_size, 1, config, rngs)
 
     def rows(self, start: int, size: int) -> jax.Array:
         """The part of the hidden layer's kernel that reads inputs `start` to `start + size`: [size, H]."""

@@ -4,19 +4,27 @@ LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
 
 import abc
 import dataclasses
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from optax import contrib
 
+from spanjax.training.optimizers.adam import AdamForm, decay_first, scale_by_adam_form
+from spanjax.training.optimizers.gradients import (
+    ENCODER,
+    STACKED,
+    clip_per_parameter,
+    norms_of_parameters,
+    parameter_groups,
+    scale_by_sample_size,
+)
+from spanjax.training.schedules import DecayFrom, WarmupForm, warmup_linear_decay
 from spanjax.trees import map_named, matches_any, named_leaves
 
-ENCODER = "encoder/"
 LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
 WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
-STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,14 +34,20 @@ class Optimizer(abc.ABC):
     learning_rate: float = 1e-4
     """Peak learning rate."""
     warmup_steps: int = -1
-    """Updates over which the rate grows linearly to its peak; update number n (from 1) has peak * n / warmup_steps. -1: 10,000;
-    of a task, the share objective.warmup of its steps."""
+    """Updates over which the rate grows linearly to its peak. -1: 10,000; of a task, the share objective.warmup of its steps."""
+    warmup_form: WarmupForm = "from_one"
+    """from_one: update n (from 1) has n / warmup_steps of the peak. from_zero: n counts from 0, through update warmup_steps, as
+    in fairseq (D9) and BertAdam. from_zero_exclusive: n counts from 0, below update warmup_steps, as in BERT's TensorFlow code;
+    it differs where the decay is measured from the start."""
     beta1: float = 0.9
     """Decay of the first moment."""
     beta2: float = 0.999
     """Decay of the second moment."""
     epsilon: float = 1e-8
     """Added to the root of the second moment."""
+    epsilon_hat: bool = False
+    """Add epsilon to the root of the uncorrected second moment (the epsilon hat of Kingma & Ba, 2015), as in fairseq's and
+    TensorFlow's Adam (D7); False: to that of the corrected one, as the paper's algorithm and PyTorch do."""
     bias_correction: bool = True
     """Adam's division of its moments by 1 - beta^n; False: without it, as in the code that BERT, ALBERT, ELECTRA and XLNet were
     trained with, whose first updates are about three times as large."""
@@ -44,11 +58,14 @@ class Optimizer(abc.ABC):
     clip_norm: float = 1.0
     """Largest global norm of the gradient; 0 does not clip."""
     gradient_scale: float = 1.0
-    """Gradients are multiplied by this before clipping; the released code amounts to about 1/614 (D7)."""
-    decay_from: Literal["warmup", "start"] = "warmup"
+    """Gradients are multiplied by this before clipping."""
+    sample_size_workers: int = 0
+    """Multiply gradients by this number over the targets of the batch's first loss (masked tokens, over all devices and hosts):
+    the released code divides a gradient that is a mean already by the targets of a worker's batch (D7). 0 does not."""
+    decay_from: DecayFrom = "warmup"
     """Where the linear decay is measured from: the end of warm-up, or update 0 as released (D9)."""
     peak_every: int = 0
-    """The first and every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
+    """The first and, after warm-up, every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
 
     layer_decay: float = 1.0
     """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
@@ -60,6 +77,13 @@ class Optimizer(abc.ABC):
     coreference (D21)."""
     clip_apart: bool = False
     """Gradients of the encoder and of all else are clipped by norms of their own, as in the released coreference."""
+    clip_per_parameter: bool = False
+    """The gradient of every parameter is clipped by its own norm, that of each layer by itself, as BertAdam does in the released
+    fine-tuning of questions, relations and GLUE."""
+    head_bias_correction: bool | None = None
+    """Bias correction of all that is not the encoder; None: that of the encoder."""
+    head_epsilon: float = 0.0
+    """Epsilon of all that is not the encoder; 0: that of the encoder."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
@@ -74,43 +98,50 @@ class Optimizer(abc.ABC):
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected at least 0 and less than 1")
         if self.warmup_steps < -1:
             found.append(f"optimizer.warmup_steps is {self.warmup_steps}: expected 0 or more, or -1 for the default")
-        for name in ("weight_decay", "clip_norm", "peak_every", "head_learning_rate"):
+        at_least_0 = ("weight_decay", "clip_norm", "sample_size_workers", "peak_every")
+        for name in (*at_least_0, "head_learning_rate", "head_epsilon"):
             if getattr(self, name) < 0:
                 found.append(f"optimizer.{name} is {getattr(self, name)}: expected 0 or more")
+        if self.clip_apart and self.clip_per_parameter:
+            found.append("optimizer.clip_apart and optimizer.clip_per_parameter are both set: keep one")
+        if self.epsilon_hat and not (self.bias_correction or self.head_bias_correction):
+            found.append(
+                "optimizer.epsilon_hat changes nothing without bias correction: leave it out, or correct a group"
+            )
         return found
 
     def schedule(self, steps: int) -> optax.Schedule:
         """Learning rate of update `count` (0-based) in a run of `steps` updates."""
-
         warmup_steps = WARMUP_STEPS if self.warmup_steps < 0 else self.warmup_steps
-
-        def rate(count: Any) -> Any:
-            number = jnp.asarray(count, jnp.float32) + 1.0
-            warmup = number / max(warmup_steps, 1)
-            start = warmup_steps if self.decay_from == "warmup" else 0
-            decay = jnp.clip((steps - number + 1.0) / max(steps - start, 1), 0.0, 1.0)
-            factor = jnp.where(number <= warmup_steps, warmup, decay)
-            if self.peak_every:
-                factor = jnp.where(jnp.asarray(count) % self.peak_every == 0, 1.0, factor)
-            return self.learning_rate * factor
-
-        return rate
+        return warmup_linear_decay(
+            self.learning_rate, steps, warmup_steps, self.warmup_form, self.decay_from, self.peak_every
+        )
 
     def transformation(self, steps: int) -> optax.GradientTransformation:
-        """The optax chain for a run of `steps` updates."""
+        """Builds the optax chain for a run of `steps` updates.
+
+        With `sample_size_workers` its update takes the extra argument `targets`: the targets of the whole batch.
+        """
+        scale, workers = self.gradient_scale, self.sample_size_workers
         return optax.chain(
-            optax.scale(self.gradient_scale),
+            scale_by_sample_size(scale, workers) if workers else optax.scale(scale),
             self._clipped(),
             *self.direction(),
-            *([optax.stateless(self._slower_below)] if self.layer_decay < 1 else []),
-            self._scaled(steps),
+            *self._scaled_directions(steps),
         )
+
+    def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
+        """What makes updates of directions."""
+        slower = (optax.stateless(self._slower_below),) if self.layer_decay < 1 else ()
+        return (*slower, self._scaled(steps))
 
     def _clipped(self) -> optax.GradientTransformation:
         if not self.clip_norm:
             return optax.identity()
+        if self.clip_per_parameter:
+            return clip_per_parameter(self.clip_norm)
         clip = optax.clip_by_global_norm(self.clip_norm)
-        return optax.partition({"encoder": clip, "heads": clip}, _sides) if self.clip_apart else clip
+        return optax.partition({"encoder": clip, "heads": clip}, parameter_groups) if self.clip_apart else clip
 
     def _scaled(self, steps: int) -> optax.GradientTransformation:
         rate = optax.scale_by_learning_rate(self.schedule(steps))
@@ -119,7 +150,7 @@ class Optimizer(abc.ABC):
         warmup = self.warmup_steps if self.head_warmup else 0
         own = dataclasses.replace(self, learning_rate=self.head_learning_rate, warmup_steps=warmup)
         heads = optax.scale_by_learning_rate(own.schedule(steps))
-        return optax.partition({"encoder": rate, "heads": heads}, _sides)
+        return optax.partition({"encoder": rate, "heads": heads}, parameter_groups)
 
     @abc.abstractmethod
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
@@ -143,35 +174,39 @@ class Optimizer(abc.ABC):
         return map_named(lambda name, _: not matches_any(self.no_decay, name), params)
 
     def adam(self) -> optax.GradientTransformation:
-        """Adam's direction."""
-        corrected = optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
-        return corrected if self.bias_correction else optax.GradientTransformation(corrected.init, self._uncorrected)
-
-    def _uncorrected(self, updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
-        """As `optax.scale_by_adam`, of whose state this one is, without its bias correction."""
-        del params
-        mu = optax.tree.update_moment(updates, state.mu, self.beta1, 1)
-        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, self.beta2, 2)
-        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + self.epsilon), mu, nu)
-        return updates, optax.ScaleByAdamState(count=optax.safe_increment(state.count), mu=mu, nu=nu)
+        """Adam's direction, in the form of each parameter's group; the state has one shape in all forms."""
+        encoder = AdamForm(self.epsilon, self.bias_correction, self.epsilon_hat)
+        corrected = self.bias_correction if self.head_bias_correction is None else self.head_bias_correction
+        heads = AdamForm(self.head_epsilon or self.epsilon, corrected, self.epsilon_hat)
+        if encoder == heads == AdamForm(self.epsilon, bias_correction=True, epsilon_hat=False):
+            return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+        return scale_by_adam_form(self.beta1, self.beta2, lambda name: encoder if name.startswith(ENCODER) else heads)
 
     def decay(self) -> optax.GradientTransformation:
         """Decoupled weight decay."""
         return optax.add_decayed_weights(self.weight_decay, mask=self.decayed)
 
 
-def _sides(params: Any) -> Any:
-    """Whether each parameter is one of the encoder or of what stands above it."""
-    return map_named(lambda name, _: "encoder" if name.startswith(ENCODER) else "heads", params)
-
-
 @dataclasses.dataclass(frozen=True)
 class AdamW(Optimizer):
     """Adam with decoupled weight decay."""
 
+    decay_first: bool = False
+    """Round parameters to float32 after their decay and again after the step, as the released code does (D8); False: both are
+    one update."""
+
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """See `Optimizer.direction`."""
-        return self.adam(), self.decay()
+        return (self.adam(),) if self.decay_first else (self.adam(), self.decay())
+
+    def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
+        scaled = super()._scaled_directions(steps)
+        return (decay_first(optax.chain(*scaled), self._decay_of),) if self.decay_first else scaled
+
+    def _decay_of(self, params: Any) -> Any:
+        """weight_decay * parameter, 0 for those that do not decay."""
+        decayed = named_leaves(self.decayed(params))
+        return map_named(lambda name, leaf: leaf * (self.weight_decay if decayed[name] else 0.0), params)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,8 +232,7 @@ class Lamb(Optimizer):
         def scaled(name: str, update: jax.Array) -> jax.Array:
             if not decayed[name]:
                 return update
-            axes = tuple(range(1, update.ndim)) if STACKED in name else tuple(range(update.ndim))
-            size, length = (jnp.sqrt(jnp.sum(x * x, axis=axes, keepdims=True)) for x in (named[name], update))
+            size, length = (norms_of_parameters(name, x) for x in (named[name], update))
             return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
 
         return map_named(scaled, updates)

@@ -58,6 +58,7 @@ class StepBuilder:
         of the batch goes on. "skipped" is how many updates in a row were left out, this one the last; 0 where it was done.
         """
         gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
+        optimizer = optax.with_extra_args_support(optimizer)
 
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
             before = (state.params, state.opt_state, state.carried)
@@ -66,7 +67,9 @@ class StepBuilder:
             )
             norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+            # sums over all microbatches, devices and hosts: whole numbers, so that every split gives the same
+            targets = means[next(iter(self.objective.loss_weights()))].count
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
             updated = (optax.apply_updates(state.params, updates), opt_state, carried or ())
             params, opt_state, carried = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)

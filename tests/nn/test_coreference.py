@@ -226,6 +226,67 @@ def test_dropout_does_not_depend_on_padding_and_changes_scores():
     assert float(jnp.abs(other.mention_M - short.mention_M).max()) > 0.01
 
 
+def without_gate(model: Coreference) -> Coreference:
+    """The model with a gate that is shut: refining a span leaves it as it is."""
+    model.gate.kernel[...] = jnp.zeros_like(model.gate.kernel[...])
+    model.gate.bias[...] = jnp.full_like(model.gate.bias[...], -1e4)  # pyright: ignore[reportOptionalSubscript]
+    return model
+
+
+def test_masks_of_pairs_are_drawn_anew_after_a_refinement_where_that_is_set():
+    """With a shut gate the second pass reads what the first one read: the same scores with its masks, others with new ones."""
+    key, plain = DropoutKey(jnp.uint32(5), jnp.array([3])), dataclasses.replace(CONFIG, refinements=0)
+    once = resolved(module(plain), hidden(), pieces(), key).score_MA
+    real = np.asarray(once) > -np.inf
+
+    def scores(**settings) -> np.ndarray:
+        model = without_gate(module(dataclasses.replace(CONFIG, **settings)))
+        return np.asarray(resolved(model, hidden(), pieces(), key).score_MA)[real]
+
+    one, same = np.asarray(once)[real], scores()
+    two, three = (scores(refinements=count, dropout_per_refinement=True) for count in (1, 2))
+    assert len(one) > 20
+    np.testing.assert_allclose(same, one, rtol=1e-5)
+    for left, right in ((one, two), (one, three), (two, three)):
+        assert (np.abs(left - right) > 0.01).mean() > 0.9
+    fresh = dataclasses.replace(CONFIG, dropout_per_refinement=True)
+    evaluated = [resolved(module(config), hidden(), pieces(), None).score_MA for config in (CONFIG, fresh)]
+    np.testing.assert_array_equal(*evaluated)
+
+
+def test_dropout_of_the_width_prior_is_that_of_the_width_where_that_is_set():
+    """Mention scores of the width prior alone: spans of one width have one score, or one each."""
+    key, scores = DropoutKey(jnp.uint32(5), jnp.array([3])), {}
+    for kind in ("width", "span"):
+        model = module(dataclasses.replace(CONFIG, width_dropout=kind))
+        model.mention.score.kernel[...] = jnp.zeros_like(model.mention.score.kernel[...])
+        found = resolved(model, hidden(), pieces(), key)
+        width_M = np.asarray(found.last_M - found.first_M)[np.asarray(found.real_M)]
+        mention_M = np.asarray(found.mention_M)[np.asarray(found.real_M)]
+        scores[kind] = {int(width): {f"{score:.4f}" for score in mention_M[width_M == width]} for width in width_M}
+        assert any((width_M == width).sum() > 2 for width in scores[kind])
+        dry = np.asarray(resolved(model, hidden(), pieces(), None).mention_M)[np.asarray(found.real_M)]
+        assert np.abs(dry - mention_M).max() > 0.01, "dropout reaches the prior"
+    assert all(len(each) == 1 for each in scores["width"].values())
+    assert any(len(each) > 1 for each in scores["span"].values())
+
+
+def test_initial_weights_are_normal_or_truncated():
+    """TensorFlow's truncated normal is cut off at two deviations and not scaled up again."""
+    spread = {}
+    for kind in ("normal", "truncated_normal"):
+        config = dataclasses.replace(CONFIG, hidden_size=400, initializer=kind)
+        model = Coreference(ENCODER, config, 2, 3, nnx.Rngs(0))
+        drawn = [model.mention.hidden.kernel, model.coarse.kernel, model.width.embedding, model.head]
+        leaves = np.concatenate([np.asarray(each[...]).ravel() for each in drawn])
+        spread[kind] = (np.abs(leaves).max(), leaves.std())
+        bias = model.mention.hidden.bias
+        assert bias is not None and not np.asarray(bias[...]).any()
+    assert spread["normal"][0] > 0.05 and spread["normal"][1] == pytest.approx(0.02, rel=0.05)
+    # the variance of a standard normal between -2 and 2 is 0.7737
+    assert spread["truncated_normal"][0] <= 0.04 and spread["truncated_normal"][1] == pytest.approx(0.0176, rel=0.05)
+
+
 def test_chunks_and_parts_change_nothing(monkeypatch):
     model = module()
     whole = resolved(model, hidden(), pieces(), None)

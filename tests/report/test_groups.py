@@ -9,6 +9,7 @@ import pytest
 from spanjax.report.groups import Spread, grouped, pretrained_names, tails
 from spanjax.report.runs import read_run
 from spanjax.run import describe, differences
+from spanjax.tasks.coref import Coref
 from spanjax.training.optimizer import Lamb, Muon
 from tests.report.made_runs import cola, made_run
 
@@ -43,6 +44,10 @@ def test_a_setting_that_an_older_run_does_not_know_has_its_default(tmp_path: pat
         now["optimizer"] = describe(optimizer)
         found["optimizer"] = {name: value for name, value in now["optimizer"].items() if name != "bias_correction"}
         assert differences(found, now) == ["  encoder.relative: False -> True"]
+    coref = describe(Coref())
+    found["objective"], now["objective"] = coref, json.loads(json.dumps(coref))
+    found["objective"]["model"] = {n: v for n, v in coref["model"].items() if n != "dropout_per_refinement"}
+    assert differences(found, now) == ["  encoder.relative: False -> True"]
     del found["optimizer"]["class"]
     assert "  optimizer.bias_correction: (absent) -> True" in differences(found, now)
 

@@ -1,5 +1,6 @@
 """AdamW against a step written by hand, the schedule's corners, decay by name; LAMB and Muon on stacked layers."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,7 +9,9 @@ import numpy as np
 import optax
 import pytest
 
+from spanjax.run import load
 from spanjax.training.optimizer import AdamW, Lamb, Muon, Optimizer
+from spanjax.trees import map_named, named_leaves
 
 
 def rates(optimizer: AdamW, steps: int) -> list[float]:
@@ -108,22 +111,26 @@ def stacked(random: np.random.Generator) -> Any:
 
 
 def test_lamb_scales_every_layer_to_its_own_norm() -> None:
-    """After one update the change of each kernel is rate * its norm, that of a bias rate * Adam's; Adam's first direction is the
-    gradient's sign."""
+    """After one update the change of each kernel is rate * its norm, that of a bias rate * Adam's; Adam's first direction is
+    g / (|g| + epsilon)."""
     random = np.random.default_rng(0)
     params, grads = stacked(random), stacked(random)
     optimizer = Lamb(learning_rate=0.1, warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
     transform = optimizer.transformation(1000)
     updates: Any = transform.update(grads, transform.init(params), params)[0]
+
+    def direction(gradient: Any) -> np.ndarray:
+        return np.asarray(gradient) / (np.abs(np.asarray(gradient)) + optimizer.epsilon)
+
     kernel, update = (np.asarray(tree["encoder"]["layers"]["query"]["kernel"]) for tree in (params, updates))
     for layer in range(3):
-        expected = -np.sign(np.asarray(grads["encoder"]["layers"]["query"]["kernel"][layer]))
-        expected *= 0.1 * np.linalg.norm(kernel[layer]) / np.sqrt(kernel[layer].size)
-        np.testing.assert_allclose(update[layer], expected, rtol=2e-3)
-    signs = np.sign(np.asarray(grads["encoder"]["layers"]["query"]["bias"]))
-    np.testing.assert_allclose(updates["encoder"]["layers"]["query"]["bias"], -0.1 * signs, rtol=2e-3)
+        expected = -direction(grads["encoder"]["layers"]["query"]["kernel"][layer])
+        expected *= 0.1 * np.linalg.norm(kernel[layer]) / np.linalg.norm(expected)
+        np.testing.assert_allclose(update[layer], expected, rtol=1e-5)
+    expected = -0.1 * direction(grads["encoder"]["layers"]["query"]["bias"])
+    np.testing.assert_allclose(updates["encoder"]["layers"]["query"]["bias"], expected, rtol=1e-5)
     table, update = (np.asarray(tree["encoder"]["token"]["embedding"]) for tree in (params, updates))
-    assert np.linalg.norm(update) == pytest.approx(0.1 * np.linalg.norm(table), rel=2e-3)
+    assert np.linalg.norm(update) == pytest.approx(0.1 * np.linalg.norm(table), rel=1e-5)
     zero = jax.tree.map(jnp.zeros_like, params)
     updates, _ = transform.update(grads, transform.init(zero), zero)
     assert all(np.isfinite(leaf).all() and np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(updates))
@@ -218,10 +225,153 @@ def test_heads_have_a_rate_of_their_own():
 
 
 def test_clipping_apart():
+    """With a large epsilon the first update is -g / (|g| + epsilon) of the clipped gradient."""
     params: Any = two_sides()
     grads: Any = {"encoder": {"kernel": jnp.full((2, 2), 3.0)}, "head": {"kernel": jnp.full((2, 2), 0.1)}}
-    for apart, left in ((True, 0.1), (False, 0.1 / jnp.hypot(6.0, 0.2))):
-        clip = AdamW(clip_norm=1.0, clip_apart=apart)._clipped()
-        updates: Any = clip.update(grads, clip.init(params), params)[0]
-        np.testing.assert_allclose(updates["head"]["kernel"], left, rtol=1e-5)
-        assert float(jnp.max(updates["encoder"]["kernel"])) < 0.51
+    settings: Any = {"learning_rate": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "epsilon": 10.0}
+    for apart, left in ((True, 0.1), (False, 0.1 / np.hypot(6.0, 0.2))):
+        transform = AdamW(clip_norm=1.0, clip_apart=apart, **settings).transformation(10)
+        updates: Any = updated(transform, grads, params)
+        np.testing.assert_allclose(-updates["head"]["kernel"], left / (left + 10), rtol=1e-5)
+        assert float(jnp.max(-updates["encoder"]["kernel"])) < 0.51 / 10
+
+
+def bert_sized(random: np.random.Generator) -> Any:
+    """Stacked parameters as the encoder names them, and a head."""
+    shapes = {
+        "encoder": {
+            "embeddings": {"token": {"embedding": (5, 4)}},
+            "layers": {name: {"kernel": (3, 4, 4), "bias": (3, 4)} for name in ("query", "key", "value")},
+        },
+        "classifier": {"kernel": (4, 2), "bias": (2,)},
+    }
+    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    return jax.tree.map(lambda shape: jnp.asarray(random.normal(size=shape), jnp.float32), shapes, is_leaf=is_shape)
+
+
+def unstacked(tree: Any) -> dict[str, np.ndarray]:
+    """One array for each tensor that the original has: a layer's own query, key and value among them."""
+    found: dict[str, np.ndarray] = {}
+    for name, leaf in named_leaves(tree).items():
+        parts = enumerate(leaf) if "/layers/" in name else [(None, leaf)]
+        found |= {name if number is None else f"{name} of layer {number}": np.asarray(part) for number, part in parts}
+    return found
+
+
+def test_bert_adam_is_a_plain_loop_over_the_tensors_of_the_original() -> None:
+    """Three updates: each tensor's gradient clipped to 1 by itself, moments without correction, decay in the update, warm-up
+    from 0 and a decay to 0 from its end."""
+    random = np.random.default_rng(4)
+    params: Any = bert_sized(random)
+    optimizer = AdamW(
+        learning_rate=0.1,
+        warmup_steps=2,
+        warmup_form="from_zero",
+        epsilon=1e-6,
+        weight_decay=0.01,
+        bias_correction=False,
+        clip_norm=1.0,
+        clip_per_parameter=True,
+    )
+    assert optimizer.problems() == []
+    transform, steps = optimizer.transformation(6), 4
+    state, values = transform.init(params), unstacked(params)
+    first, second = ({name: np.zeros_like(each) for name, each in values.items()} for _ in range(2))
+    clipped = []
+    for step in range(steps):
+        # scales around the norm at which clipping begins, so that some tensors and layers are clipped and others not
+        grads = jax.tree.map(lambda leaf, step=step: leaf * (0.1 + 0.25 * step), bert_sized(random))
+        updates, state = transform.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        progress, warmup = step / 6, 2 / 6
+        rate = 0.1 * (progress / warmup if progress < warmup else max((progress - 1) / (warmup - 1), 0))
+        for name, gradient in unstacked(grads).items():
+            norm = np.sqrt(np.sum(gradient.astype(np.float64) ** 2))
+            clipped.append(norm > 1)
+            gradient = gradient / max(norm, 1.0)
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            update = first[name] / (np.sqrt(second[name]) + 1e-6)
+            update = update + (0.0 if "bias" in name else 0.01) * values[name]
+            values[name] = values[name] - rate * update
+    assert 5 < sum(clipped) < len(clipped) - 5
+    for name, found in unstacked(params).items():
+        np.testing.assert_allclose(found, values[name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def with_coreference(tree: Any) -> Any:
+    """The head under the name of that of coreference."""
+    return {"encoder": tree["encoder"], "coreference": tree["classifier"]}
+
+
+def test_two_adams_of_the_released_coreference() -> None:
+    """Encoder: no correction, epsilon 1e-6; heads: TensorFlow's Adam, epsilon beside the uncorrected second moment. D21."""
+    random = np.random.default_rng(5)
+    params: Any = with_coreference(bert_sized(random))
+    optimizer: Any = load("configs/finetune/coref_as_released.py").optimizer
+    optimizer = dataclasses.replace(optimizer, warmup_steps=2)
+    assert optimizer.problems() == []
+    transform, steps = optimizer.transformation(10), 5
+    state, values = transform.init(params), unstacked(params)
+    first, second = ({name: np.zeros(each.shape) for name, each in values.items()} for _ in range(2))
+    for step in range(steps):
+        # head gradients small enough that their epsilon counts
+        grads = map_named(
+            lambda name, leaf: leaf * (1e-7 if name.startswith("coreference") else 1.0),
+            with_coreference(bert_sized(random)),
+        )
+        updates, state = transform.update(grads, state, params)
+        params = optax.apply_updates(params, updates)
+        parts = unstacked(grads)
+        for side in (True, False):
+            names = [name for name in parts if name.startswith("coreference") == side]
+            norm = np.sqrt(sum(np.sum(parts[name].astype(np.float64) ** 2) for name in names))
+            for name in names:
+                gradient = parts[name] / max(norm, 1.0)
+                first[name] = 0.9 * first[name] + 0.1 * gradient
+                second[name] = 0.999 * second[name] + 0.001 * gradient**2
+                if side:
+                    rate = 1e-4 * (1 - step / 10) * np.sqrt(1 - 0.999 ** (step + 1)) / (1 - 0.9 ** (step + 1))
+                    values[name] = values[name] - rate * first[name] / (np.sqrt(second[name]) + 1e-8)
+                else:
+                    rate = 2e-5 * (step / 2 if step < 2 else 1 - step / 10)
+                    decay = 0.0 if "bias" in name else 0.01
+                    update = first[name] / (np.sqrt(second[name]) + 1e-6) + decay * values[name]
+                    values[name] = values[name] - rate * update
+    start = unstacked(with_coreference(bert_sized(np.random.default_rng(5))))
+    for name, found in unstacked(params).items():
+        change = np.abs(values[name] - start[name]).max()
+        assert change > 0
+        # parameters of 1 are rounded to 6e-8 in every update
+        np.testing.assert_allclose(found, values[name], rtol=0, atol=1e-5 * change + steps * 1.2e-7, err_msg=name)
+    same = jax.tree.structure(
+        dataclasses.replace(optimizer, head_bias_correction=None, epsilon_hat=False).transformation(10).init(params)
+    )
+    assert jax.tree.structure(state) == same
+
+
+def test_forms_of_warm_up() -> None:
+    """From 1, from 0 through the last update of warm-up, and from 0 below it: they part where the decay begins at 0."""
+    settings: Any = {"learning_rate": 1.0, "warmup_steps": 4, "decay_from": "start"}
+    expected = {
+        "from_one": [0.25, 0.5, 0.75, 1.0, 0.5, 0.375],
+        "from_zero": [0.0, 0.25, 0.5, 0.75, 1.0, 0.375],
+        "from_zero_exclusive": [0.0, 0.25, 0.5, 0.75, 0.5, 0.375],
+    }
+    for form, values in expected.items():
+        np.testing.assert_allclose(rates(AdamW(**settings, warmup_form=form), 8)[:6], values, rtol=1e-6)  # pyright: ignore
+    none = AdamW(learning_rate=1.0, warmup_steps=0, warmup_form="from_zero")
+    np.testing.assert_allclose(rates(none, 4), [1.0, 0.75, 0.5, 0.25], rtol=1e-6)
+
+
+def test_peaks_come_after_warm_up_alone() -> None:
+    """D9: the end of an epoch inside warm-up does not jump to the peak; the first update has it."""
+    optimizer = AdamW(learning_rate=1.0, warmup_steps=5, decay_from="start", peak_every=3)
+    got = rates(optimizer, 10)
+    np.testing.assert_allclose(got, [1.0, 0.4, 0.6, 0.8, 1.0, 0.5, 1.0, 0.3, 0.2, 1.0], rtol=1e-6)
+
+
+def test_settings_that_exclude_each_other_are_named() -> None:
+    found = AdamW(clip_apart=True, clip_per_parameter=True, epsilon_hat=True, bias_correction=False).problems()
+    assert len(found) == 2 and "clip_per_parameter" in found[0] and "epsilon_hat" in found[1]
+    assert len(AdamW(sample_size_workers=-1, head_epsilon=-1e-8).problems()) == 2

@@ -1,0 +1,1 @@
+"""Parts of optimizers: forms of Adam, clipping, sample-size normalisation."""
