@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
+from spanjax.data.replacement import Replacement
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
@@ -88,10 +90,14 @@ class Run:
         return found
 
 
+ORDER_VERSION = "order_version"
+"""Entry of run.json: the version of an order that was another in an earlier spanjax; absent in what version 1 wrote."""
+
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
+    ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
 )
 
 
@@ -160,12 +166,20 @@ def describe(value: Any) -> Any:
 
 
 def completed(described: dict[str, Any]) -> dict[str, Any]:
-    """A described run in which settings of its encoder and optimizer that it does not name have their defaults: an older version
-    wrote it, and a setting that is added leaves what was computed before as it was.
+    """Returns a described run with defaults for settings that an older version does not name, at any depth: a setting that is
+    added leaves what was computed before unchanged.
     """
-    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon)}
-    parts = {name: part for name, part in described.items() if isinstance(part, dict) and part.get("class") in own}
-    return described | {name: describe(own[part["class"]]()) | part for name, part in parts.items()}
+    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon, Replacement, TaggedSpans)}
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        defaults = describe(own[part["class"]]()) if part.get("class") in own else {}
+        return defaults | {name: filled(value) for name, value in part.items()}
+
+    return filled(described)
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -199,8 +213,11 @@ def writing(workdir: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
-    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff."""
+def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[str]:
+    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
+
+    Returns notes on what the run, begun by an older version, does otherwise from here on.
+    """
     file = workdir / "run.json"
     if file.exists():
         try:
@@ -214,9 +231,21 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
                 + "\n".join(found)
                 + "\nuse the same settings to continue it, or another --workdir"
             )
-        return
+        return _order_notes(workdir, before, description)
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(description, indent=2) + "\n")
         temporary.replace(file)
+    return []
+
+
+def _order_notes(workdir: pathlib.Path, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A note where a run resumes with the rows in another order than it began with."""
+    if before.get(ORDER_VERSION, 1) == now.get(ORDER_VERSION, 1):
+        return []
+    return [
+        f"{workdir} was begun by spanjax 0.1, whose order by_length never read the longest rows, the remainder of rows /"
+        " batch_size. From here on an epoch has one batch more, with those rows, and reads its batches in another order than 0.1"
+        " would have; to train in one order from the first step on, use another --workdir"
+    ]

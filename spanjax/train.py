@@ -141,8 +141,11 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
 
 
 @contextlib.contextmanager
-def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[None]:
-    """The work directory, locked and checked by process 0 before the others look into it; refused to one is refused to all."""
+def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[list[str]]:
+    """The work directory, locked and checked by process 0 before the others look into it; refused to one is refused to all.
+
+    Yields the notes of `claim_workdir`.
+    """
     import jax
 
     from spanjax.distributed import together
@@ -151,20 +154,20 @@ def _claimed(workdir: pathlib.Path, description: dict[str, Any]) -> Iterator[Non
 
     with contextlib.ExitStack() as stack:
 
-        def claim(mine: bool) -> None:
+        def claim(mine: bool) -> list[str]:
             if mine and jax.process_index() == 0:
                 with writing(workdir):
                     stack.enter_context(sole_run(workdir))
-            if mine:
-                claim_workdir(workdir, description)
+            return claim_workdir(workdir, description) if mine else []
 
+        notes: list[str] = []
         for first in (True, False):
-            together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
-        yield
+            notes += together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
+        yield notes
 
 
-def _run(command: Any, session: Any, start: Any) -> int:
-    """Starts or continues the run in its work directory."""
+def _run(command: Any, session: Any, start: Any, notes: list[str]) -> int:
+    """Starts or continues the run in its work directory; `notes` are printed first."""
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -175,7 +178,7 @@ def _run(command: Any, session: Any, start: Any) -> int:
         jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
-        terminal.note("\n".join([f"attention by {session.attention}", *getattr(session, "said", ())]))
+        terminal.note("\n".join([f"attention by {session.attention}", *getattr(session, "said", ()), *notes]))
     checkpoints = Checkpoints(workdir, session.run.cadence.keep)
     state = checkpoints.restore_newest(session.abstract)
     if state is None:
@@ -216,8 +219,8 @@ def train(command: Any) -> int:
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
     distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
-    with _claimed(workdir, _description(session)):
-        return _run(command, session, start)
+    with _claimed(workdir, _description(session)) as notes:
+        return _run(command, session, start, notes)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -7,7 +7,8 @@ Command:
 Differences from spanbert_base.py (numbers of docs/design.md): piece-weighted span starts (D2), exact budget with cut words
 (D3), no boundary loss at the ends of a block (D5), one extra SBO count (D6), gradients about 1/614 of the mean (D7), weight
 decay 0.01 on everything (D8), rate schedule measured from 0 with single peak updates (D9), fixed batches of equal length
-(D11), batch 2,048 x 300,000 steps at 5e-4 (D12, from the authors). `peak_every` is the number of updates of an epoch:
+(D11), batch 2,048 x 300,000 steps at 5e-4 (D12, from the authors), [UNK] among the random tokens (D13). Not reproduced: batches
+of a budget of padded tokens (D10). `peak_every` is the number of updates of an epoch:
 set it to rows / batch_size of your corpus; the value here stands for a corpus of 11 million blocks.
 Expect: 110,300,480 parameters at 28,996 pieces. Not trained here to the end.
 """
@@ -24,7 +25,7 @@ from spanjax.training.optimizer import AdamW
 RUN = dataclasses.replace(
     PAPER_RUN,
     objective=MaskedPrediction(
-        masking=GeometricSpans(starts="pieces", cut="exact"),
+        masking=GeometricSpans.as_released(),
         terms=(MaskedTokens(), SpanBoundary(extra_count=1.0, specials=False)),
     ),
     data=Data(order="by_length"),
