@@ -35,7 +35,7 @@ ROWS: Any = MemoryRows(21, 48, blocks=3)
 OPTIMIZER = AdamW(learning_rate=1.0, warmup_steps=1, beta1=0.0, beta2=0.0, epsilon=1.0, clip_norm=0.0, weight_decay=0.0)
 
 
-def short_batch(objective: Pretraining) -> dict[str, np.ndarray]:
+def short_batch(objective: Pretraining) -> dict[str, Any]:
     """The batch of the 5 longest of 21 rows, filled up to 8."""
     share = HostShare(ROWS, objective.feed_spec(seed=1, batch_size=8, order="by_length"))
     step = next(step for step in range(3) if len(share.global_rows(step)[0]) == 5)
@@ -61,7 +61,13 @@ def trained(name: str, empty: bool, devices: int, microbatches: int) -> tuple[An
 
 
 @pytest.mark.parametrize(
-    ("name", "devices", "microbatches"), [("spanbert", 4, 1), ("spanbert", 1, 4), ("electra", 4, 1), ("xlnet", 4, 1)]
+    ("name", "devices", "microbatches"),
+    [
+        ("spanbert", 4, 1),
+        ("spanbert", 1, 4),
+        pytest.param("electra", 4, 1, marks=pytest.mark.slow),
+        pytest.param("xlnet", 4, 1, marks=pytest.mark.slow),
+    ],
 )
 def test_empty_rows_train_nothing(name: str, devices: int, microbatches: int) -> None:
     """Of four devices, and of four microbatches, the last has empty rows only."""
