@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
+from spanjax.data.replacement import Replacement
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
@@ -142,10 +144,15 @@ def _defaults(value: Any) -> Any:
     return dataclasses.replace(value, **changed)
 
 
+ORDER_VERSION = "order_version"
+"""Entry of run.json: the version of an order that was another in an earlier spanjax; absent in what version 1 wrote."""
+
+
 # A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
+    ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
 )
 
 
@@ -216,10 +223,11 @@ def describe(value: Any) -> Any:
 def completed(described: Any) -> Any:
     """Returns a described run in which settings that it does not name have their defaults.
 
-    An older version wrote it, and a setting that is added leaves what was computed before unchanged. Settings of the encoder,
-    the optimizer and the coreference model are completed.
+    An older version wrote it, and a setting that is added leaves what was computed before unchanged.
     """
-    own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig)}
+    own = {
+        each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig, Replacement, TaggedSpans)
+    }
     if isinstance(described, list):
         return [completed(item) for item in described]
     if not isinstance(described, dict):
@@ -262,8 +270,11 @@ def writing(workdir: pathlib.Path) -> Iterator[None]:
         ) from error
 
 
-def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
-    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff."""
+def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[str]:
+    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
+
+    Returns notes on what the run, begun by an older version, does otherwise from here on.
+    """
     file = workdir / "run.json"
     if file.exists():
         try:
@@ -277,9 +288,21 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
                 + "\n".join(found)
                 + "\nuse the same settings to continue it, or another --workdir"
             )
-        return
+        return _order_notes(workdir, before, description)
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
         temporary.write_text(json.dumps(description, indent=2) + "\n")
         temporary.replace(file)
+    return []
+
+
+def _order_notes(workdir: pathlib.Path, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A note where a run resumes with the rows in another order than it began with."""
+    if before.get(ORDER_VERSION, 1) == now.get(ORDER_VERSION, 1):
+        return []
+    return [
+        f"{workdir} was begun by spanjax 0.1, whose order by_length never read the longest rows, the remainder of rows /"
+        " batch_size. From here on an epoch has one batch more, with those rows, and reads its batches in another order than 0.1"
+        " would have; to train in one order from the first step on, use another --workdir"
+    ]

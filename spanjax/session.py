@@ -15,13 +15,14 @@ from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed import open_feed
 from spanjax.data.mixture import MixedRows
+from spanjax.data.order import BY_LENGTH_VERSION
 from spanjax.data.rows import open_rows
 from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
 from spanjax.model import load_model
 from spanjax.objectives.base import Pretraining
 from spanjax.parallel import make_mesh, replicated, to_global
-from spanjax.run import Data, Run, with_defaults
+from spanjax.run import ORDER_VERSION, Data, Run, with_defaults
 from spanjax.starting import Start, start_from
 
 
@@ -45,8 +46,12 @@ class Session(Built):
         return self.run.objective
 
     def identity(self) -> dict[str, Any]:
-        """What decides, beside the run, what is trained."""
-        return {"rows_fingerprint": self.rows.manifest.fingerprint}
+        """Extra entries of run.json that identify the training data and, where it was once another, its order."""
+        entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
+        # where the batch size divides the rows, by_length has always read all of them
+        if self.spec.order == "by_length" and len(self.rows) % self.spec.batch_size:
+            entries[ORDER_VERSION] = BY_LENGTH_VERSION
+        return entries
 
     def about(self) -> dict[str, Any]:
         """What a checkpoint says of the rows."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from spanjax.building import Built
 from spanjax.data.batch import Batch
+from spanjax.data.order import steps_per_epoch
 from spanjax.data.rows import slots_needed
 from spanjax.data.spelling import masked_text, original_tokens, span_slots
 from spanjax.data.vocab import Vocabulary
@@ -62,13 +63,14 @@ def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
     slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
     flops = session.objective.flops_per_row(run.encoder, rows.length, slots)
     used = float(np.mean(rows.lengths_N)) / rows.length
+    epochs = run.steps / steps_per_epoch(session.spec.order, run.batch_size, len(rows))
     return [
         *device_lines(session),
         f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
         f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
         f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
         *cost_lines(session, compiled_bytes),
-        f"steps       {run.steps:,} of {run.batch_size} rows = {run.steps * run.batch_size / len(rows):.2f} epochs",
+        f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
         rate_line(run),
     ]
 

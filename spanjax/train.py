@@ -182,28 +182,29 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         return fit(loop, state, begin)
 
 
-def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextlib.ExitStack) -> None:
+def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextlib.ExitStack) -> list[str]:
     """Locks the work directory until `opened` closes, and checks it, process 0 before the others; refused to one is refused
-    to all."""
+    to all. Returns the notes of `claim_workdir`."""
     import jax
 
     from spanjax.distributed import together
     from spanjax.lock import sole_run
     from spanjax.run import claim_workdir, writing
 
-    def claim(mine: bool) -> None:
+    def claim(mine: bool) -> list[str]:
         if mine and jax.process_index() == 0:
             with writing(workdir):
                 opened.enter_context(sole_run(workdir))
-        if mine:
-            claim_workdir(workdir, description)
+        return claim_workdir(workdir, description) if mine else []
 
+    notes: list[str] = []
     for first in (True, False):
-        together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
+        notes += together("work directory", functools.partial(claim, (jax.process_index() == 0) == first))
+    return notes
 
 
-def _run(command: Any, session: Any, start: Any, opened: contextlib.ExitStack) -> int:
-    """Starts or continues the run in its work directory; `opened` closes what is open at the end."""
+def _run(command: Any, session: Any, start: Any, notes: list[str], opened: contextlib.ExitStack) -> int:
+    """Starts or continues the run in its work directory; `notes` are printed first, `opened` closes what is open at the end."""
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -215,7 +216,7 @@ def _run(command: Any, session: Any, start: Any, opened: contextlib.ExitStack) -
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
         opened.callback(terminal.close)
-        terminal.note("\n".join([f"attention by {session.attention}", *session.notes]))
+        terminal.note("\n".join([f"attention by {session.attention}", *session.notes, *notes]))
     checkpoints = opened.enter_context(Checkpoints(workdir, session.run.cadence.keep))
     state = checkpoints.restore_newest(session.abstract)
     if state is None:
@@ -257,8 +258,8 @@ def train(command: Any, named: Collection[str] = ()) -> int:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
     distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
     with contextlib.ExitStack() as resources:
-        _claim(workdir, _description(session), resources)
-        return _run(command, session, start, resources)
+        notes = _claim(workdir, _description(session), resources)
+        return _run(command, session, start, notes, resources)
 
 
 def main(arguments: list[str] | None = None) -> int:

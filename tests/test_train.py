@@ -11,6 +11,10 @@ import threading
 import pytest
 
 from spanjax import train
+from spanjax.data.masking import TaggedSpans, WholeWords
+from spanjax.data.rows import open_rows
+from spanjax.data.stages import Stage, Staged
+from spanjax.objectives.masked import MaskedPrediction
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, describe, differences, load
 from tests.made import made_documents
@@ -66,7 +70,6 @@ def test_dry_run_prints_the_plan_and_an_example(
         (["--data.rows=nowhere"], ["data.rows nowhere"]),
         (["--workdir="], ["--workdir is not set"]),
         (["--steps=0", "--optimizer.beta1=1", "--cadence.keep=0"], ["steps is 0", "beta1 is 1", "cadence.keep is 0"]),
-        (["--data.order=by_length", "--batch-size=1048576"], ["order 'by_length' needs at least one full batch"]),
         (["--seed=-1"], ["seed is -1"]),
     ],
 )
@@ -112,6 +115,43 @@ def test_workdir_of_another_run_is_refused_with_a_diff(
     message = refused([*arguments, "--optimizer.learning-rate=0.5", "--seed=9"], capsys)
     assert "optimizer.learning_rate: 0.002 -> 0.5" in message and "seed: 0 -> 9" in message
     assert (tmp_path / "run" / "run.json").read_text() == before
+
+
+def test_a_run_of_version_01_resumes_by_length_with_a_note(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its run.json knows neither the version of the order nor the settings that were added to masking."""
+    rows = len(open_rows(rows_folder / "train"))
+    size = next(size for size in (4, 8, 12, 20) if rows % size)
+    more = ["--data.feed=numpy", "--data.order=by_length", f"--batch-size={size}"]
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 1, *more)
+    file = tmp_path / "run" / "run.json"
+    assert train.main(arguments) == 0 == train.main(arguments)
+    assert "was begun by spanjax 0.1" not in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert found.pop("order_version") == 2
+    del found["objective"]["masking"]["replacement"]["unknown"]
+    file.write_text(json.dumps(found))
+    assert train.main(arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "was begun by spanjax 0.1, whose order by_length never read the longest rows" in told
+    assert "use another --workdir" in told and json.loads(file.read_text()) == found
+
+
+def test_settings_that_were_added_to_masking_have_their_defaults() -> None:
+    """At any depth, in the stages of a policy too; another value than the default is another run."""
+    masking = Staged(stages=(Stage(0, WholeWords()), Stage(9, TaggedSpans())))
+    now = json.loads(json.dumps(describe(Run(objective=MaskedPrediction(masking=masking)))))
+    before = json.loads(json.dumps(now))
+    for policy in (
+        before["objective"]["masking"],
+        *(each["policy"] for each in before["objective"]["masking"]["stages"]),
+    ):
+        del policy["replacement"]["unknown"]
+        policy.pop("fallback", None)
+    assert differences(before, now) == []
+    now["objective"]["masking"]["stages"][1]["policy"]["fallback"] = "geometric"
+    assert differences(before, now) == ["  objective.masking.stages.1.policy.fallback: words -> geometric"]
 
 
 def test_speed_settings_may_change_between_runs() -> None:

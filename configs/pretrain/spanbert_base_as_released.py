@@ -8,10 +8,10 @@ Differences from spanbert_base.py (numbers of docs/design.md): piece-weighted sp
 (D3), no boundary loss at the ends of a block (D5), one extra SBO count (D6), gradients divided once more by a worker's masked
 tokens and fairseq's Adam, whose epsilon is large beside them (D7), weight decay 0.01 on everything, rounded before the step
 (D8), warm-up counted from 0, decay measured from 0, single peak updates (D9), fixed batches of equal length (D11), batch
-2,048 x 300,000 steps at 5e-4 (D12, from the authors). Not reproduced: batches by tokens (D10). `sample_size_workers` stands for
-8 rows a worker, what 4,096 tokens hold of blocks longer than 256; a worker's batch of shorter blocks had more rows, so that
-the gradients of such batches are larger here. `peak_every` is the number of updates of an epoch: set it to rows / batch_size
-of your corpus; the value here stands for a corpus of 11 million blocks.
+2,048 x 300,000 steps at 5e-4 (D12, from the authors), [UNK] among the random tokens (D13). Not reproduced: batches by tokens
+(D10). `sample_size_workers` stands for 8 rows a worker, what 4,096 tokens hold of blocks longer than 256; a worker's batch of
+shorter blocks had more rows, so that the gradients of such batches are larger here. `peak_every` is the number of updates of an
+epoch: set it to rows / batch_size of your corpus; the value here stands for a corpus of 11 million blocks.
 Expect: 110,300,480 parameters at 28,996 pieces. Not trained here to the end.
 """
 
@@ -27,7 +27,7 @@ from spanjax.training.optimizer import AdamW
 RUN = dataclasses.replace(
     PAPER_RUN,
     objective=MaskedPrediction(
-        masking=GeometricSpans(starts="pieces", cut="exact"),
+        masking=GeometricSpans.as_released(),
         terms=(MaskedTokens(), SpanBoundary(extra_count=1.0, specials=False)),
     ),
     data=Data(order="by_length"),

@@ -14,7 +14,7 @@ from spanjax.data.hashing import Purpose, row_keys
 from spanjax.data.masking import GeometricSpans, MaskingPolicy
 from spanjax.data.order import Order
 from spanjax.data.pairing import Examples, Pairing, Single
-from spanjax.data.replacement import Boundaries, refuse
+from spanjax.data.replacement import Boundaries, Replacement, refuse
 from spanjax.data.slots import lay_out, restarted_positions
 from spanjax.data.words import SpecialIds, TextRows
 
@@ -115,6 +115,15 @@ class RowFacts(typing.NamedTuple):
     slots: int
     pairs: int
     layers: tuple[str, ...]  # of tags
+    unknown_count: int = 0  # count of [UNK], which `cumulative_V` leaves out
+
+    def random_counts(self, replacement: Replacement) -> np.ndarray:
+        """Running sum of the counts that the random tokens of `replacement` are drawn from: int64 [V]."""
+        if not (replacement.unknown and self.unknown_count):
+            return self.cumulative_V
+        cumulative_V = self.cumulative_V.copy()
+        cumulative_V[self.specials.unk :] += self.unknown_count
+        return cumulative_V
 
 
 def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
@@ -135,7 +144,7 @@ def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) 
         policy.replacement,
         spec.boundaries,
         facts.specials,
-        facts.cumulative_V,
+        facts.random_counts(policy.replacement),
         (kind_key, random_key),
         facts.slots,
     )
@@ -164,12 +173,14 @@ def batch_sizes(batch: Batch) -> tuple[int, int, int]:
 def batch_statistics(batch: Batch) -> dict[str, float]:
     """Figures of a NumPy batch for logs; what is said of text is right for single segments.
 
-    fill: share of positions that are not padding. masked: masked tokens over text tokens ([CLS] and [SEP] of every
-    block are not text). span_tokens: mean length of the spans. row_spans: mean number of spans a row.
+    fill: share of positions that are not padding, which an empty row is throughout. masked: masked tokens over text tokens
+    ([CLS] and [SEP] of every block are not text). span_tokens: mean length of the spans. row_spans: mean number of spans of the
+    rows that are not empty.
     """
     used_BK = batch["slot_weight_BK"] > 0
     segments_BL = batch["segments_BL"]
-    text = (segments_BL > 0).sum() - 2 * segments_BL.max(axis=1, initial=0).sum()
+    blocks_B = segments_BL.max(axis=1, initial=0)
+    text = (segments_BL > 0).sum() - 2 * blocks_B.sum()
     follows_BK = used_BK[:, 1:] & used_BK[:, :-1] & (np.diff(batch["slot_position_BK"], axis=1) == 1)
     masked = int(used_BK.sum())
     spans = masked - int(follows_BK.sum())
@@ -177,5 +188,5 @@ def batch_statistics(batch: Batch) -> dict[str, float]:
         "fill": float((segments_BL > 0).mean()),
         "masked": masked / max(1, int(text)),
         "span_tokens": masked / max(1, spans),
-        "row_spans": spans / max(1, len(segments_BL)),
+        "row_spans": spans / max(1, int((blocks_B > 0).sum())),
     }

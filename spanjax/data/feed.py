@@ -57,8 +57,8 @@ def _drained(batches: Iterator[Any]) -> Generator[Batch]:
     yield from batches
 
 
-def seqio_task(share: HostShare, steps: Any) -> Any:
-    """An unregistered seqio.Task whose elements are this host's batches of `steps`."""
+def seqio_task(share: HostShare, steps: range) -> Any:
+    """Returns an unregistered seqio.Task whose elements are this host's batches of `steps`: the same in every dataset."""
     tf = import_tensorflow()
     import seqio
 
@@ -78,8 +78,7 @@ def seqio_task(share: HostShare, steps: Any) -> Any:
 
     def source(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
         del split, shuffle_files, seed
-        first, end = (steps.start, steps.stop) if isinstance(steps, range) else (next(steps), np.iinfo(np.int64).max)
-        return tf.data.Dataset.range(first, end).map(lambda step: {"step": step})
+        return tf.data.Dataset.range(steps.start, steps.stop).map(lambda step: {"step": step})
 
     return seqio.Task(
         "spanjax_rows",

@@ -218,9 +218,9 @@ class GeometricSpans(SpanPolicy):
 
     @classmethod
     def as_released(cls) -> "GeometricSpans":
-        """What facebookresearch/SpanBERT's code does (D2, D3); it goes with Boundaries(specials=False,
+        """Masking of facebookresearch/SpanBERT's code (D2, D3, D13), which goes with Boundaries(specials=False,
         max_offset=15)."""
-        return cls(starts="pieces", cut="exact")
+        return cls(starts="pieces", cut="exact", replacement=Replacement(unknown=True))
 
     def problems(self) -> dict[str, bool]:
         """Ranges of every setting."""
@@ -258,14 +258,22 @@ class Ngrams(SpanPolicy):
 @dataclasses.dataclass(frozen=True)
 class TaggedSpans(SpanPolicy):
     """Tagged spans (named entities, noun phrases) half of the time, else whole words (SpanBERT 6.1, D17; the phrase and
-    entity masking of ERNIE is the same with share 1)."""
+    entity masking of ERNIE is the same with share 1).
+
+    The scheme of the released code is TaggedSpans(starts="pieces", cut="exact", fallback="geometric",
+    replacement=Replacement(unknown=True)).
+    """
 
     tag: str = "entities"
     """The layer of tags, as `prepare --tags` named it."""
     share: float = 0.5
-    """Probability that a round proposes one of the block's tagged spans, uniformly drawn; a block without any proposes words."""
+    """Probability that a round proposes one of the block's tagged spans, uniformly drawn; else, and in a block without any,
+    it proposes the `fallback`."""
     longest: int = 10
     """Of longer tagged spans the first so many words are proposed."""
+    fallback: Literal["words", "geometric"] = "words"
+    """Proposal of a round without a tagged span: one word (the paper), or a span of 1 to 10 words of the distribution of
+    `GeometricSpans`, as released with the published arguments (D17)."""
 
     def problems(self) -> dict[str, bool]:
         """Ranges of every setting."""
@@ -273,11 +281,13 @@ class TaggedSpans(SpanPolicy):
             "tag is empty: expected the name of a layer, 'entities' say": not self.tag,
             f"share is {self.share}: expected a probability from 0 to 1": not 0 <= self.share <= 1,
             f"longest is {self.longest}: expected at least 1 word": self.longest < 1,
+            f"fallback is {self.fallback!r}: expected 'words' or 'geometric'": self.fallback
+            not in ("words", "geometric"),
         }
 
     def length_distribution(self) -> Distribution:
-        """One word, where no tagged span is proposed."""
-        return np.ones(1)
+        """Distribution of the `fallback`."""
+        return np.ones(1) if self.fallback == "words" else GeometricSpans().length_distribution()
 
     @property
     def tagged(self) -> tuple[float, int]:

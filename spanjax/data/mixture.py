@@ -124,11 +124,20 @@ class MixedRows:
     @property
     def unigram_V(self) -> np.ndarray:
         """Counts in the proportions of the mixture: a folder's are scaled so that they add up to its share of 2^40."""
-        scaled_FV = [
-            np.round(part.unigram_V * (2.0**40 * share / CYCLE / max(1, int(part.unigram_V.sum()))))
+        scaled_FV = [np.round(part.unigram_V * scale) for part, scale in zip(self.parts, self._scales, strict=True)]
+        return np.sum(scaled_FV, axis=0).astype(np.int64)
+
+    @property
+    def unknown_count(self) -> int:
+        """The count of [UNK] in the same proportions."""
+        return int(sum(round(part.unknown_count * scale) for part, scale in zip(self.parts, self._scales, strict=True)))
+
+    @property
+    def _scales(self) -> list[float]:
+        return [
+            2.0**40 * share / CYCLE / max(1, int(part.unigram_V.sum()))
             for part, share in zip(self.parts, self.share_F, strict=True)
         ]
-        return np.sum(scaled_FV, axis=0).astype(np.int64)
 
     @property
     def lengths_N(self) -> np.ndarray:

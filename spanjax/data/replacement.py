@@ -23,6 +23,8 @@ class Replacement:
     """Probability of a random token; the rest is kept."""
     unit: Literal["span", "token"] = "span"
     """Whether one draw decides for a whole span (SpanBERT) or for each token (BERT)."""
+    unknown: bool = False
+    """Draws [UNK] among the random tokens, as often as the text has it: as released (D13). False never draws it."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -33,6 +35,8 @@ class Replacement:
                 f"mask + random is {self.mask + self.random}: expected at most 1, lower one": self.mask + self.random
                 > 1 + 1e-9,
                 f"unit is {self.unit!r}: expected 'span' or 'token'": self.unit not in ("span", "token"),
+                "unknown is True and random 0: expected random tokens, raise random or leave unknown out": self.unknown
+                and not self.random,
             },
         )
 

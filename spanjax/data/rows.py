@@ -62,6 +62,7 @@ class Rows:
         self.folder, self.manifest, self.vocabulary = folder, manifest, vocabulary
         self.length = manifest.length
         self.unigram_V: np.ndarray = load_array(folder / UNIGRAM, manifest.vocabulary_size)
+        self.unknown_count: int = manifest.unknown_tokens  # unigram_V holds 0 for [UNK], as for every special token
         self.lengths_N: np.ndarray = load_array(folder / LENGTHS, manifest.rows)
         dtype = record(manifest.length, manifest.vocabulary_size)
         self._shards = [np.memmap(folder / shard.name, dtype=dtype, mode="r") for shard in manifest.shards]

@@ -1,10 +1,7 @@
 """One host's part of every global batch: which rows, from which epoch, at which place. Both feeds read through it.
 
-Shapes: B rows of this host, L positions, P pairs a row.
+Shapes: B rows of this host, R rows of the global batch that are not empty, L positions, P pairs a row.
 """
-
-import itertools
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -21,8 +18,8 @@ AnyRows = Rows | MixedRows
 class HostShare:
     """Reads the rows of host `host` of `hosts`: places host * B/hosts ... of each global batch.
 
-    Held-out rows come in stored order, once, as epoch 0; the last batch is filled up with empty rows, in which every
-    segment and every weight is 0.
+    Held-out rows come in stored order, once, as epoch 0. A short batch (the last of held-out rows, one an epoch in the order
+    by_length) is filled up with empty rows, in which every segment and every weight is 0.
     """
 
     def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
@@ -38,9 +35,6 @@ class HostShare:
                 f"batch_size {spec.batch_size} is not divisible by {hosts} hosts: use a multiple": hosts > 0
                 and spec.batch_size % hosts > 0,
                 "there are no rows: prepare some text first": len(rows) == 0,
-                f"order 'by_length' needs at least one full batch, got {len(rows)} rows for batches of "
-                f"{spec.batch_size}: use order 'uniform' or a smaller batch": self.by_length
-                and 0 < len(rows) < spec.batch_size,
                 f"order {spec.order!r} needs at least one row a stream, got {len(rows)} rows for batches of {spec.batch_size}:"
                 " use a smaller batch": self.streams and 0 < len(rows) < spec.batch_size,
                 f"order {spec.order!r} is not there for a mixture of rows: use order 'uniform', without a memory": (
@@ -59,21 +53,27 @@ class HostShare:
             slots=slots_needed(rows.manifest, spec.masking.most, spec.pairing.parts),
             pairs=len(rows.manifest.text_tokens_by_blocks) - 1,
             layers=tuple(tags),
+            unknown_count=rows.unknown_count,
         )
         self._place_B = host * self.size + np.arange(self.size, dtype=np.int64)
         self._sorted_N = sorted_by_length(rows.lengths_N) if self.by_length else None
 
-    def steps(self, start: int) -> Iterable[int]:
-        """start, start + 1, ...: without end, or up to the last held-out batch."""
+    def steps(self, start: int) -> range:
+        """start, start + 1, ...: without end (of 64 bits), or up to the last held-out batch."""
         if start < 0:
             raise ValueError(f"start_step is {start}: expected at least 0")
-        if self.held_out:
-            return range(start, -(-len(self.rows) // self.spec.batch_size))
-        return itertools.count(start)
+        end = -(-len(self.rows) // self.spec.batch_size) if self.held_out else np.iinfo(np.int64).max
+        return range(start, int(end))
 
     def global_rows(self, step: int) -> tuple[Integers, Integers]:
-        """Row indices and epochs of the whole global batch `step`, of all hosts: ([B], [B])."""
+        """Row indices and epochs of the whole global batch `step`, of all hosts: ([R], [R]), R <= batch_size.
+
+        R is less only in a short batch, whose places from R on are empty rows.
+        """
         spec, rows = self.spec, self.rows
+        if self.held_out:
+            index_R = np.arange(step * spec.batch_size, min(len(rows), (step + 1) * spec.batch_size), dtype=np.int64)
+            return index_R, np.zeros_like(index_R)
         if isinstance(rows, MixedRows):
             return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
         if self.streams:
@@ -85,17 +85,13 @@ class HostShare:
         spec, place_B = self.spec, self._place_B
         policy = spec.masking.at(None if self.held_out else step)
         rate_B = np.full(self.size, policy.rate if self.held_out else policy.rate_at(step))
-        if self.held_out:
-            index_B = step * spec.batch_size + place_B
-            epoch_B = np.zeros_like(index_B)
-            stored_B = np.minimum(index_B, len(self.rows) - 1)
-            found = spec.pairing.examples(self.rows, stored_B, epoch_B, spec.seed, self.facts.pairs)
-            blanked = blank_rows(found, index_B < len(self.rows), self.facts.specials.pad)
-            return blanked, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
-        index_B, epoch_B = (array_B[place_B] for array_B in self.global_rows(step))
-        epoch_B = spec.masking.drawn_epoch(epoch_B)
+        index_R, epoch_R = self.global_rows(step)
+        # shapes are fixed: the empty places of a short batch read its last row, which is blanked once it is paired
+        read_B = np.minimum(place_B, len(index_R) - 1)
+        index_B, epoch_B = index_R[read_B], spec.masking.drawn_epoch(epoch_R[read_B])
         found = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
-        return found, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
+        blanked = blank_rows(found, place_B < len(index_R), self.facts.specials.pad)
+        return blanked, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
 
 
 def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:

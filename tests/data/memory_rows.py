@@ -47,7 +47,8 @@ def laid_out(blocks: Sequence[Sequence[int]], length: int) -> RowBatch:
 class MemoryRows:
     """Random rows: `blocks` blocks of random sizes in each, continuation pieces with probability `continued`.
 
-    A quarter of the words begin a span of the tag layer "entities", of one to four words; every block is a document.
+    A quarter of the words begin a span of the tag layer "entities", of one to four words; every block is a document. There is
+    no [UNK] in the rows, but a count of it, for draws.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class MemoryRows:
         pieces = [f"piece{number}" for number in range(FIRST_TEXT_ID, vocabulary_size)]
         self.vocabulary = WordPieceVocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces])
         self.unigram_V = np.bincount(self._rows.tokens_BL[text], minlength=vocabulary_size).astype(np.int64)
+        self.unknown_count = 900
         self.lengths_N = (self._rows.segments_BL > 0).sum(axis=1).astype(np.uint16)
         self.manifest: Any = types.SimpleNamespace(text_tokens_by_blocks=tuple(most), tags=("entities",))
 

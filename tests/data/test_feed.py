@@ -1,5 +1,6 @@
 """Both feeds: equal bit for bit, the same for any number of hosts, resumable at any step, every held-out row once."""
 
+import dataclasses
 import itertools
 import threading
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.batch import Batch, FeedSpec, batch_spec
-from spanjax.data.feed import Kind, open_feed
+from spanjax.data.batch import Batch, FeedSpec, batch_sizes, batch_spec, batch_statistics
+from spanjax.data.feed import Kind, open_feed, seqio_task
 from spanjax.data.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.numpy_feed import prefetched
+from spanjax.data.pairing import NextSentence, Single
 from spanjax.data.replacement import Boundaries
+from spanjax.data.share import HostShare
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows
 
 ROWS: Any = MemoryRows(21, 48, blocks=3)
@@ -28,7 +31,8 @@ def taken(kind: Kind, count: int, spec: FeedSpec = SPEC, **settings: Any) -> lis
 
 
 def assert_equal(left: Batch, right: Batch) -> None:
-    assert list(left) == list(right) or sorted(left) == sorted(right)
+    """Equal arrays of every field of the contract; tf.data sorts them by name."""
+    assert {*left} == {*right} == {*Batch.__annotations__}
     for name in left:
         assert left[name].dtype == right[name].dtype and (left[name] == right[name]).all(), name
 
@@ -116,8 +120,54 @@ def test_settings_that_do_not_fit_are_refused_at_once(kind: Kind) -> None:
         open_feed(kind, ROWS, SPEC, host=2, hosts=2)
     with pytest.raises(ValueError, match="start_step is -1"):
         open_feed(kind, ROWS, SPEC, start_step=-1)
-    with pytest.raises(ValueError, match="at least one full batch, got 21 rows for batches of 22"):
-        open_feed(kind, ROWS, FeedSpec(0, 22, order="by_length"))
+
+
+@KINDS
+@pytest.mark.parametrize("pairing", [Single(), NextSentence()], ids=["single", "pairs"])
+@pytest.mark.parametrize(("size", "hosts"), [(8, 1), (8, 4), (32, 2)])
+def test_by_length_reads_the_longest_rows_in_a_short_batch(kind: Kind, pairing: Any, size: int, hosts: int) -> None:
+    """21 rows: every one of them once an epoch, as the same row of the order uniform; what fills the batch up is empty."""
+    spec, epoch = FeedSpec(7, size, order="by_length", pairing=pairing), -(-21 // size)
+    parts = [taken(kind, 2 * epoch, spec, host=host, hosts=hosts) for host in range(hosts)]
+    whole = [
+        {name: np.concatenate([part[step][name] for part in parts]) for name in parts[0][0]}
+        for step in range(2 * epoch)
+    ]
+    share = HostShare(ROWS, spec)
+    uniform = taken("numpy", 2, dataclasses.replace(spec, batch_size=21, order="uniform"))
+    rows_of = HostShare(ROWS, dataclasses.replace(spec, batch_size=21, order="uniform")).global_rows
+    for number, batches in enumerate((whole[:epoch], whole[epoch:])):
+        seen = []
+        for step, batch in enumerate(batches):
+            index_R, _ = share.global_rows(number * epoch + step)
+            assert batch["row_B"].tolist() == list(range(size)) and len(batch["tokens_BL"]) == size
+            back_R = np.array([rows_of(number)[0].tolist().index(row) for row in index_R])
+            for name, array in batch.items():
+                if name != "row_B":
+                    assert (array[: len(index_R)] == uniform[number][name][back_R]).all(), name
+                    assert (array[len(index_R) :] == 0).all(), name  # 0 is [PAD] too
+            seen += index_R.tolist()
+        assert sorted(seen) == list(range(21))
+    assert sum(len(share.global_rows(step)[0]) < size for step in range(epoch)) == 1
+
+
+def test_figures_of_a_short_batch_are_those_of_its_rows() -> None:
+    spec = FeedSpec(7, 8, order="by_length")
+    short = next(step for step in range(3) if len(HostShare(ROWS, spec).global_rows(step)[0]) == 5)
+    batch: Any = taken("numpy", 1, spec, start_step=short)[0]
+    rows: Any = {name: array[:5] for name, array in batch.items()}
+    filled, alone = batch_statistics(batch), batch_statistics(rows)
+    assert filled["fill"] == pytest.approx(5 / 8 * alone["fill"]) and alone["row_spans"] > 1
+    assert filled == {**alone, "fill": filled["fill"]} and batch_sizes(batch) == batch_sizes(rows)
+
+
+def test_every_dataset_of_a_task_begins_at_the_same_step() -> None:
+    share = HostShare(ROWS, SPEC)
+    task = seqio_task(share, share.steps(5))
+    sets = [task.get_dataset(sequence_length=None, split="train", shuffle=False) for _ in range(2)]
+    first, second = (next(iter(each.as_numpy_iterator())) for each in sets)
+    assert_equal(first, second)
+    assert_equal(first, taken("numpy", 1, start_step=5)[0])
 
 
 def test_unknown_kind_is_refused() -> None:

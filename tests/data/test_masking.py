@@ -18,6 +18,7 @@ from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, examples
 
 PAPER = (GeometricSpans(), Boundaries())
 RELEASED = (GeometricSpans.as_released(), Boundaries(specials=False))
+UNKNOWN = Replacement(0.3, 0.6, "token", unknown=True)
 BY_TOKEN = (
     GeometricSpans(rate=0.4, max_words=3, replacement=Replacement(0.5, 0.4, "token")),
     Boundaries(max_offset=2),
@@ -34,6 +35,11 @@ POLICIES: dict[str, tuple[SpanPolicy, Boundaries]] = {
     "exact_words": (WholeWords(rate=0.5, cut="exact", starts="pieces"), Boundaries()),
     "ngrams": (Ngrams(), Boundaries()),
     "tagged": (TaggedSpans(), Boundaries()),
+    "tagged_geometric": (TaggedSpans(share=0.3, fallback="geometric"), Boundaries()),
+    "tagged_released": (
+        TaggedSpans(rate=0.3, starts="pieces", cut="exact", fallback="geometric", replacement=UNKNOWN),
+        Boundaries(specials=False),
+    ),
     "only_tagged": (TaggedSpans(rate=0.5, share=1.0, longest=2, cut="exact"), Boundaries(specials=False)),
 }
 SETTINGS = pytest.mark.parametrize("setting", POLICIES.values(), ids=POLICIES)
@@ -53,7 +59,12 @@ def examples_at(rows: MemoryRows, index_B: np.ndarray) -> Examples:
 def facts_of(rows: MemoryRows, rate: float) -> RowFacts:
     slots = slots_needed(rows.manifest, rate)
     return RowFacts(
-        SPECIALS, np.cumsum(rows.unigram_V), slots, len(rows.manifest.text_tokens_by_blocks) - 1, ("entities",)
+        SPECIALS,
+        np.cumsum(rows.unigram_V),
+        slots,
+        len(rows.manifest.text_tokens_by_blocks) - 1,
+        ("entities",),
+        rows.unknown_count,
     )
 
 
@@ -80,6 +91,8 @@ def lengths_of(policy: SpanPolicy) -> list[float]:
     """The distribution of the number of words, written out."""
     if isinstance(policy, GeometricSpans):
         weights = [policy.p * (1 - policy.p) ** i for i in range(policy.max_words)]
+    elif isinstance(policy, TaggedSpans) and policy.fallback == "geometric":
+        weights = [0.2 * 0.8**i for i in range(10)]
     else:
         weights = [1 / n for n in range(1, policy.max_words + 1)] if isinstance(policy, Ngrams) else [1.0]
     return [weight / sum(weights) for weight in weights]
@@ -139,8 +152,10 @@ def oracle_replacement(replacement: Replacement, rows: MemoryRows, row: int, fir
         return SPECIALS.mask
     if kind >= replacement.mask + replacement.random:
         return int(rows.fetch(np.array([row])).tokens_BL[0, here])
-    left = int(float(uniform(fold(row_keys(11, Purpose.UNIGRAM, 3, row), here))) * rows.unigram_V.sum())
-    for token, count in enumerate(rows.unigram_V):
+    counts = rows.unigram_V.tolist()
+    counts[SPECIALS.unk] = rows.unknown_count if replacement.unknown else 0
+    left = int(float(uniform(fold(row_keys(11, Purpose.UNIGRAM, 3, row), here))) * sum(counts))
+    for token, count in enumerate(counts):
         left -= count
         if left < 0:
             return token

@@ -30,6 +30,7 @@ POLICIES: dict[str, SpanPolicy] = {
     "released": GeometricSpans.as_released(),
     "ngrams": Ngrams(),
     "tagged": TaggedSpans(),
+    "tagged_geometric": TaggedSpans(fallback="geometric"),
 }
 EVERY_POLICY = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
@@ -86,7 +87,7 @@ def test_length_distribution_has_the_known_mean() -> None:
 def test_as_released_draws_pieces_and_cuts_exactly() -> None:
     """D2 hardly moves the statistics below (its anchors are tested by chi-square), so the setting is pinned by name."""
     assert GeometricSpans.as_released() == GeometricSpans(
-        0.15, (), Replacement(0.8, 0.1, "span"), "pieces", "exact", 0.2, 10
+        0.15, (), Replacement(0.8, 0.1, "span", unknown=True), "pieces", "exact", 0.2, 10
     )
 
 
@@ -94,6 +95,7 @@ LENGTHS = {
     "geometric": (GeometricSpans(), [0.8**i for i in range(10)]),
     "geometric_short": (GeometricSpans(p=0.5, max_words=4), [8, 4, 2, 1]),
     "ngrams": (Ngrams(), [1, 1 / 2, 1 / 3]),
+    "tagged_geometric": (TaggedSpans(fallback="geometric"), [0.8**i for i in range(10)]),
     "ngrams_of_xlnet": (Ngrams(max_words=5), [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5]),
 }
 
@@ -229,7 +231,9 @@ REPLACED = {
     "geometric_by_token": GeometricSpans(replacement=Replacement(unit="token")),
     "half_random": Ngrams(rate=0.3, replacement=Replacement(0.2, 0.5, "span")),
 }
-UNITS = dict.fromkeys(REPLACED, "token") | dict.fromkeys(["geometric", "released", "tagged", "half_random"], "span")
+UNITS = dict.fromkeys(REPLACED, "token") | dict.fromkeys(
+    ["geometric", "released", "tagged", "tagged_geometric", "half_random"], "span"
+)
 UNITS["tokens_by_span"] = "span"
 
 
@@ -258,6 +262,23 @@ def test_replacement_shares_and_unigram_draws(name: str) -> None:
     drawn = np.bincount(seen_X[kind_X == 1], minlength=200)[[150, 160, 170, 180]]
     assert drawn.sum() == (kind_X == 1).sum()
     chi_square(drawn, drawn.sum() * np.array([0.1, 0.2, 0.3, 0.4]))
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_unknown_is_drawn_at_its_rate_in_the_corpus(unknown: bool) -> None:
+    """A fifth of the text of a folder is [UNK], which no random token is without the setting (D13); over 30,000 tokens."""
+    rows: Any = MemoryRows(400, 102, full=True, vocabulary_size=150)
+    rows.unigram_V = np.zeros(150, np.int64)
+    rows.unigram_V[[100, 149]] = [600, 3_000]
+    policy = Tokens(rate=1.0, replacement=Replacement(0.0, 1.0, "token", unknown))
+    (batch,) = numpy_feed(rows, FeedSpec(3, 400, policy), held_out=True)
+    row_X, slot_X = np.nonzero(batch["slot_weight_BK"])
+    drawn = np.bincount(batch["tokens_BL"][row_X, batch["slot_position_BK"][row_X, slot_X]], minlength=150)
+    expected = np.array([900 * unknown, 600, 3_000])
+    assert rows.unknown_count == 900 and drawn[[SPECIALS.unk, 100, 149]].sum() == len(row_X) > 30_000
+    kept = expected > 0
+    chi_square(drawn[[SPECIALS.unk, 100, 149]][kept], expected[kept] / expected.sum() * len(row_X))
+    assert bool(drawn[SPECIALS.unk]) == unknown
 
 
 def test_draws_of_kinds_are_independent_of_masks() -> None:
@@ -312,6 +333,7 @@ SIMULATED = {
     **{name: policy for name, policy in POLICIES.items() if name != "tokens"},
     "words_by_pieces": WholeWords(rate=0.3, starts="pieces"),
     "only_tagged": TaggedSpans(rate=0.3, share=1.0, longest=2),
+    "tagged_as_released": TaggedSpans(rate=0.2, share=0.3, starts="pieces", cut="exact", fallback="geometric"),
     "tagged_pieces": TaggedSpans(rate=0.2, share=0.3, starts="pieces", cut="exact"),
 }
 

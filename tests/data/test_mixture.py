@@ -12,12 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spanjax.data.batch import FeedSpec
+from spanjax.data.block import Block
 from spanjax.data.mixture import CYCLE, MixedRows, mixed_rows, shares
+from spanjax.data.replacement import Replacement
 from spanjax.data.rows import Rows, open_rows, slots_needed
 from spanjax.data.shards import write_rows
 from spanjax.data.share import HostShare
 from spanjax.data.vocab import WordPieceVocabulary
-from tests.data.numbered_rows import VOCABULARY, block, random_rows
+from tests.data.numbered_rows import VOCABULARY, block, made_rows, random_rows
 
 FIXED = functools.partial(settings, derandomize=True, deadline=None, database=None)
 WEIGHTS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
@@ -188,6 +190,26 @@ def test_unigrams_have_the_proportions_of_the_mixture(parts: list[Rows], weights
     assert ((found > 0) == (np.asarray(exact) > 0)).all() and (mixed.unigram_V[:5] == 0).all()
     share = found[found > 0]
     assert mixed.manifest.unigram_entropy == pytest.approx(-(share * np.log(share)).sum())
+
+
+def test_unknown_tokens_have_the_proportions_of_the_mixture(tmp_path: pathlib.Path) -> None:
+    """[UNK] is a tenth of the text of one folder and a half of the other's; random tokens are drawn so on request (D13)."""
+    parts = []
+    for number, share in enumerate((0.1, 0.5)):
+        tokens = np.full(20, 50 + number, np.int32)
+        tokens[: int(20 * share)] = 1
+        parts.append(made_rows(tmp_path / str(number), [[Block(tokens, np.zeros(20, np.uint8), 0)]], 48))
+    assert [part.unknown_count for part in parts] == [2, 10] and all(part.unigram_V[1] == 0 for part in parts)
+    for rows in (*parts, MixedRows(parts, (3, 1))):
+        facts = HostShare(rows, FeedSpec(seed=9, batch_size=2)).facts
+        assert facts.random_counts(Replacement()) is facts.cumulative_V
+        counts_V = np.diff(facts.random_counts(Replacement(unknown=True)), prepend=0)
+        exact_V = rows.unigram_V.copy()
+        exact_V[1] = rows.unknown_count
+        np.testing.assert_array_equal(counts_V, exact_V)
+    # known tokens are 3 to 1; [UNK] goes with them, 2 for 18 in the one and 10 for 10 in the other
+    found = counts_V[[1, 50, 51]] / counts_V[50:52].sum()
+    np.testing.assert_allclose(found, [0.75 * 2 / 18 + 0.25 * 10 / 10, 0.75, 0.25], atol=1e-9)
 
 
 def test_the_manifest_is_that_of_all_folders(parts: list[Rows]) -> None:

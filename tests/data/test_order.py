@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from spanjax.data.order import global_rows, sorted_by_length, stream_rows
+from spanjax.data.order import global_rows, sorted_by_length, steps_per_epoch, stream_rows
 
 
 def stream(seed: int, steps: int, batch_size: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -49,23 +49,48 @@ def test_ten_million_rows_at_step_a_million_is_quick() -> None:
     assert (epoch == 204).all() and len(set(index.tolist())) == 2048 and index.max() < 10_000_000
 
 
+def by_length(epoch: int, batch_size: int, sorted_N: np.ndarray) -> list[np.ndarray]:
+    """The batches of an epoch, which is in none of the next."""
+    batches = -(-len(sorted_N) // batch_size)
+    found = [global_rows(2, epoch * batches + step, batch_size, len(sorted_N), sorted_N) for step in range(batches)]
+    assert all((epochs == epoch).all() and len(epochs) == len(index) for index, epochs in found)
+    return [index for index, _ in found]
+
+
 def test_by_length_keeps_the_batches_and_permutes_their_order() -> None:
     lengths = np.random.default_rng(0).integers(5, 100, 50)
     sorted_N = sorted_by_length(lengths)
     assert (np.diff(lengths[sorted_N]) >= 0).all()
-    batches = {tuple(sorted_N[i : i + 8]) for i in range(0, 48, 8)}
+    batches = {tuple(sorted_N[i : i + 8]) for i in range(0, 50, 8)}
     orders = []
     for epoch in range(3):
-        got = [global_rows(2, epoch * 6 + step, 8, 50, sorted_N) for step in range(6)]
-        assert {tuple(index) for index, _ in got} == batches
-        assert all((epochs == epoch).all() for _, epochs in got)
-        orders.append(tuple(index[0] for index, _ in got))
+        got = by_length(epoch, 8, sorted_N)
+        assert {tuple(index) for index in got} == batches
+        orders.append(tuple(index[0] for index in got))
     assert len(set(orders)) == 3
 
 
-def test_by_length_needs_a_full_batch() -> None:
-    with pytest.raises(ValueError, match="at least one full batch"):
-        global_rows(0, 0, 8, 7, np.arange(7))
+@pytest.mark.parametrize(("rows", "batch_size"), [(50, 8), (48, 8), (49, 8), (7, 8), (1, 8), (9, 1)])
+def test_by_length_reads_every_row_once_an_epoch(rows: int, batch_size: int) -> None:
+    """The remainder, the longest rows, is one short batch; version 0.1 never read it."""
+    sorted_N = sorted_by_length(np.random.default_rng(1).integers(5, 100, rows))
+    for epoch in range(4):
+        got = by_length(epoch, batch_size, sorted_N)
+        assert sorted(np.concatenate(got).tolist()) == list(range(rows))
+        short = [index.tolist() for index in got if len(index) < batch_size]
+        rest = rows % batch_size
+        assert short == ([sorted_N[-rest:].tolist()] if rest else [])
+
+
+def test_by_length_keeps_its_order_where_the_batch_size_divides_the_rows() -> None:
+    """Pinned by version 0.1: 24 rows in batches of 8, the first rows of nine batches."""
+    found = [int(global_rows(5, step, 8, 24, np.arange(24))[0][0]) for step in range(9)]
+    assert found == [16, 0, 8, 8, 16, 0, 16, 0, 8]
+
+
+def test_epochs_have_the_steps_of_their_order() -> None:
+    assert steps_per_epoch("uniform", 8, 50) == 6.25 and steps_per_epoch("by_length", 8, 50) == 7
+    assert steps_per_epoch("by_length", 8, 48) == steps_per_epoch("streams", 8, 50) == 6
 
 
 def test_streams_read_consecutive_rows_at_every_place() -> None:
