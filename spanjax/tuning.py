@@ -140,7 +140,7 @@ class TaskSession(Built):
         if self.model is None:
             return None
         labels, params = getattr(self.task, "labels", ()), self.abstract.params
-        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels)
+        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels, self.task)
 
     def batch_rows(self, number: int) -> list[int]:
         """Numbers of the examples of a global batch."""
