@@ -172,9 +172,7 @@ def test_sizes_of_heads_that_differ_name_their_flags(
 
 def test_sizes_of_coreference_name_their_flags() -> None:
     """A fine-tuned model in whose head nothing fits: every setting is named once; what has no setting is said as well."""
-    before = Coref(
-        train="x", genres=("bn", "nw"), max_segments=3, model=CoreferenceConfig(hidden_size=6, feature_size=4)
-    )
+    before = Coref(genres=("bn", "nw"), max_segments=3, model=CoreferenceConfig(hidden_size=6, feature_size=4))
     changed = CoreferenceConfig(hidden_size=7, feature_size=5, max_width=9)
     after = dataclasses.replace(before, genres=("bn",), max_segments=4, model=changed)
     own, other = ({"coreference": head_shapes(task)} for task in (before, after))
