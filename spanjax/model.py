@@ -214,11 +214,11 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     if found.config is None:
         family = family_of_names(found.tensors) or BERT
         tensors, said = known_names(found.tensors, family)
-        settings = guessed_config(tensors)
-        said.append(
-            f"no config.json: sizes from the weights, {settings['num_attention_heads']} heads of 64, BERT's constants"
-        )
-        encoder, family = our_config(settings, f"the shapes of {path}")
+        settings = guessed_config(tensors, found.recorded)
+        heads = f"{settings['num_attention_heads']} heads"
+        constants = "and constants from its args.config" if found.recorded else "of 64, BERT's constants"
+        said.append(f"no config.json: sizes from the weights, {heads} {constants}")
+        encoder, family = our_config(settings, f"the shapes{' and args.config' * bool(found.recorded)} of {path}")
     else:
         encoder, family = our_config(found.config, str(found.files[-1]))
         tensors, said = known_names(found.tensors, family)
@@ -234,7 +234,7 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
         raise ValueError(f"{path}: {error}") from None
     _check_shapes(path, loaded.params, encoder)
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
-    said += [*unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
+    said += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
         said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: left out")

@@ -74,7 +74,8 @@ class Session(Built):
         if not self.run.init_from:
             return None
         model, encoder = load_model(self.run.init_from), self.run.encoder
-        return start_from(model, encoder, self.vocabulary, self.abstract.params, self.run.seed)
+        params, objective = self.abstract.params, self.objective
+        return start_from(model, encoder, self.vocabulary, params, self.run.seed, objective=objective)
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""

@@ -2,7 +2,7 @@
 
 Pieces of the vocabulary are matched by their names, specials by their roles. New pieces get the mean of the trained rows plus a
 normal draw with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
-from the first on.
+from the first on. Offsets of the span boundary head beyond the trained ones are drawn fresh: each means another place in a span.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +25,18 @@ _EQUAL = (
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
 TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
+OFFSETS = "sbo/position/embedding"
+_SIZES = {
+    (OFFSETS, 1): "{boundary}.position-size {size}",
+    ("generator/layers/feed_in/kernel", 0): "generator-depth {depth:g}",
+    ("generator/layers/feed_in/kernel", 1): "generator-size {width:g}",
+    ("coreference/width/embedding", 0): "model.max-width {size}",
+    ("coreference/width/embedding", 1): "model.feature-size {size}",
+    ("coreference/mention/hidden/kernel", 1): "model.hidden-size {size}",
+    ("coreference/segment_distance/embedding", 0): "max-segments {size}",
+    ("coreference/genre/embedding", 0): "genres {genres}",
+}
+"""(Parameter, axis) whose length a setting of the objective is -> that setting as a flag, without `--objective.`."""
 
 
 class Start(NamedTuple):
@@ -37,11 +49,18 @@ class Start(NamedTuple):
 
 
 def start_from(
-    model: Model, encoder: EncoderConfig, vocabulary: Vocabulary, shapes: Any, seed: int, labels: Sequence[str] = ()
+    model: Model,
+    encoder: EncoderConfig,
+    vocabulary: Vocabulary,
+    shapes: Any,
+    seed: int,
+    labels: Sequence[str] = (),
+    objective: Any = None,
 ) -> Start:
     """The weights of `model` for a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
     A classifier for other labels than the run's `labels` is drawn fresh; for the same ones in another order it is put in order.
+    `objective`, the run's objective or task, only tells how messages name its settings.
     ValueError lists everything that does not fit, with the settings that would make it fit.
     """
     wanted = named_leaves(shapes)
@@ -57,7 +76,8 @@ def start_from(
     found, said = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
     lines += said
     leaves: dict[str, np.ndarray] = {}
-    comparable = not problems
+    comparable = not problems  # with other sizes or pieces every shape would differ, and say nothing new
+    unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     random = np.random.default_rng([seed, len(known_V)])
     for name, leaf in wanted.items():
         if name not in found:
@@ -68,11 +88,13 @@ def start_from(
         elif name in _FITTED and comparable:
             array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
             lines += said
+        elif name == OFFSETS and comparable:
+            array, said = _offsets(array, leaf.shape[0], encoder.initializer_std, random, _boundary_flag(objective))
+            lines += said
         if array.shape != leaf.shape and comparable:
-            problems.append(
-                f"{name} is {array.shape} in the weights, {tuple(leaf.shape)} in this run: make the settings alike"
-            )
+            unequal[name] = (np.shape(found[name]), tuple(leaf.shape))
         leaves[name] = array
+    problems += _shape_problems(unequal, model, encoder, objective)
     if problems:
         told = "\n".join(f"  - {problem}" for problem in problems)
         raise ValueError(f"--init-from {model.source} does not fit this run:\n{told}")
@@ -119,6 +141,38 @@ def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
             option = f"{'' if theirs else 'no-'}{option}" if isinstance(theirs, bool) else f"{option} {theirs}"
             problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give --encoder.{option}")
     return problems
+
+
+def _boundary_flag(objective: Any) -> str:
+    """The span boundary term's place among the settings of the run's objective."""
+    names = [term.name for term in getattr(objective, "terms", ())]
+    return f"terms.{names.index('sbo')}" if "sbo" in names else "boundary"
+
+
+def _shape_problems(
+    unequal: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], model: Model, encoder: EncoderConfig, objective: Any
+) -> list[str]:
+    """Parameters whose shapes (in the weights, in the run) differ, each with the flags that would make them alike. One that
+    differs because another one of its head does is not listed."""
+    told: dict[str, str] = {}
+    genres = " ".join((model.task or {}).get("genres") or ())
+    for name, (theirs, own) in unequal.items():
+        flags = []
+        for (parameter, axis), flag in _SIZES.items():
+            if parameter == name and theirs[axis] != own[axis]:
+                size = theirs[axis]
+                ratios = {"depth": size / encoder.layers, "width": size / encoder.hidden_size}
+                flag = flag.format(boundary=_boundary_flag(objective), size=size, genres=genres, **ratios)
+                flags.append(f"--objective.{flag}".strip())
+        if flags:
+            told[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
+    explained = {_part(name) for name in told}
+    rest = [
+        f"{name} is {theirs} in the weights, {own} in this run: make the settings of {_part(name)} alike"
+        for name, (theirs, own) in unequal.items()
+        if _part(name) not in explained
+    ]
+    return [*told.values(), *rest]
 
 
 def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, list[str]]:
@@ -173,6 +227,19 @@ def _positions(array: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, l
         return array[:size], [f"positions: the first {size - offset:,} of {trained:,}"]
     places = np.concatenate([np.arange(offset), offset + np.arange(size - offset) % trained])
     return array[places], [f"positions: {trained:,} trained ones, repeated for {size - offset:,}"]
+
+
+def _offsets(
+    array: np.ndarray, size: int, deviation: float, random: np.random.Generator, flag: str
+) -> tuple[np.ndarray, list[str]]:
+    """The first `size` rows of the span boundary head's table, those behind the trained ones drawn as the run would."""
+    trained = len(array)
+    if size < trained:
+        keep = f"--objective.{flag}.max-offset {trained} keeps all"
+        return array[:size], [f"span boundary offsets: the first {size:,} of {trained:,}; {keep}"]
+    drawn = random.normal(0, deviation, (size - trained, *array.shape[1:])).astype(np.float32)
+    said = [f"span boundary offsets: {trained:,} trained ones, {size - trained:,} drawn fresh"] * (size > trained)
+    return np.concatenate([array, drawn]), said
 
 
 def _types(array: np.ndarray, size: int, _: int) -> tuple[np.ndarray, list[str]]:

@@ -147,8 +147,8 @@ class TaskSession(Built):
         """The weights that the run begins with, checked; None where it draws all of its own."""
         if self.model is None:
             return None
-        params = self.abstract.params
-        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, self.task.label_names)
+        params, labels = self.abstract.params, self.task.label_names
+        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels, self.task)
 
     def batch_rows(self, number: int) -> list[int]:
         """Numbers of the examples of a global batch."""

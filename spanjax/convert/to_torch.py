@@ -1,8 +1,8 @@
 """Writes a model as a folder that transformers loads, or in the layout of the original SpanBERT archive with heads.
 
-The folder holds config.json, the weights (tied ones once, without the rows that only pad the vocabulary), the tokenizer's
-files, a model card filled from the run, the heads that transformers has no class for in sbo_head.safetensors, and
-conversion.json.
+The folder holds config.json, the weights (tied ones once, in the original layout under every name; without the rows that only
+pad the vocabulary), the tokenizer's files, a model card filled from the run, the heads that transformers has no class for in
+sbo_head.safetensors, and conversion.json.
 """
 
 import dataclasses
@@ -24,6 +24,7 @@ from spanjax.generator import FOLDER, PART, generator_of, without_generator
 from spanjax.model import Model, load_model
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
+from spanjax.torch_format.families import Family
 from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import their_tensors
@@ -63,6 +64,14 @@ def is_extra(name: str, model_type: str) -> bool:
     return name.startswith("cls.pair_target_predictions.") or (model_type != "bert" and name.startswith("cls."))
 
 
+def with_tied_tables(written: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
+    """The tensors of the original layout and the decoder table of each head among them: the token table under another name,
+    which the original's strict loading asks for."""
+    tables = {name: other for name, other in family.tied.items() if name.endswith(".decoder.weight")}
+    heads = [name for name in tables if original_names(name.removesuffix("decoder.weight") + "bias") in written]
+    return written | {original_names(name): written[original_names(tables[name])] for name in heads}
+
+
 def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[str, Any]:
     """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so.
 
@@ -87,7 +96,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
             raise ValueError(
                 f"--format fairseq: the original SpanBERT layout has no {family.model_type}: use --format hf"
             )
-        written = cast(tensors, dtype, original_names)
+        written = with_tied_tables(cast(tensors, dtype, original_names), family)
         write_torch_file(folder / "model.pt", written)
         (folder / "bert_config.json").write_text(json.dumps(config, indent=2) + "\n")
     else:
@@ -120,7 +129,7 @@ def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -
         "step": model.step,
         "format": options.format,
         "dtype": options.dtype,
-        "parameters": int(sum(array.size for array in written.values())),
+        "parameters": sum({id(array): array.size for array in written.values()}.values()),  # tied ones once
         "tensors": {name: list(array.shape) for name, array in written.items()},
         "heads": sorted(model.parts - {"encoder"}),
         "tokenizer": None if model.vocabulary is None else model.vocabulary.fingerprint,

@@ -160,8 +160,9 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     return encoder, FAMILIES[kind]
 
 
-def guessed_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """config.json of a BERT from its weights alone (canonical names): sizes from shapes, heads of 64, BERT's constants."""
+def guessed_config(tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json of a BERT from its weights alone (canonical names): sizes from shapes, and what shapes do not tell from what
+    a training checkpoint records; where it records nothing, heads of 64 and BERT's constants."""
     table = tensors.get("bert.embeddings.word_embeddings.weight")
     layers = {int(found[1]) for name in tensors if (found := re.match(r"bert\.encoder\.layer\.(\d+)\.", name))}
     inner = tensors.get("bert.encoder.layer.0.intermediate.dense.weight")
@@ -172,15 +173,20 @@ def guessed_config(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
             "put the config.json beside them, or give --config FILE"
         )
     hidden = table.shape[1]
-    if hidden % 64:
+    if not recorded and hidden % 64:
         raise ValueError(f"no config.json, and hidden size {hidden} is no multiple of 64: give --config FILE")
-    return {
+    sizes = {
         "vocab_size": len(table),
         "hidden_size": hidden,
         "num_hidden_layers": max(layers) + 1,
-        "num_attention_heads": hidden // 64,
         "intermediate_size": len(inner),
         "max_position_embeddings": len(positions),
         "type_vocab_size": len(types),
-        "hidden_act": "gelu",
     }
+    differing = [name for name, size in sizes.items() if recorded.get(name, size) != size]
+    if differing:
+        wrong = [f"{name} is {recorded[name]!r:.40}, by the shapes {sizes[name]}" for name in differing]
+        raise ValueError(
+            f"no config.json, and args.config is not of these weights: {'; '.join(wrong)}: give --config FILE"
+        )
+    return {**sizes, "num_attention_heads": hidden // 64, "hidden_act": "gelu", **recorded}

@@ -14,7 +14,8 @@ import safetensors
 import safetensors.numpy
 
 from spanjax.data.paths import is_file_name, link_problem, output_problem
-from spanjax.torch_format.pickles import read_torch_file
+from spanjax.torch_format.pickles import open_torch_file
+from spanjax.torch_format.training_checkpoint import encoder_settings, skipped_notes
 
 CONFIGS = ("config.json", "bert_config.json")
 EXTRA_HEADS = "sbo_head.safetensors"
@@ -31,6 +32,10 @@ class Found(NamedTuple):
     config: dict[str, Any] | None
     files: tuple[pathlib.Path, ...]
     """Files that were read."""
+    recorded: Mapping[str, Any] = {}
+    """Settings of the encoder that a training checkpoint records itself, under the names of config.json."""
+    notes: tuple[str, ...] = ()
+    """What the files hold that was skipped, human-readable."""
 
 
 def is_weights(path: pathlib.Path) -> bool:
@@ -48,13 +53,21 @@ def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found
     if path.is_dir() and (path / EXTRA_HEADS).is_file():
         files.append(path / EXTRA_HEADS)
     tensors: dict[str, np.ndarray] = {}
+    recorded: dict[str, Any] = {}
+    notes: list[str] = []
     for file in files:
-        found = _read_safetensors(file) if file.suffix == ".safetensors" else read_torch_file(file)
+        if file.suffix == ".safetensors":
+            found = _read_safetensors(file)
+        else:
+            found, top, classes = open_torch_file(file)
+            recorded |= encoder_settings(top)
+            notes += skipped_notes(top, classes)
         if twice := sorted(tensors.keys() & found.keys()):
             raise ValueError(f"{file}: {twice[0]} is in another file of {folder} too: the index is wrong")
         tensors |= found
     configs = [config] if config else [folder / name for name in CONFIGS if (folder / name).is_file()]
-    return Found(tensors, read_json(configs[0]) if configs else None, (*files, *configs[:1]))
+    settings = read_json(configs[0]) if configs else None
+    return Found(tensors, settings, (*files, *configs[:1]), recorded, tuple(notes))
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:

@@ -21,15 +21,37 @@ from typing import IO, Any, NamedTuple, cast
 import numpy as np
 
 from spanjax.data.shards import whole_file
-from spanjax.torch_format.unpickling import AGAIN, DTYPES, STORAGES, Refused, Storage, Tensor, unpickle
+from spanjax.torch_format.unpickling import (
+    AGAIN,
+    DTYPES,
+    STORAGES,
+    Refused,
+    Storage,
+    Tensor,
+    not_needed,
+    opaque_in,
+    unpickle,
+)
 
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _ALIGNMENT, _PADDING = 64, 0x4246  # bytes; the id of an extra field of a zip that only moves what follows it
 
 
+class TorchFile(NamedTuple):
+    """What a file of torch holds."""
+
+    tensors: dict[str, np.ndarray]
+    """The weights, by name."""
+    top: Any
+    """All that was pickled, with stand-ins for tensors and objects."""
+    skipped: tuple[str, ...]
+    """Names of the classes and functions that it asks for and that were neither imported nor called."""
+
+
 class _Content(NamedTuple):
     data: mmap.mmap
     top: Any
+    skipped: tuple[str, ...]  # as in TorchFile
     record: Callable[[Storage], memoryview | None]  # its bytes
     swapped: bool  # in the other order than this machine's
 
@@ -53,7 +75,7 @@ def _open_zip(data: mmap.mmap) -> _Content:
     pickles = [name for name in records if name.count("/") == 1 and name.endswith("/data.pkl")]
     if len(pickles) != 1:
         raise Refused(f"{len(pickles)} data.pkl in this zip: expected one; if a file of torch.save is in it, unpack it")
-    _, top, _ = unpickle(data, _zip_record(data, records[pickles[0]])[0])
+    unpickler, top, _ = unpickle(data, _zip_record(data, records[pickles[0]])[0])
     folder = pickles[0].removesuffix("data.pkl")
     order = records.get(f"{folder}byteorder")
     written = _zip_record(data, order)[1].tobytes() if order else b"little"
@@ -64,16 +86,24 @@ def _open_zip(data: mmap.mmap) -> _Content:
         info = records.get(f"{folder}data/{storage.key}")
         return _zip_record(data, info)[1] if info else None
 
-    return _Content(data, top, record, written.decode() != sys.byteorder)
+    return _Content(data, top, unpickler.skipped, record, written.decode() != sys.byteorder)
+
+
+def _plain_pickle(data: mmap.mmap, start: int) -> tuple[Any, int]:
+    """One of the small pickles around the content, and where it ends."""
+    unpickler, found, end = unpickle(data, start)
+    if unpickler.skipped:
+        raise Refused(not_needed(unpickler.skipped[0]))
+    return found, end
 
 
 def _open_legacy(data: mmap.mmap, end: int) -> _Content:
-    _, protocol, end = unpickle(data, end)
+    protocol, end = _plain_pickle(data, end)
     if protocol != _PROTOCOL:
         raise Refused(f"the protocol is {str(protocol)[:20]}, expected {_PROTOCOL}; load and save it with torch")
-    _, _, end = unpickle(data, end)
+    _, end = _plain_pickle(data, end)
     unpickler, top, end = unpickle(data, end)
-    _, keys, end = unpickle(data, end)
+    keys, end = _plain_pickle(data, end)
     records: dict[str | int, memoryview] = {}
     for key in keys:
         (count,) = struct.unpack_from("<q", data, end)
@@ -82,7 +112,8 @@ def _open_legacy(data: mmap.mmap, end: int) -> _Content:
         if count < 0 or end > len(data):
             raise Refused(f"truncated or damaged: {count:,} elements of storage {key} are not there; {AGAIN}")
         records[key] = memoryview(data)[begin:end]
-    return _Content(data, top, lambda storage: records.get(storage.key), sys.byteorder != "little")
+    swapped = sys.byteorder != "little"
+    return _Content(data, top, unpickler.skipped, lambda storage: records.get(storage.key), swapped)
 
 
 def _open(data: mmap.mmap) -> _Content:
@@ -95,15 +126,20 @@ def _open(data: mmap.mmap) -> _Content:
 
 
 def _tensors(top: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of the one inside a checkpoint."""
-    inside = [top, *(top[key] for key in ("model", "state_dict") if key in top)] if isinstance(top, dict) else []
+    """The tensors of a state dict, or of the one inside a checkpoint. Refuses a state dict in which there is an opaque object;
+    beside it, in what else a checkpoint holds, such objects are skipped."""
+    inside = [top, *(top[key] for key in ("model", "state_dict") if key in top)] if isinstance(top, dict) else [top]
     found = [
-        {name: value for name, value in names.items() if isinstance(value, Tensor)}
+        (names, {name: value for name, value in names.items() if isinstance(value, Tensor)})
         for names in inside
         if isinstance(names, dict)
     ]
-    full = [each for each in found if each]
-    if not full or (len(full) > 1 and not found[0]):
+    full = [each for each in found if each[1]]
+    # Without a state dict the weights may lie in an object: it is named, first the one in place of the weights.
+    places = [full[0][0]] if full else [*inside[1:], top]
+    if strange := next(filter(None, map(opaque_in, places)), ""):
+        raise Refused(not_needed(strange))
+    if not full or (len(full) > 1 and not found[0][1]):
         what = (
             f"a dictionary of {[str(key)[:40] for key in list(top)[:8]]}" if isinstance(top, dict) else "no dictionary"
         )
@@ -111,9 +147,9 @@ def _tensors(top: Any) -> dict[str, Tensor]:
             f"{len(full)} state dicts in it: expected a dictionary of named tensors, alone or as one of 'model' and "
             f"'state_dict', but it is {what}; save one with torch.save(model.state_dict(), path)"
         )
-    if numbered := [name for name in full[0] if not isinstance(name, str)]:
+    if numbered := [name for name in full[0][1] if not isinstance(name, str)]:
         raise Refused(f"tensors called {numbered[:8]}: expected names; give the file of weights, not of an optimizer")
-    return full[0]
+    return full[0][1]
 
 
 def _elements(content: _Content, storage: Storage, dtype: np.dtype) -> np.ndarray:
@@ -148,12 +184,17 @@ def _view(name: str, tensor: Tensor, line: np.ndarray) -> np.ndarray:
 
 
 def read_torch_file(path: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of a file that `torch.save` wrote, by name, in the order of the file: a state dict, or the one under
-    "model" or "state_dict" of a checkpoint. What is not a tensor is skipped, and nothing in the file is run.
+    """The tensors of a file that `torch.save` wrote, by name: those of `open_torch_file`."""
+    return open_torch_file(path).tensors
+
+
+def open_torch_file(path: str | pathlib.Path) -> TorchFile:
+    """Reads a file that `torch.save` wrote: a state dict, or a checkpoint that has one under "model" or "state_dict", its
+    tensors in the order of the file. What is not a tensor is skipped, and nothing in the file is run.
 
     The arrays are read-only and, but for the older format, lie in the file itself, which is mapped and has to stay as it
     is; tensors that share a storage share memory. ValueError for a file that is missing, damaged, truncated, none of
-    torch's or without tensors, and for one that asks for anything that weights do not need.
+    torch's or without tensors, and for one whose state dict asks for anything that weights do not need.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -179,7 +220,7 @@ def read_torch_file(path: str | pathlib.Path) -> dict[str, np.ndarray]:
         raise ValueError(
             f"{path}: damaged or truncated ({type(error).__name__}: {str(error)[:200]}); {AGAIN}"
         ) from error
-    return found
+    return TorchFile(found, content.top, content.skipped)
 
 
 def write_torch_file(path: str | pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:

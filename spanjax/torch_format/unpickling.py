@@ -1,13 +1,16 @@
 """Unpickling that runs nothing: the pickles of PyTorch's files, read with stand-ins for what they name.
 
 A pickle is a program that calls what it names. It is first looked through without being run, for what costs memory out
-of proportion, and then unpickled with stand-ins for the names that weights need; any other name is refused.
+of proportion, and then unpickled with stand-ins for the names that weights need. Every other name becomes an opaque class:
+it is never imported, and its objects take what they are given and do nothing. `opaque_in` finds them, so that weights in
+which one stands can be refused.
 """
 
 import io
 import mmap
 import pickle
 import pickletools
+from collections.abc import Iterator
 from typing import IO, Any, NamedTuple, cast
 
 import ml_dtypes
@@ -28,7 +31,7 @@ STORAGES = {
 DTYPES = {name: np.dtype(name) for name in (*STORAGES, "uint16", "uint32", "uint64") if name != "bfloat16"}
 DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
 AGAIN = "copy or download the file again"
-_MOST_OPCODES, _DEEPEST = 10_000_000, 1_000
+_MOST_OPCODES, _DEEPEST, _MOST_CLASSES = 10_000_000, 1_000, 1_000
 
 
 class Refused(ValueError):
@@ -36,23 +39,64 @@ class Refused(ValueError):
 
 
 class _Inert:
-    """Stands for a harmless class: takes what it is given and keeps nothing. The opcode BUILD would set any attribute
-    of an object, or of a class, that has no `__setstate__` of its own."""
+    """Stands for a harmless class: takes what it is given, and keeps it to be looked through. The opcode BUILD would set any
+    attribute of an object that has no `__setstate__` of its own; of a class it is refused, as `self` is missing."""
 
     __slots__ = ()
+    given: list[Any]
 
-    def __new__(cls, *_: Any) -> Any:
-        return super().__new__(cls)
+    def __new__(cls, *arguments: Any) -> Any:
+        self = super().__new__(cls)
+        self.given = [arguments]
+        return self
 
-    @staticmethod
-    def __setstate__(_: Any) -> None:
-        return None
+    def __setstate__(self, state: Any) -> None:
+        self.given.append(state)
 
 
 class _Names(_Inert, dict):
     """OrderedDict."""
 
+    __slots__ = ("given",)
+
+
+class _Object(_Inert):
+    """An object that weights may name, whose content they do not need."""
+
+    __slots__ = ("given",)
+
+
+class Record(_Object):
+    """argparse.Namespace: an object of attributes."""
+
     __slots__ = ()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that the pickle gives it; {} where it gives none."""
+        return next((state for state in self.given[1:] if type(state) is dict), {})
+
+
+class Opaque(Record):
+    """An object of a class that weights do not need. `Opaque` has one subclass for each name that a file asks for."""
+
+    __slots__ = ()
+    asked = ""
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        return super().__new__(cls)
+
+    def __call__(self, *_: Any, **__: Any) -> "Opaque":
+        """The result of a function that is not called."""
+        return self
+
+    def __setitem__(self, _: Any, __: Any) -> None:
+        """The opcodes SETITEM and SETITEMS."""
+
+    def extend(self, _: Any) -> None:
+        """The opcodes APPENDS and, of a set, ADDITEMS."""
+
+    append = add = extend
 
 
 class Storage(NamedTuple):
@@ -66,16 +110,16 @@ class Storage(NamedTuple):
 class Tensor(_Inert):
     """_rebuild_tensor and _rebuild_tensor_v2: a view of a storage, as the pickle says it, in elements and unchecked."""
 
-    __slots__ = ("storage", "offset", "size", "stride", "dtype")
+    __slots__ = ("storage", "offset", "size", "stride", "dtype", "given")
 
     def __new__(
-        cls, storage: Any, offset: Any, size: Any, stride: Any, _: Any = 0, __: Any = 0, flags: Any = None
+        cls, storage: Any, offset: Any, size: Any, stride: Any, grad: Any = 0, hooks: Any = 0, flags: Any = None
     ) -> Any:
         if flags:
             raise Refused("a tensor is a lazy negative or conjugate; save tensor.resolve_neg().resolve_conj()")
         if not isinstance(storage, Storage):
             raise Refused(f"damaged: a tensor has no storage; {AGAIN}")
-        self = super().__new__(cls)
+        self = super().__new__(cls, grad, hooks)
         self.storage, self.offset, self.size, self.stride, self.dtype = storage, offset, size, stride, storage.dtype
         return self
 
@@ -86,9 +130,12 @@ class _UntypedTensor(_Inert):
     __slots__ = ()
 
     def __new__(
-        cls, storage: Any, offset: Any, size: Any, stride: Any, _: Any, __: Any, dtype: Any, flags: Any = 0
+        cls, storage: Any, offset: Any, size: Any, stride: Any, grad: Any, hooks: Any, dtype: Any, flags: Any = 0
     ) -> Any:
-        tensor = Tensor(storage, offset, size, stride, None, None, flags)
+        if not isinstance(dtype, str):
+            name = opaque_in(dtype)
+            raise Refused(not_needed(name) if name else f"damaged: a tensor has no type; {AGAIN}")
+        tensor = Tensor(storage, offset, size, stride, grad, hooks, flags)
         tensor.dtype = dtype
         return tensor
 
@@ -98,8 +145,8 @@ class _Parameter(_Inert):
 
     __slots__ = ()
 
-    def __new__(cls, tensor: Any, *_: Any) -> Any:
-        return tensor
+    def __new__(cls, tensor: Any, *rest: Any) -> Any:
+        return _with_rest(tensor, rest)
 
 
 class _Attributed(_Inert):
@@ -107,8 +154,15 @@ class _Attributed(_Inert):
 
     __slots__ = ()
 
-    def __new__(cls, rebuild: Any, _: Any, arguments: Any, __: Any) -> Any:
-        return rebuild(*arguments)
+    def __new__(cls, rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
+        return _with_rest(rebuild(*arguments), (kind, state))
+
+
+def _with_rest(tensor: Any, rest: tuple[Any, ...]) -> Any:
+    """The tensor, with what else the pickle says of it kept to be looked through."""
+    if isinstance(tensor, Tensor):
+        tensor.given.append(rest)
+    return tensor
 
 
 _KNOWN: dict[tuple[str, str], Any] = {
@@ -122,24 +176,65 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): "uint8",
     **{("torch", storage): name for name, storage in STORAGES.items()},
     **{("torch", name): name for name in DTYPES},
-    **dict.fromkeys([("argparse", "Namespace"), ("torch", "Size"), ("torch", "device"), ("torch", "Tensor")], _Inert),
+    ("argparse", "Namespace"): Record,
+    **dict.fromkeys([("torch", "Size"), ("torch", "device"), ("torch", "Tensor")], _Object),
 }
+
+
+def held(*things: Any) -> Iterator[Any]:
+    """These values and all that they hold, each once: keys and values, items, attributes, what stand-ins were given."""
+    waiting, seen = [*reversed(things)], set()
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue  # a few bytes may name the same list any number of times
+        seen.add(id(thing))
+        yield thing
+        if isinstance(thing, dict):
+            waiting += [*thing, *thing.values()]
+        elif isinstance(thing, list | tuple | set | frozenset):
+            waiting += thing
+        if isinstance(thing, _Inert):
+            waiting += thing.given
+
+
+def opaque_in(*things: Any) -> str:
+    """Name of a class that weights do not need among these values and all that they hold; "" where there is none."""
+    kinds = (thing if isinstance(thing, type) else type(thing) for thing in held(*things))
+    return next((kind.asked for kind in kinds if issubclass(kind, Opaque)), "")
+
+
+def not_needed(name: str) -> str:
+    """Message of a file in whose weights there is something of this class."""
+    return (
+        f"the file asks for {name}, which weights do not need; nothing in it was run. Take the "
+        "file from a source you trust, or, if you trust this one, load it with torch and save its tensors alone: "
+        "torch.save(model.state_dict(), path)"
+    )
 
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="utf-8")
         self.storages: dict[str | int, Storage] = {}
+        self.opaque: dict[tuple[str, str], type[Opaque]] = {}
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Names of the opaque classes and functions."""
+        return tuple(kind.asked for kind in self.opaque.values())
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """The stand-in of a global that weights need."""
-        if (module_name, global_name) in _KNOWN:
-            return _KNOWN[module_name, global_name]
-        raise Refused(
-            f"the file asks for {module_name}.{global_name}, which weights do not need; nothing in it was run. Take the "
-            "file from a source you trust, or, if you trust this one, load it with torch and save its tensors alone: "
-            "torch.save(model.state_dict(), path)"
-        )
+        """The stand-in of a global: one that weights need, or an opaque class, which is not looked up anywhere."""
+        asked = (module_name, global_name)
+        if asked in _KNOWN:
+            return _KNOWN[asked]
+        if asked not in self.opaque:
+            if len(self.opaque) == _MOST_CLASSES:  # a class takes a hundred times the memory of its name
+                raise Refused(f"a pickle in it names over {_MOST_CLASSES:,} classes, which torch would not; {AGAIN}")
+            name = ascii(".".join(asked))[1:-1][:100]  # it is printed: no letter of it may steer a terminal
+            self.opaque[asked] = type("Opaque", (Opaque,), {"__slots__": (), "asked": name})
+        return self.opaque[asked]
 
     def persistent_load(self, pid: Any) -> Storage:
         """The storage that is meant."""
@@ -150,6 +245,8 @@ class _Unpickler(pickle.Unpickler):
                 storage = Storage(dtype, key, count)
                 self.storages.setdefault(key, storage)
                 return storage
+        if name := opaque_in(pid):
+            raise Refused(not_needed(name))
         raise Refused(f"damaged: no storage is called {str(pid)[:80]}; {AGAIN}")
 
 

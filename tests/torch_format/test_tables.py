@@ -122,10 +122,10 @@ def test_what_does_not_fit_is_listed_on_both_sides() -> None:
 
 def test_sizes_are_read_from_weights_that_come_alone() -> None:
     theirs = tensors(reference("bert", hidden_size=64, num_attention_heads=1))
-    encoder, _ = our_config(guessed_config(theirs), "shapes")
+    encoder, _ = our_config(guessed_config(theirs, {}), "shapes")
     assert (encoder.layers, encoder.hidden_size, encoder.heads, encoder.intermediate_size) == (3, 64, 1, 64)
     with pytest.raises(ValueError, match="give --config FILE"):
-        guessed_config({"a": np.zeros(2)})
+        guessed_config({"a": np.zeros(2)}, {})
 
 
 def test_a_config_that_is_computed_otherwise_is_refused() -> None:
