@@ -21,7 +21,7 @@ from spanjax.mean import Mean
 from spanjax.model import load_model
 from spanjax.objectives.base import Pretraining
 from spanjax.parallel import make_mesh, replicated, to_global
-from spanjax.run import Data, Run
+from spanjax.run import Data, Run, own_classes
 from spanjax.starting import Start, start_from
 
 
@@ -49,8 +49,9 @@ class Session(Built):
         return {"rows_fingerprint": self.rows.manifest.fingerprint}
 
     def about(self) -> dict[str, Any]:
-        """What a checkpoint says of the rows."""
-        return {"rows": dataclasses.asdict(self.rows.manifest)}
+        """What a checkpoint says of the rows, and of what its objective is."""
+        own = own_classes(self.run)
+        return {"kind": "pretraining", "own_classes": own, "rows": dataclasses.asdict(self.rows.manifest)}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Figures of a batch for logs."""
