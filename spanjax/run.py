@@ -127,7 +127,7 @@ def load(path: str) -> Run:
 
 
 def _executed(file: pathlib.Path) -> types.ModuleType:
-    """Module of a config file, under a name of its own in `sys.modules`; a file that fails leaves neither name nor path behind."""
+    """Runs a config file as a module with a name of its own in `sys.modules`; a failing file leaves nothing behind."""
     # dataclasses and tyro resolve annotations through sys.modules, and two files of one stem, or one file loaded twice, must not
     # answer for each other's classes
     names = (f"spanjax_config_{file.stem}_{number}" for number in itertools.count(1))

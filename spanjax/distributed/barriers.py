@@ -115,6 +115,15 @@ def marks(name: str) -> dict[int, str]:
     return {int(key.rpartition("/")[2]): value for key, value in _client().key_value_dir_get(f"spanjax/{name}")}
 
 
+def coordinator_gone(error: BaseException) -> bool:
+    """True for an error of jax that says that the coordinator does not answer: its process is dead or cut off."""
+    import jax
+
+    # measured on jax 0.10.2: "UNAVAILABLE: Socket closed" after a kill of process 0; DEADLINE_EXCEEDED is gRPC's for no answer
+    told = str(error).startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+    return isinstance(error, jax.errors.JaxRuntimeError) and told
+
+
 def name_of(process: int) -> str:
     """ "process 3 (node004)" """
     return name_processes([process], HOSTS)
