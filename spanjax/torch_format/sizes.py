@@ -44,7 +44,17 @@ def raise_listed(name: str, problems: list[str]) -> None:
 
 # Settings of the encoder that every family computes at any value, or that are no part of what is computed.
 _ANY = frozenset(
-    {"vocab_size", "hidden_size", "layers", "heads", "intermediate_size", "positions", "types", "activation", "norm_epsilon"}
+    {
+        "vocab_size",
+        "hidden_size",
+        "layers",
+        "heads",
+        "intermediate_size",
+        "positions",
+        "types",
+        "activation",
+        "norm_epsilon",
+    }
     | {"dropout", "attention_dropout", "initializer_std", "unroll", "attention", "remat"}
 )
 _OWN: Mapping[str, frozenset[str]] = {

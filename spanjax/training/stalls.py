@@ -41,7 +41,9 @@ class Pulse:
         self.beats, self.listens, self.said = 0, 0, -1.0
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
-        self._hearing = threading.Lock()  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
+        self._hearing = (
+            threading.Lock()
+        )  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="spanjax-pulse", daemon=True)
 

@@ -109,7 +109,6 @@ def test_training_lowers_the_loss_and_counts_steps() -> None:
         losses.append([float(shown["means"][name].value()) for name in ("mlm/loss", "sbo/loss")])
     assert int(state.step) == STEPS
     assert (np.diff(losses, axis=0) < 0).all(), losses
-    print("FALL", losses)
 
 
 @pytest.mark.slow
@@ -141,7 +140,10 @@ def test_state_is_sharded_over_data() -> None:
 def test_bfloat16_follows_float32(reference: tuple) -> None:
     history, state = run(MeshConfig(), 2, dtype=jnp.bfloat16)
     assert jax.tree.leaves(state.params)[0].dtype == jnp.float32
-    assert history[0]["mlm/loss"] == pytest.approx(reference[0][0]["mlm/loss"], rel=0.02)
+    # one rounding to bfloat16 is up to 2e-3; over the targets of a batch they average out: 2.1e-4 measured at most
+    for found, expected in zip(history, reference[0], strict=True):
+        for name in ("mlm/loss", "sbo/loss"):
+            assert found[name] == pytest.approx(expected[name], rel=5e-4), name
 
 
 def test_extra_count_divides_the_gradient() -> None:
