@@ -175,8 +175,8 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
 
 def _own_lines(meta: Mapping[str, Any]) -> list[str]:
     """What a reader without the run's own classes goes without, as text."""
-    files: Mapping[str, str] = meta.get("own_classes") or {}
-    if not files:
+    files = meta.get("own_classes")
+    if not isinstance(files, Mapping) or not files:
         return []
     told = ", ".join(f"{name} ({file})" for name, file in files.items())
     return [
