@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from spanjax.distributed.variables import xla_flag
 from spanjax.nn.attention import choose_backend
 from spanjax.parallel import placed, row_shards
 from spanjax.run import Run
@@ -17,7 +18,8 @@ from spanjax.training.state import TrainState, abstract_module, state_factory, s
 from spanjax.training.step import StepBuilder
 from spanjax.trees import map_named
 
-SCHEDULER_OFF = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
+SCHEDULER_OFF = f"{SCHEDULER}=false"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ def mesh_problems(run: Run, mesh: Mesh) -> list[str]:
     """What keeps a batch from being split over this mesh, or its devices from running such a step."""
     found = batch_problems(run, row_shards(mesh))
     on_cpu = mesh.devices.flat[0].platform == "cpu" and mesh.shape["data"] > 1
-    if run.mesh.fsdp and on_cpu and SCHEDULER_OFF not in os.environ.get("XLA_FLAGS", ""):
+    if run.mesh.fsdp and on_cpu and xla_flag(os.environ, SCHEDULER) != "false":
         found.append(
             f"mesh.fsdp on {mesh.devices.size} CPU devices aborts in XLA in most runs: leave it off (devices of one machine share"
             f" its memory, so it saves none), or set XLA_FLAGS={SCHEDULER_OFF}"

@@ -61,12 +61,13 @@ MARK = "spanjax-doctor:"
 
 JAX_PROBE = f"""
 import json, jax
+from spanjax.distributed.jax_internals import missing
 def memory(device):
     try:
         return (device.memory_stats() or {{}}).get("bytes_limit")
-    except Exception:
+    except RuntimeError:  # XLA's errors: a platform that does not tell
         return None
-print("{MARK}" + json.dumps([(d.platform, d.device_kind, memory(d)) for d in jax.devices()]))
+print("{MARK}" + json.dumps([[(d.platform, d.device_kind, memory(d)) for d in jax.devices()], missing()]))
 """
 SEQIO_PROBE = f"""
 import json, time
@@ -160,7 +161,8 @@ def collect(timeout: float) -> traps.Facts:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked_jax = pool.submit(run_probe, JAX_PROBE, timeout)
         asked_seqio = pool.submit(run_probe, SEQIO_PROBE, timeout) if "seqio" in versions else None
-    devices, jax_error = asked_jax.result()
+    found, jax_error = asked_jax.result()
+    devices, private_missing = found or ([], [])
     seqio, seqio_error = asked_seqio.result() if asked_seqio else (None, "")
     seconds, gpus = seqio or (0.0, 0)
     total, available = host_memory()
@@ -171,7 +173,7 @@ def collect(timeout: float) -> traps.Facts:
         system=platform.platform(),
         versions=versions,
         environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-        devices=tuple(traps.Device(*device) for device in devices or ()),
+        devices=tuple(traps.Device(*device) for device in devices),
         jax_probe=traps.Probe(jax_error),
         seqio_probe=traps.Probe(seqio_error, seconds) if asked_seqio else None,
         jaxlib_required=required_jaxlib(),
@@ -184,6 +186,7 @@ def collect(timeout: float) -> traps.Facts:
         disk_free=shutil.disk_usage(".").free,
         start_up=start_up,
         start_up_error=start_up_error,
+        private_missing=tuple(private_missing),
     )
 
 

@@ -12,6 +12,7 @@ Shapes: B texts, L positions, K masks, T heads, V vocabulary.
 
 import functools
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,13 @@ class _Text(NamedTuple):
     ids: list[int]
     masks: list[int]  # positions
     truth: dict[int, int]  # position -> id, where it is known
+
+
+def noted(model: Model) -> Model:
+    """The model, after printing on stderr what reading it passed over: another step than the newest, heads that are not used."""
+    for line in model.said:
+        print(f"note: {line}", file=sys.stderr)
+    return model
 
 
 class Filler:

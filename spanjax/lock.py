@@ -18,7 +18,10 @@ from collections.abc import Iterator
 from typing import Any
 
 FILE = "run.lock"
-BEAT_SECONDS, STALE_SECONDS, SETTLE_SECONDS = 60.0, 600.0, 1.0
+BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
+# Time for a rename by another host to show where there is no flock (NFS, FUSE). Chosen, not measured: a mount that caches names
+# for longer can let two runs in that start within that time; heartbeats every minute tell any later one.
+SETTLE_SECONDS = 1.0
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
 
 

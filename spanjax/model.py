@@ -19,6 +19,7 @@ from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.permuted import PermutedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.tasks.base import SCORE
+from spanjax.tasks.stored import described_task
 from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
 from spanjax.torch_format.families import BERT, Family, family_of, has_pieces
 from spanjax.torch_format.folder import Found, is_weights, read_folder
@@ -145,19 +146,9 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     )
 
 
-def described_task(meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The task in a checkpoint's meta; None in that of pretraining, whose objectives have `masking`."""
-    for place, name in (("model", "task"), ("run", "objective")):
-        found = meta.get(place)
-        found = found.get(name) if isinstance(found, Mapping) else None
-        if isinstance(found, Mapping) and "masking" not in found:
-            return found
-    return None
-
-
 def _fine_tuned(workdir: pathlib.Path) -> bool:
     metas = (stored_meta(workdir, step) for step in reversed(steps_of(workdir)))
-    return any(isinstance(meta, Mapping) and described_task(meta) is not None for meta in metas)
+    return any(isinstance(meta, Mapping) and described_task(meta, workdir) is not None for meta in metas)
 
 
 def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
@@ -177,9 +168,21 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         step=step,
         pair=pair,
         meta=meta,
-        said=tuple(said),
-        task=described_task(meta),
+        said=(*said, *_own_lines(meta)),
+        task=described_task(meta, folder),
     )
+
+
+def _own_lines(meta: Mapping[str, Any]) -> list[str]:
+    """What a reader without the run's own classes goes without, as text."""
+    files = meta.get("own_classes")
+    if not isinstance(files, Mapping) or not files:
+        return []
+    told = ", ".join(f"{name} ({file})" for name, file in files.items())
+    return [
+        f"its run has classes that are not spanjax's: {told}; heads of theirs are not used here: to use them train on with"
+        " --init-from and that --config, to write PyTorch weights train on with an objective of spanjax's"
+    ]
 
 
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:

@@ -5,10 +5,12 @@ import contextlib
 import dataclasses
 import difflib
 import importlib.util
+import itertools
 import json
 import pathlib
 import sys
 import traceback
+import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -167,14 +169,8 @@ def load(path: str) -> Run:
         first = [each for each in near if pathlib.Path(each).stem in FIRST]
         close = difflib.get_close_matches(path, near, n=1) or first or near[:3]
         raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
-    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
-    if root and root not in sys.path:
-        sys.path.append(root)
     try:
-        spec.loader.exec_module(module)
+        module = _executed(file)
     except Exception as error:
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
@@ -183,11 +179,36 @@ def load(path: str) -> Run:
         ) from error
     run = getattr(module, "RUN", None)
     if not isinstance(run, Run):
+        del sys.modules[module.__name__]
         raise ValueError(
             f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__}):"
             " write `RUN = Run(...)`"
         )
     return run
+
+
+def _executed(file: pathlib.Path) -> types.ModuleType:
+    """Runs a config file as a module with a name of its own in `sys.modules`; a failing file leaves nothing behind."""
+    # dataclasses and tyro resolve annotations through sys.modules, and two files of one stem, or one file loaded twice, must not
+    # answer for each other's classes
+    names = (f"spanjax_config_{file.stem}_{number}" for number in itertools.count(1))
+    name = next(each for each in names if each not in sys.modules)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
+    added = [root] if root and root not in sys.path else []
+    sys.modules[name] = module
+    sys.path += added  # `from configs... import RUN`: only while the file runs, so that it shadows nothing later
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        for each in added:
+            sys.path.remove(each)
+    return module
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"parity": {"attention_dropout": 0.1}, "fast": {"attention_dropout": 0.0}}
@@ -218,6 +239,18 @@ def describe(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [describe(item) for item in value]
     return value
+
+
+def own_classes(value: Any) -> dict[str, str]:
+    """Classes of a run's settings that are not spanjax's -> the file that defines each: who reads a checkpoint needs them."""
+    if isinstance(value, tuple | list):
+        return {name: file for item in value for name, file in own_classes(item).items()}
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    kind = type(value)
+    file = pathlib.Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__).name
+    own = {} if kind.__module__.partition(".")[0] == "spanjax" else {kind.__name__: file}
+    return own | own_classes([getattr(value, field.name) for field in dataclasses.fields(value)])
 
 
 def completed(described: Any) -> Any:

@@ -22,7 +22,7 @@ from spanjax.mean import Mean
 from spanjax.model import load_model
 from spanjax.objectives.base import Pretraining
 from spanjax.parallel import make_mesh, replicated, to_global
-from spanjax.run import ORDER_VERSION, Data, Run, with_defaults
+from spanjax.run import ORDER_VERSION, Data, Run, own_classes, with_defaults
 from spanjax.starting import Start, start_from
 
 
@@ -54,8 +54,9 @@ class Session(Built):
         return entries
 
     def about(self) -> dict[str, Any]:
-        """What a checkpoint says of the rows."""
-        return {"rows": dataclasses.asdict(self.rows.manifest)}
+        """What a checkpoint says of the rows, and of what its objective is."""
+        own = own_classes(self.run)
+        return {"kind": "pretraining", "own_classes": own, "rows": dataclasses.asdict(self.rows.manifest)}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Figures of a batch for logs."""

@@ -10,7 +10,7 @@ from spanjax.building import Built
 from spanjax.data.batch import Batch
 from spanjax.data.order import steps_per_epoch
 from spanjax.data.rows import slots_needed
-from spanjax.data.spelling import masked_text, original_tokens, span_slots
+from spanjax.data.spelling import first_block_length, first_block_spans, masked_text, original_tokens
 from spanjax.data.vocab import Vocabulary
 from spanjax.parallel import to_global
 from spanjax.run import Run
@@ -31,16 +31,15 @@ def filled_text(
     Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
     nearest to four pieces. Without `replaced` the model hides targets by its attention, and all are hidden.
     """
-    last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
     hidden_L = (np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask) | (not replaced)
     positions_K = batch["slot_position_BK"][row]
-    spans = [(k, n) for k, n in span_slots(batch, row, last) if hidden_L[positions_K[k : k + n]].all()]
+    spans = [(k, n) for k, n in first_block_spans(batch, row) if hidden_L[positions_K[k : k + n]].all()]
     if not spans:
         return []
     start, count = min(spans, key=lambda span: abs(span[1] - 4))
     first = int(positions_K[start])
     tokens = original_tokens(batch, row)
-    left, right = max(1, first - 24), min(last, first + count + 24)
+    left, right = max(1, first - 24), min(first_block_length(batch, row) - 1, first + count + 24)
     blank = " ".join(["[MASK]"] * count)
     around = [vocabulary.decode(tokens[a:b].tolist()) for a, b in ((left, first), (first + count, right))]
     lines = [f"masked   … {around[0]} {blank} {around[1]} …"]

@@ -5,6 +5,7 @@ normal draw with the initialiser's deviation, and the mean of the trained biases
 from the first on. Offsets of the span boundary head beyond the trained ones are drawn fresh: each means another place in a span.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,9 +19,12 @@ from spanjax.torch_format.task_configs import default_labels
 from spanjax.trees import named_leaves
 
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
-_EQUAL = (
-    *("hidden_size", "layers", "heads", "intermediate_size", "embedding_size", "groups"),
-    *("activation", "norm_epsilon", "position_offset", "norm_first", "rotary", "relative", "gated", "biases"),
+# Every other setting of the encoder must be that of the weights, one that is added later too: who leaves a setting out of this
+# list gets an error, not the weights of another architecture.
+MAY_DIFFER = frozenset(
+    {"vocab_size", "positions", "types"}  # tables, which are fitted
+    | {"dropout", "attention_dropout", "initializer_std"}  # how they are trained
+    | {"unroll", "attention", "remat"}  # how they are run
 )
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
@@ -133,8 +137,10 @@ def _part(name: str) -> str:
 
 def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     problems = []
-    dropped = ("types",) if model.encoder.types and not encoder.types and not encoder.relative else ()
-    for name in (*_EQUAL, *dropped):
+    dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative else set()
+    for name in (field.name for field in dataclasses.fields(encoder)):
+        if name in MAY_DIFFER - dropped:
+            continue
         own, theirs = getattr(encoder, name), getattr(model.encoder, name)
         if own != theirs:
             option = name.replace("_", "-")

@@ -10,10 +10,11 @@ import importlib.util
 import math
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from spanjax.chips import CHIPS, Chip
+from spanjax.distributed.jax_internals import cudnn_answers
 from spanjax.program import Collective
 
 FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
@@ -159,23 +160,9 @@ def devices(topology: Topology) -> list[Any]:
     return sorted(found, key=lambda device: getattr(device, "slice_index", None) or 0)
 
 
-@contextlib.contextmanager
-def cudnn_answered(chip: Chip) -> Iterator[None]:
+def cudnn_answered(chip: Chip) -> contextlib.AbstractContextManager[None]:
     """Lets cuDNN's attention be traced without cuDNN and without a GPU: what it asks of them is answered for the H200."""
-    if chip.platform != "cuda":
-        yield
-        return
-    from unittest import mock
-
-    from jax._src.cudnn import fused_attention_stablehlo as asking
-
-    answers = {
-        "check_cudnn_version": lambda: CUDNN,
-        "check_compute_capability": lambda capability: float(capability) <= CAPABILITY,
-        "is_cuda_compute_capability_equal": lambda capability: float(capability) == CAPABILITY,
-    }
-    with mock.patch.multiple(asking, **answers):
-        yield
+    return cudnn_answers(CUDNN, CAPABILITY) if chip.platform == "cuda" else contextlib.nullcontext()
 
 
 def read_flags(path: pathlib.Path) -> dict[str, str]:

@@ -58,6 +58,7 @@ class Facts:
     disk_free: int
     start_up: str = ""  # what `spanjax.distributed` makes of the launcher's variables
     start_up_error: str = ""
+    private_missing: tuple[str, ...] = ()  # private names of jax that spanjax uses and the installed jax lacks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +157,15 @@ def _start_up(facts: Facts) -> Finding:
     return Finding("start-up", "fail" if facts.start_up_error else "ok", facts.start_up_error)
 
 
+def _private_jax(facts: Facts) -> Finding:
+    """jax has the private names that spanjax uses: a release may move them without a word."""
+    if not facts.private_missing:
+        return Finding("private jax")
+    lost = f"jax {facts.versions.get('jax', '')} has no {', '.join(facts.private_missing)}"
+    remedy = "take the jax that spanjax was tested with (0.10.2 on Python 3.11), or a newer spanjax"
+    return Finding("private jax", "fail", f"{lost}, which runs of several processes or plans for GPUs need: {remedy}")
+
+
 def _memory_fraction(facts: Facts) -> Finding:
     """The share of GPU memory jax takes has a new name, and jaxlib refuses both together."""
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
@@ -249,7 +259,7 @@ def _disk(facts: Facts) -> Finding:
 
 
 CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _start_up, _memory_fraction),
+    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _start_up, _private_jax, _memory_fraction),
     *(_tensorflow_text, _protobuf, _seqio, _tensorflow_gpu, _transformers, _coval, _torch, _disk),
 )
 

@@ -17,7 +17,7 @@ from spanjax.mean import Mean
 from spanjax.model import Model, load_model
 from spanjax.nn.config import EncoderConfig
 from spanjax.parallel import make_mesh, to_global
-from spanjax.run import Run, with_defaults
+from spanjax.run import Run, own_classes, with_defaults
 from spanjax.starting import Start, start_from
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
@@ -132,7 +132,8 @@ class TaskSession(Built):
     def about(self) -> dict[str, Any]:
         """What a checkpoint says of the examples."""
         sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
-        return {"examples": sizes, "pretrained": self.model.name if self.model else ""}
+        own = {"kind": "task", "own_classes": own_classes(self.run)}
+        return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Figures of a batch for logs."""

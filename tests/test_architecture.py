@@ -36,6 +36,7 @@ OWNERS = {
     "wandb": "spanjax.training.trackers",
     "mlflow": "spanjax.training.trackers",
 }
+PRIVATE_JAX = "spanjax.distributed.jax_internals"
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -195,6 +196,25 @@ def check_partition_spec(tree: Tree) -> list[str]:
     return problems
 
 
+def check_private_jax(tree: Tree) -> list[str]:
+    """Only distributed/jax_internals.py touches `jax._src`, where `spanjax.doctor` checks that it is still there."""
+    problems = []
+    for name, module in tree.items():
+        if name == PRIVATE_JAX:
+            continue
+        for node in ast.walk(module.syntax):
+            said = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                said = [f"{node.module}.{alias.name}" for alias in node.names]
+            if isinstance(node, ast.Attribute):
+                said = [ast.unparse(node)]
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                said = [node.value]
+            if any(each.startswith("jax._src") for each in said):
+                problems.append(f"{name}:{getattr(node, 'lineno', 0)} touches jax._src")
+    return problems
+
+
 def check_size(tree: Tree) -> list[str]:
     """No file over 500 lines, no function over 60."""
     problems = []
@@ -243,7 +263,7 @@ Check = Callable[[Tree], list[str]]
 FEED = {"data/feed.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
-    *(check_partition_spec, check_size, check_manners, check_docstrings),
+    *(check_partition_spec, check_private_jax, check_size, check_manners, check_docstrings),
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
@@ -261,6 +281,10 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed", **FEED}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "from jax.sharding import PartitionSpec as P"}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "import jax\nspec = jax.sharding.PartitionSpec()"}),
+    (check_private_jax, "touches jax._src", {"run.py": "def f():\n    from jax._src import clusters"}),
+    (check_private_jax, "touches jax._src", {"run.py": "from jax import _src"}),
+    (check_private_jax, "touches jax._src", {"run.py": "import jax\nx = jax._src.distributed"}),
+    (check_private_jax, "touches jax._src", {"run.py": "import importlib\nimportlib.import_module('jax._src.lib')"}),
     (check_size, "has 501 lines", {"run.py": "x = 1\n" * 501}),
     (check_size, "f has 61 lines", {"run.py": "def f():\n" + "    x = 1\n" * 60}),
     (check_manners, "name it", {"data/utils.py": ""}),
@@ -273,6 +297,7 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
     (check_trunk, {"training/loop.py": "from spanjax.objectives.base import Objective", "objectives/base.py": ""}),
     (check_lazy_tensorflow, {"run.py": "def f():\n    from spanjax.data import feed", **FEED}),
     (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),
+    (check_private_jax, {"distributed/jax_internals.py": "from jax._src import clusters"}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

@@ -23,6 +23,8 @@ def test_fsdp_on_cpu_devices_is_refused_but_with_the_flag(monkeypatch: pytest.Mo
     assert problems(MeshConfig(fsdp=True), 1) == problems(MeshConfig(), 4) == []
     monkeypatch.setenv("XLA_FLAGS", f"--xla_force_host_platform_device_count=4 {SCHEDULER_OFF}")
     assert problems(MeshConfig(fsdp=True), 4) == []
+    monkeypatch.setenv("XLA_FLAGS", f"{SCHEDULER_OFF} --xla_a=1 {SCHEDULER_OFF.replace('false', 'true')}")
+    assert problems(MeshConfig(fsdp=True), 4) == [problem], "the last one counts"
 
 
 def test_rows_divide_over_the_devices() -> None:

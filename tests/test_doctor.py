@@ -75,6 +75,7 @@ CASES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("protobuf", "fail", "apache-beam holds", {"versions": {"protobuf": "6.33.6", "apache-beam": "2.77.0"}}),
     ("seqio", "fail", "VersionError", {"seqio_probe": traps.Probe("VersionError: gencode")}),
     ("seqio", "note", "its import took 90 s", {"seqio_probe": traps.Probe(seconds=90.0)}),
+    ("private jax", "fail", "has no jax._src.lib._jax", {"private_missing": ("jax._src.lib._jax",)}),
     ("tensorflow gpu", "note", "set_visible_devices", {"tensorflow_gpus": 2}),
     ("transformers", "note", "no Flax", {"versions": {"transformers": "5.23.0"}}),
     ("coval", "note", "not the coreference scorer", {"versions": {"coval": "0.0.3"}}),

@@ -1,9 +1,18 @@
 """Masked examples in words: spans, boundaries and truth are the batch's."""
 
-import numpy as np
+import pathlib
 
+import numpy as np
+import pytest
+
+from spanjax import train
+from spanjax.data.rows import open_rows
+from spanjax.data.spelling import first_block_spans
 from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.prepare import main as prepare
 from spanjax.show import filled_text, masked_text, original_tokens, sparkline
+from tests.made import made_documents
+from tests.running import ROOT, shrunk
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "american", "foot", "##ball", "game", "was", "played"]
 VOCABULARY = WordPieceVocabulary(PIECES)
@@ -56,6 +65,29 @@ def test_filled_text_shows_truth_and_guesses() -> None:
 def test_row_without_a_masked_token_has_nothing_to_fill() -> None:
     empty = {**batch(), "slot_weight_BK": np.zeros((1, 8), np.float32)}
     assert filled_text(empty, 0, {}, VOCABULARY) == []  # pyright: ignore[reportArgumentType]
+
+
+def test_an_empty_row_has_no_spans_and_is_not_shown() -> None:
+    """The rows that fill up the last batch of a small held-out set."""
+    padding = {name: np.zeros_like(value) for name, value in batch().items()}
+    assert first_block_spans(padding, 0) == []  # pyright: ignore[reportArgumentType]
+    assert filled_text(padding, 0, {}, VOCABULARY) == []  # pyright: ignore[reportArgumentType]
+
+
+def test_a_run_with_fewer_held_out_rows_than_a_batch_ends_clean(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """No span is masked throughout, so that the summary looks at every row, the empty ones too."""
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "corpus.txt").write_text("\n\n".join(made_documents(60)) + "\n")
+    rows, workdir = tmp_path / "rows", tmp_path / "run"
+    made = ["--input", str(tmp_path / "corpus.txt"), "--train-vocab", "120", "--length", "128", "--holdout", "0.05"]
+    assert prepare([*made, "--workers", "1", "--output", str(rows)]) == 0
+    assert 0 < len(open_rows(rows / "validation")) < 8
+    seen = ["--objective.masking.replacement.mask=0", "--objective.masking.replacement.random=1"]
+    more = ["--batch-size=8", "--data.feed=numpy", *seen]
+    assert train.main(shrunk("configs/pretrain/tiny.py", rows, workdir, 1, *more)) == 0
+    assert "finished: 1 steps" in capsys.readouterr().out and (workdir / "summary.json").exists()
 
 
 def test_span_that_the_model_could_see_is_not_shown_as_filled_in() -> None:

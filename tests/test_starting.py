@@ -17,7 +17,7 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.replaced import ReplacedDetection
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
-from spanjax.starting import OFFSETS, POSITIONS, TOKENS, start_from
+from spanjax.starting import MAY_DIFFER, OFFSETS, POSITIONS, TOKENS, start_from
 from spanjax.tasks.coref import Coref
 from spanjax.training.state import abstract_module
 from spanjax.trees import map_named, named_leaves
@@ -225,6 +225,18 @@ def test_half_of_an_encoder_is_not_loaded(source: EncoderConfig, change: dict[st
     arguments = [f"--config={ROOT / 'configs/pretrain/tiny.py'}", *option.split()]
     name = next(iter(change))
     assert getattr(train.parse(arguments).run.encoder, name) == getattr(source, name), "the option is one"
+
+
+def test_every_setting_of_the_encoder_has_to_agree_but_those_that_are_named() -> None:
+    """A setting that is added later as well: it does not load the weights of another architecture in silence."""
+    later = dataclasses.make_dataclass("Later", [("window", int, 0)], bases=(EncoderConfig,), frozen=True)
+    own = {field.name: getattr(ENCODER, field.name) for field in dataclasses.fields(ENCODER)}
+    source = dataclasses.replace(model(), encoder=later(**own, window=4))
+    vocabulary = WordPieceVocabulary(PIECES, lower_case=False)
+    with pytest.raises(ValueError, match="encoder.window is 0, the weights have 4: give --encoder.window 4"):
+        start_from(source, later(**own), vocabulary, shapes(SPANBERT, ENCODER), 0)
+    assert start_from(source, later(**own, window=4), vocabulary, shapes(SPANBERT, ENCODER), 0).leaves
+    assert {field.name for field in dataclasses.fields(EncoderConfig)} > MAY_DIFFER
 
 
 def test_training_starts_from_a_converted_folder(

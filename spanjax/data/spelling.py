@@ -54,8 +54,14 @@ def original_tokens(batch: Batch, row: int) -> np.ndarray:
     return tokens_L
 
 
-def span_slots(batch: Batch, row: int, last: int) -> list[tuple[int, int]]:
-    """Maximal runs of masked positions up to `last`, as (first slot, number of slots)."""
+def first_block_length(batch: Batch, row: int) -> int:
+    """Number of positions of the first block of a row: 0 in the empty rows that fill up a batch."""
+    return int(np.sum(np.asarray(batch["segments_BL"][row]) == 1))
+
+
+def first_block_spans(batch: Batch, row: int) -> list[tuple[int, int]]:
+    """Maximal runs of masked positions in the first block of a row, as (first slot, number of slots); none in an empty row."""
+    last = first_block_length(batch, row) - 1  # a row begins with its first block
     used = int(np.sum(batch["slot_weight_BK"][row] > 0))
     positions = batch["slot_position_BK"][row][:used]
     starts = [k for k in range(used) if positions[k] <= last and (k == 0 or positions[k] != positions[k - 1] + 1)]

@@ -9,13 +9,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from spanjax.distributed.launchers import number
+from spanjax.distributed.jax_internals import coordination
 from spanjax.distributed.meeting import ProcessesMissing, name_processes
+from spanjax.distributed.variables import BARRIER, own_variables
 
 Result = TypeVar("Result")
-BARRIER_SECONDS, BARRIER_VARIABLE = 600, "SPANJAX_BARRIER_TIMEOUT"
 PARTING_SECONDS = 3.0
 
+# Both are state of the process, as jax's client is: barriers are numbered at the coordinator for as long as that client lives, so
+# an object that could be made anew would start again at numbers that are taken.
 HOSTS: dict[int, str] = {}
 """Process id -> host, as they met."""
 _ROUNDS: collections.Counter[str] = collections.Counter()
@@ -23,13 +25,12 @@ _ROUNDS: collections.Counter[str] = collections.Counter()
 
 def _client() -> Any:
     """jax's connection to the coordinator."""
-    from jax._src.distributed import global_state
-
-    if global_state.client is None:
+    client = coordination().client
+    if client is None:
         raise RuntimeError(
             "several processes without jax.distributed.initialize: call spanjax.distributed.start() first"
         )
-    return global_state.client
+    return client
 
 
 def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[str]:
@@ -43,7 +44,7 @@ def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[s
     if jax.process_count() == 1:
         return [value]
     client, count, me = _client(), jax.process_count(), jax.process_index()
-    limit = timeout_s or number(os.environ, BARRIER_VARIABLE) or BARRIER_SECONDS
+    limit = timeout_s or own_variables(os.environ).barrier_seconds
     _ROUNDS[name] += 1
     folder = f"spanjax/{name}/{_ROUNDS[name]}"
     try:
@@ -68,11 +69,11 @@ def _missing(client: Any, name: str, folder: str, limit: float, error: Exception
     if not absent:
         return ProcessesMissing(
             f"process {jax.process_index()} came too late to barrier {name!r}: the others waited {limit:.0f} s and gave up;"
-            f" find out what held it, or wait longer with {BARRIER_VARIABLE}=SECONDS"
+            f" find out what held it, or wait longer with {BARRIER}=SECONDS"
         )
     return ProcessesMissing(
         f"barrier {name!r}: {name_processes(absent, HOSTS)} did not come within {limit:.0f} s; look at the output there, and run"
-        f" the same command again on all ({BARRIER_VARIABLE}=SECONDS waits longer)"
+        f" the same command again on all ({BARRIER}=SECONDS waits longer)"
     )
 
 
@@ -115,6 +116,15 @@ def marks(name: str) -> dict[int, str]:
     return {int(key.rpartition("/")[2]): value for key, value in _client().key_value_dir_get(f"spanjax/{name}")}
 
 
+def coordinator_gone(error: BaseException) -> bool:
+    """True for an error of jax that says that the coordinator does not answer: its process is dead or cut off."""
+    import jax
+
+    # measured on jax 0.10.2: "UNAVAILABLE: Socket closed" after a kill of process 0; DEADLINE_EXCEEDED is gRPC's for no answer
+    told = str(error).startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+    return isinstance(error, jax.errors.JaxRuntimeError) and told
+
+
 def name_of(process: int) -> str:
     """ "process 3 (node004)" """
     return name_processes([process], HOSTS)
@@ -122,9 +132,7 @@ def name_of(process: int) -> str:
 
 def preempted(step: int) -> bool:
     """Whether jax's preemption service has all processes stop after this step; to be called at every step, on all."""
-    from jax._src.distributed import global_state
-
-    manager = global_state.preemption_sync_manager
+    manager = coordination().preemption_sync_manager
     return manager is not None and manager.reached_sync_point(step)
 
 
@@ -160,8 +168,6 @@ def leave(code: int, error: Exception | None = None) -> int:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    from jax._src.distributed import global_state
-
-    if global_state.process_id == 0:  # with it the coordinator ends, and whoever still has something to say
+    if coordination().process_id == 0:  # with it the coordinator ends, and whoever still has something to say
         time.sleep(PARTING_SECONDS)
     os._exit(code)

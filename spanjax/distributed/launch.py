@@ -19,6 +19,7 @@ from spanjax.distributed.launchers import (
     find_tpu,
     number,
 )
+from spanjax.distributed.variables import own_variables
 
 Kind = Literal["none", "variables", "tpu", "openmpi", "jobset", "skypilot", "slurm"]
 LAUNCHERS: tuple[tuple[Kind, str, Callable[[Environment], Found | None]], ...] = (
@@ -30,7 +31,6 @@ LAUNCHERS: tuple[tuple[Kind, str, Callable[[Environment], Found | None]], ...] =
 )
 """Name, a variable that shows it, and what reads it."""
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-EXPECTED = "SPANJAX_EXPECTED_DEVICES"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +79,7 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
 
     ValueError where it is half set or contradicts itself.
     """
-    expected = number(environment, EXPECTED)
+    expected = own_variables(environment).expected_devices
     if number(environment, COUNT) == 0:
         raise ValueError(f"{COUNT} is 0: expected the number of processes, 1 or more; unset it for one process")
     if number(environment, COUNT) == 1:

@@ -28,7 +28,7 @@ def number(environment: Environment, name: str) -> int | None:
     value = environment.get(name, "").strip()
     if not value:
         return None
-    if not value.isdigit():
+    if not re.fullmatch("[0-9]+", value):  # str.isdigit holds for "²", which int refuses
         raise ValueError(f"{name} is {value!r}: expected a whole number, 0 or more")
     return int(value)
 

@@ -8,15 +8,14 @@ import pathlib
 import socket
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from spanjax.distributed.barriers import HOSTS
-from spanjax.distributed.launch import EXPECTED, Launch, detect
-from spanjax.distributed.launchers import number
+from spanjax.distributed.jax_internals import detected_pod, use_gloo_at
+from spanjax.distributed.launch import Launch, detect
 from spanjax.distributed.meeting import GREETING, attend, is_local, listen, receive, split_address
+from spanjax.distributed.variables import EXPECTED, own_variables
 
 log = logging.getLogger(__name__)
-STARTUP_SECONDS, STARTUP_VARIABLE = 300, "SPANJAX_STARTUP_TIMEOUT"
 REMEDIES = {"gpu": "pip install 'jax[cuda13]'", "tpu": "pip install 'jax[tpu]'"}
 
 
@@ -39,7 +38,7 @@ def start() -> Launch:
     for an environment that is half set, and for devices other than those the launcher gave. On CPU processes talk through gloo.
     """
     launch = detect(os.environ, tpu_chips())
-    timeout = float(number(os.environ, STARTUP_VARIABLE) or STARTUP_SECONDS)
+    timeout = float(own_variables(os.environ).startup_seconds)
     if launch.processes is None:
         launch = _ask_jax(launch, timeout)
     for note in launch.notes:
@@ -107,30 +106,17 @@ def own_address(coordinator: str) -> str | None:
 def _talk_through(address: str) -> None:
     """Has gloo, through which processes talk on CPU, listen on this address alone, and not where the host's own name leads."""
     import jax
-    from jax._src import distributed, xla_bridge
-    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 
     if jax.config.jax_cpu_collectives_implementation != "gloo":  # pyright: ignore[reportAttributeAccessIssue]
         return
-
-    def client() -> Any:
-        collectives = _jax.make_gloo_tcp_collectives(
-            distributed_client=distributed.global_state.client, hostname=address
-        )
-        return xla_bridge.make_cpu_client(collectives)
-
-    xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
+    use_gloo_at(address)
 
 
 def _ask_jax(launch: Launch, timeout: float) -> Launch:
     """What the metadata of a TPU VM says about its pod, through jax's own detection."""
-    from jax._src import clusters
-
     known = (launch.coordinator, launch.processes, launch.process_id)
     try:
-        coordinator, processes, index, _ = clusters.ClusterEnv.auto_detect_unset_distributed_params(
-            *known, None, None, int(timeout)
-        )
+        coordinator, processes, index, _ = detected_pod(*known, None, None, int(timeout))
     except Exception as error:
         raise ValueError(
             f"{launch.why}, but the metadata of this machine do not say what pod it belongs to"

@@ -8,8 +8,9 @@ made it fail, so the rules of the JobSet look for the number of that rule: they 
 import dataclasses
 
 from spanjax.command import STOPPED, WRONG_INPUT
+from spanjax.distributed.variables import EXPECTED, STARTUP
 from spanjax.launch.quoting import fill, indented, pod_scalar, scalar
-from spanjax.launch.settings import EXPECTED, STARTUP, Settings, at_least, merged, plain
+from spanjax.launch.settings import Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
 
 TEMPLATE = """\

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
 from spanjax.command import STOPPED
+from spanjax.distributed.variables import EXPECTED
 from spanjax.launch.local import Local
-from spanjax.launch.settings import EXPECTED
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0

@@ -8,7 +8,6 @@ from typing import ClassVar
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@%+-]*")
-EXPECTED, STARTUP = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOUT"
 ON_SHARE = (
     *("--config", "configs/pretrain/spanbert_base.py", "--data.rows", "/data/rows"),
     *("--workdir", "/data/runs/spanbert_base"),

@@ -4,8 +4,9 @@ import dataclasses
 import re
 
 from spanjax.command import STOPPED
+from spanjax.distributed.variables import EXPECTED, STARTUP
 from spanjax.launch.quoting import continued, fill, indented, options, scalar, word
-from spanjax.launch.settings import EXPECTED, STARTUP, Settings, at_least, merged, plain
+from spanjax.launch.settings import Settings, at_least, merged, plain
 
 GPUS = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9]\d*)")
 BUCKET = re.compile(r"(gs|s3|r2|nebius)://[A-Za-z0-9][A-Za-z0-9._/-]*")

@@ -4,8 +4,9 @@ import dataclasses
 import re
 
 from spanjax.command import STOPPED
+from spanjax.distributed.variables import EXPECTED, STARTUP
 from spanjax.launch.quoting import continued, exports, fill, options, word
-from spanjax.launch.settings import EXPECTED, STARTUP, Settings, at_least, merged, plain
+from spanjax.launch.settings import Settings, at_least, merged, plain
 
 TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
 TEMPLATE = """\

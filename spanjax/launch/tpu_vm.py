@@ -3,8 +3,9 @@
 import dataclasses
 
 from spanjax.command import DONE, WRONG_INPUT
+from spanjax.distributed.variables import EXPECTED, STARTUP
 from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import EXPECTED, STARTUP, Settings, at_least, merged, plain
+from spanjax.launch.settings import Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
 
 TEMPLATE = """\

@@ -6,9 +6,22 @@ hash costs a fraction of threefry. Shapes: B rows, any further axes.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
+
+# Two places of one network that share a site share a mask. A new range goes at the end: a number that changes changes the masks
+# of every run.
+SITES: Mapping[str, range] = {
+    "encoder": range(0, 1 << 16),  # embeddings, then three to eight a layer
+    "generator": range(1 << 16, 1 << 17),  # ELECTRA's second encoder, numbered as the first
+    "draws": range(1 << 17, 1 << 20),  # no dropout: ELECTRA's samples, or XLNet's orders; a run has one objective
+    "head": range(1 << 20, (1 << 20) + 8),  # of a task; coreference uses all eight
+    "first token": range((1 << 20) + 8, (1 << 20) + 16),  # [CLS], before the pooler of a task
+    "spans": range((1 << 20) + 16, (1 << 20) + 24),  # vectors of spans in span fine-tuning
+}
+"""Part of a network -> the dropout sites that are its own."""
 
 
 def hash32(x: jax.Array) -> jax.Array:

@@ -21,7 +21,7 @@ from spanjax.data.pairing import FullSentences, Pairing, Single
 from spanjax.data.replacement import Replacement
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey, random_bits
+from spanjax.nn.dropout import SITES, DropoutKey, random_bits
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
@@ -29,7 +29,7 @@ from spanjax.objectives.base import Pretraining, type_problems
 from spanjax.objectives.decoding import slot_index, token_logits, token_means
 from spanjax.objectives.terms import Batch, TokenTerm
 
-ORDERS = 1 << 17  # the site of the draws of orders, behind all sites of the encoder
+ORDERS = SITES["draws"].start  # the site from which orders are drawn
 BLOCK_BITS, DRAWN_BITS = 8, 23
 STATES, USED = "memory_states", "memory_used"
 

@@ -23,7 +23,7 @@ from spanjax.data.pairing import Pairing, Single
 from spanjax.data.replacement import Boundaries, Replacement
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey, gumbel
+from spanjax.nn.dropout import SITES, DropoutKey, gumbel
 from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
 from spanjax.nn.layer import linear
@@ -32,7 +32,7 @@ from spanjax.objectives.decoding import slot_index, token_logits, token_means
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 
 TERM = MaskedTokens()
-SITES, SAMPLES = 1 << 16, 1 << 17  # the generator's dropout, and its samples: behind all sites of the encoder
+GENERATOR_SITE, SAMPLES = SITES["generator"].start, SITES["draws"].start
 
 
 def generator_encoder(encoder: EncoderConfig, hidden_size: int, layers: int, intermediate_size: int) -> EncoderConfig:
@@ -63,7 +63,7 @@ class Generator(LayerStack):
         """Hidden states of the last layer."""
         hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
         segments_BL, positions_BL, types_BL = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
-        return self.run(hidden, segments_BL, positions_BL, types_BL, key, first_site=SITES + 1)[0]
+        return self.run(hidden, segments_BL, positions_BL, types_BL, key, first_site=GENERATOR_SITE + 1)[0]
 
 
 class Detector(nnx.Module):
@@ -168,7 +168,7 @@ class ReplacedDetection(Pretraining):
     def _generated(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """Hidden states of the generator."""
         inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
-        embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, SITES)
+        embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, GENERATOR_SITE)
         return module.generator(embedded_BLE, batch, key)
 
     def _corrupted(

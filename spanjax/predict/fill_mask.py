@@ -10,7 +10,7 @@ import rich.text
 import tyro
 
 from spanjax.command import exit_code
-from spanjax.filling import Filler
+from spanjax.filling import Filler, noted
 from spanjax.model import load_model
 
 
@@ -30,7 +30,7 @@ class FillMask:
 
 def fill_mask(options: FillMask) -> None:
     """Prints a table a text, or JSON."""
-    filler, console = Filler(load_model(options.model)), rich.console.Console(soft_wrap=True, highlight=False)
+    filler, console = Filler(noted(load_model(options.model))), rich.console.Console(soft_wrap=True, highlight=False)
     for text in options.text:
         found = filler.fill_mask(text, options.top)
         if options.json:

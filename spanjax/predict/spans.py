@@ -11,7 +11,7 @@ import rich.text
 import tyro
 
 from spanjax.command import exit_code
-from spanjax.filling import Filler, Span
+from spanjax.filling import Filler, Span, noted
 from spanjax.model import load_model
 
 
@@ -38,7 +38,7 @@ def as_json(span: Span) -> dict[str, Any]:
 
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
-    found = Filler(load_model(options.model)).spans(options.text, options.top, options.hide)
+    found = Filler(noted(load_model(options.model))).spans(options.text, options.top, options.hide)
     if options.json:
         print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))
         return

@@ -10,7 +10,7 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.batch import Batch
-from spanjax.data.spelling import block_tokens, fragments, piece_name, span_slots
+from spanjax.data.spelling import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.generator import filling
 from spanjax.model import Model, load_model, module_params
 from spanjax.report.document import Block, Cell, Table, Text, Words
@@ -55,8 +55,7 @@ def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabul
 
 def _spans(batch: Batch, row: int, found: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Iterator[list[Cell]]:
     """A row of cells for each span of the first block: truth, what the model sees, what every head puts in."""
-    last = int(np.flatnonzero(np.asarray(batch["segments_BL"][row]) == 1)[-1])
-    for first, count in span_slots(batch, row, last)[:SPANS]:
+    for first, count in first_block_spans(batch, row)[:SPANS]:
         slots = slice(first, first + count)
         truth = np.asarray(batch["slot_target_BK"][row][slots]).tolist()
         seen = np.asarray(batch["tokens_BL"][row])[batch["slot_position_BK"][row][slots]].tolist()
@@ -81,7 +80,7 @@ def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
 
 
 def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: str) -> list[Block]:
-    """Every row of the batch in words and a table of its spans; without a checkpoint that says so."""
+    """Every row of the batch as text with a table of its spans, empty rows left out; without a checkpoint a text that says so."""
     try:
         if not run.checkpoint:
             raise ValueError("there is no checkpoint yet")
@@ -96,13 +95,14 @@ def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: s
         counted_BK = used_BK if name == "mlm" else np.asarray(batch["slot_boundary_weight_BK"]) > 0
         right = int((ids == np.asarray(batch["slot_target_BK"]))[counted_BK].sum())
         accuracy[name] = f"{_HEADS.get(name, name)} {right} of {int(counted_BK.sum())}"
+    rows = [row for row in range(len(batch["row_B"])) if first_block_length(batch, row)]
     blocks: list[Block] = [
         Text(
-            f"Examples: {len(batch['row_B'])} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
+            f"Examples: {len(rows)} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
             f" Right pieces: {', '.join(accuracy.values())}. «words that were there → what the model sees», |boundary tokens|."
         )
     ]
-    for row in range(len(batch["row_B"])):
+    for row in rows:
         cells = list(_spans(batch, row, found, vocabulary))
         blocks.append(Text(masked_words(batch, row, vocabulary)))
         if cells:

@@ -18,12 +18,12 @@ from flax import nnx
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey
+from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.encoder import Encoder
 from spanjax.objectives.base import Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 
-HEAD_SITE = 1 << 20  # dropout sites of heads; those of the encoder are below
+HEAD_SITE = SITES["head"].start
 LOSS = "task/loss"
 SCORE = "score/"  # before the names of scores, among the numbers of an evaluation
 

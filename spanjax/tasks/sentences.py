@@ -17,7 +17,7 @@ from flax import nnx
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.dropout import SITES, DropoutKey, dropout
 from spanjax.nn.heads import Pooler, cross_entropy
 from spanjax.nn.layer import linear
 from spanjax.nn.pointwise import ACTIVATIONS
@@ -26,7 +26,7 @@ from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
 
-FIRST_SITE = HEAD_SITE + 8  # of dropout on [CLS]
+FIRST_SITE = SITES["first token"].start
 UNSEEN, UNLABELLED = -1, -2  # in the place of a class: a label that is none of the task's, and none at all
 
 

@@ -25,12 +25,11 @@ from spanjax.data.ngrams import NgramDictionary, NgramSettings, Words, find_word
 from spanjax.data.segmentation import Tail
 from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey
+from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
-from spanjax.tasks.base import HEAD_SITE
 from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
 
-SPAN_SITE = HEAD_SITE + 16  # of dropout on the vectors of spans
+SPAN_SITE = SITES["spans"].start
 FIELD = "span_BL"
 
 

@@ -23,6 +23,29 @@ def is_task(described: Any) -> bool:
     return isinstance(described, dict) and described.get("class") in MODULES
 
 
+def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:
+    """The described task in the meta of checkpoint `source`; None in that of pretraining.
+
+    A checkpoint says its `kind`. Those of 0.1 do not: there tasks count `examples`, and pretraining has a manifest of `rows`.
+    ValueError where a checkpoint says neither, and its objective is not known here.
+    """
+    model, run = meta.get("model"), meta.get("run")
+    if isinstance(model, Mapping) and isinstance(model.get("task"), Mapping):
+        return model["task"]
+    objective = run.get("objective") if isinstance(run, Mapping) else None
+    if not isinstance(objective, Mapping):
+        return None
+    kind = meta.get("kind") or ("task" if "examples" in meta else "pretraining" if "rows" in meta else "")
+    if kind == "task" or (not kind and is_task(objective)):
+        return objective
+    if kind == "pretraining" or "masking" in objective:
+        return None
+    raise ValueError(
+        f"{source}: its meta does not say whether {objective.get('class', 'its objective')} is a task or pretrains: expected the"
+        " kind 'task' or 'pretraining'; take the version of spanjax that wrote it"
+    )
+
+
 def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
     """The task that `run.describe` made this of, with other `settings`. ValueError where this version does not know all of it."""
     name = described.get("class", "")

@@ -10,7 +10,14 @@ from spanjax.data.base_vocab import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
 from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
-from spanjax.torch_format.sizes import ACTIVATIONS, our_sizes, raise_listed, size_problems, their_sizes
+from spanjax.torch_format.sizes import (
+    ACTIVATIONS,
+    our_sizes,
+    raise_listed,
+    size_problems,
+    their_sizes,
+    unknown_settings,
+)
 from spanjax.torch_format.xlnet_config import our_xlnet_config, their_xlnet_config
 
 _THEIR_ACTIVATIONS = {
@@ -47,6 +54,9 @@ def their_config(
     ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
     """
     family = family_of(encoder, parts)
+    unknown = unknown_settings(encoder, family)
+    if family.model_type in ("modernbert", "xlnet") and unknown:
+        raise ValueError("\n".join(f"  - {problem}" for problem in unknown))
     if family.model_type == "modernbert":
         return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
     if family.model_type == "xlnet":
@@ -81,24 +91,17 @@ def their_config(
 
 def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
     """What transformers' class computes otherwise, in words."""
-    problems = []
+    problems = unknown_settings(encoder, family)
     if family.model_type == "albert" and not encoder.embedding_size:
         problems.append(
             "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
         )
-    if family.model_type == "albert" and encoder.position_offset:
-        problems.append(f"encoder.position_offset is {encoder.position_offset}: ALBERT counts from 0")
     if told := gelu_problem(encoder, parts, family):
         problems.append(f"{told}: train with gelu to write such a folder, or use these weights with spanjax")
     if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
         problems.append(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
             f"padding plus one, here {specials.pad + 1}"
-        )
-    if family.model_type == "electra" and (encoder.groups or encoder.position_offset):
-        problems.append(
-            f"encoder.groups is {encoder.groups} and encoder.position_offset {encoder.position_offset}: ELECTRA in"
-            " transformers has a set of parameters for each layer, and counts positions from 0"
         )
     if family.model_type == "electra" and encoder.embedding_size == encoder.hidden_size:
         problems.append(

@@ -259,7 +259,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
-    """The family whose transformers class computes what this encoder does, below these parts of the canonical tree.
+    """The family nearest to this encoder, below these parts of the canonical tree; `unknown_settings` says what it lacks.
 
     Embeddings that are widened, without shared layers, are ELECTRA's; but below a pooler, or as wide as the layers already,
     which ELECTRA has not, ALBERT's with a group for every layer. A pre_classifier is ELECTRA's, whatever lies below.

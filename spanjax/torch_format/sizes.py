@@ -1,9 +1,11 @@
-"""Sizes and activations that every config.json names alike <-> fields of EncoderConfig."""
+"""Sizes and activations that every config.json names alike <-> fields of EncoderConfig; settings that a family lacks."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from spanjax.nn.config import EncoderConfig
+from spanjax.torch_format.families import Family
 
 _NAMES = {
     "vocab_size": "vocab_size",
@@ -38,3 +40,40 @@ def raise_listed(name: str, problems: list[str]) -> None:
     """One ValueError of all problems of the file `name`, where there are any."""
     if problems:
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+# Settings of the encoder that every family computes at any value, or that are no part of what is computed.
+_ANY = frozenset(
+    {
+        "vocab_size",
+        "hidden_size",
+        "layers",
+        "heads",
+        "intermediate_size",
+        "positions",
+        "types",
+        "activation",
+        "norm_epsilon",
+    }
+    | {"dropout", "attention_dropout", "initializer_std", "unroll", "attention", "remat"}
+)
+_OWN: Mapping[str, frozenset[str]] = {
+    "bert": frozenset(),
+    "roberta": frozenset({"position_offset"}),
+    "albert": frozenset({"embedding_size", "groups"}),
+    "electra": frozenset({"embedding_size"}),
+    # groups and embedding_size: `their_modern_config` refuses them together with half of the recipe
+    "modernbert": frozenset({"norm_first", "rotary", "gated", "biases", "groups", "embedding_size"}),
+    "xlnet": frozenset({"relative"}),
+}
+"""Settings beside those of `_ANY` that a family's class computes; the others have to be BERT's."""
+
+
+def unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:
+    """Settings of the encoder that are not BERT's and that the family's class does not compute, as text."""
+    return [
+        f"encoder.{field.name} is {getattr(encoder, field.name)!r}: transformers' {family.class_prefix} computes"
+        f" {field.default!r} alone"
+        for field in dataclasses.fields(encoder)
+        if field.name not in _ANY | _OWN[family.model_type] and getattr(encoder, field.name) != field.default
+    ]

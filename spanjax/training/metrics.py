@@ -54,9 +54,9 @@ class JsonLines:
     @staticmethod
     def _step(line: str) -> float:
         try:
-            return json.loads(line)["step"]
-        except (ValueError, KeyError):
-            return float("inf")  # the half line of a killed process
+            return float(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            return float("inf")  # the half line of a killed process, or no record
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a line."""
@@ -109,9 +109,10 @@ class TensorBoard:
 
 
 class Steady:
-    """A writer that never stops a run: an error is said once, and the writer opened again for the next record.
+    """A writer whose disk never stops a run: write failures are logged once, and the writer is opened again for the next record.
 
-    `opened` takes the step after which nothing counts. ModuleNotFoundError where it needs a package that is not there.
+    Other errors than those of files are raised. `opened` takes the step after which nothing counts. ModuleNotFoundError where it
+    needs a package that is not there.
     """
 
     def __init__(self, name: str, opened: Callable[[int], Writer], resumed_from: int):
@@ -128,16 +129,14 @@ class Steady:
         try:
             action()
             return True
-        except ModuleNotFoundError:
-            raise
-        except Exception as error:
+        except (OSError, UnicodeError) as error:  # disks and what lies on them; an error in our own code ends the run
             if not self.said:
                 log.warning(
                     "%s cannot be written (%s): training goes on without; tried again at every log", self.name, error
                 )
             self.said = True
             broken, self.writer = self.writer, None
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(OSError):
                 if broken is not None:
                     broken.close()
             return False

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from spanjax.command import PROCESSES_MISSING
-from spanjax.distributed import marks, name_of, put_mark
+from spanjax.distributed import coordinator_gone, marks, name_of, put_mark
 from spanjax.training.guard import Guard
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ class Pulse:
         self.beats, self.listens, self.said = 0, 0, -1.0
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
+        self._hearing = (
+            threading.Lock()
+        )  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="spanjax-pulse", daemon=True)
 
@@ -95,20 +98,27 @@ class Pulse:
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
         """Process id -> its mark [beats, step, phase, seconds]; and the seconds for which the silent ones have been so."""
         found, now = marks("pulse"), time.monotonic()
-        for each, text in found.items():
-            if each not in self.heard or self.heard[each][0] != text:
-                self.heard[each] = (text, now)
-        silent = {each: now - at for each, (_, at) in self.heard.items() if now - at > SILENT_TICKS * self.tick}
+        with self._hearing:
+            for each, text in found.items():
+                if each not in self.heard or self.heard[each][0] != text:
+                    self.heard[each] = (text, now)
+            silent = {each: now - at for each, (_, at) in self.heard.items() if now - at > SILENT_TICKS * self.tick}
         return {each: json.loads(text) for each, text in found.items()}, silent
 
     def gone(self) -> list[int]:
-        """Processes that are silent; takes a few ticks. Process 0, where the coordinator was, if it cannot be asked."""
+        """Processes that are silent; takes a few ticks. Process 0 where the coordinator, which it runs, does not answer.
+
+        Nobody is named when asking fails for another reason, which is logged: that says nothing of any process.
+        """
         silent: dict[int, float] = {}
         for _ in range(2 * (SILENT_TICKS + 2)):
             try:
                 silent = self._listen()[1]
-            except Exception:
-                return [0]
+            except Exception as error:
+                if coordinator_gone(error):
+                    return [0]
+                log.warning("cannot ask which processes are silent (%s: %s)", type(error).__name__, error)
+                return []
             time.sleep(self.tick / 2)
         return sorted(silent)
 

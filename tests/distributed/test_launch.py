@@ -143,6 +143,8 @@ REFUSED: tuple[tuple[dict[str, str], str], ...] = (
     (PLAIN | {"JAX_COORDINATOR_ADDRESS": "h"}, "'h': expected HOST:PORT"),
     (PLAIN | {"JAX_LOCAL_DEVICE_IDS": "a"}, "JAX_LOCAL_DEVICE_IDS is 'a'"),
     ({"SPANJAX_EXPECTED_DEVICES": "-1"}, "SPANJAX_EXPECTED_DEVICES is '-1'"),
+    ({"SPANJAX_BARRIER_TIMEOUT": "long"}, "SPANJAX_BARRIER_TIMEOUT is 'long': expected a whole number, 1 or more"),
+    (PLAIN | {"JAX_PROCESS_ID": "²"}, "JAX_PROCESS_ID is '²': expected a whole number"),
     ({"TPU_WORKER_HOSTNAMES": "a,b"}, "2 TPU hosts are listed .a,b., but TPU_WORKER_ID is not set"),
     (TPU | {"TPU_WORKER_ID": "4"}, "TPU_WORKER_ID is 4: expected 0 to 3"),
     ({"MEGASCALE_NUM_SLICES": "2"}, "TPU_WORKER_HOSTNAMES is not set"),

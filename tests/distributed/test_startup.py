@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from jax._src import clusters
 
 from spanjax.distributed import Launch, ProcessesMissing, detect, meeting, start, startup
 from spanjax.distributed.startup import own_address
@@ -19,7 +18,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
             raise said
         return said
 
-    monkeypatch.setattr(clusters.ClusterEnv, "auto_detect_unset_distributed_params", detection)
+    monkeypatch.setattr(startup, "detected_pod", detection)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def test_bfloat16_stays_close_to_float32(backend: str) -> None:
     half = (query, key, value)
     out = run(backend, *half, ragged())
     assert out.dtype == jnp.bfloat16
-    np.testing.assert_allclose(out.astype(jnp.float32), formula(*half, ragged()), atol=0.03)
+    # 8 bits of the probabilities and of outputs up to 1.4: 0.0071 measured at most
+    np.testing.assert_allclose(out.astype(jnp.float32), formula(*half, ragged()), atol=0.012)
     for gradient in gradients(lambda *a: run(backend, *a, ragged()).astype(jnp.float32), half):
         assert gradient.dtype == jnp.bfloat16 and bool(jnp.isfinite(gradient.astype(jnp.float32)).all())
 

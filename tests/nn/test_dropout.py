@@ -1,12 +1,18 @@
 """Hash dropout: right rate, no correlation between sites, steps and rows, independent of how rows are split."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from spanjax.nn import dropout as module
-from spanjax.nn.dropout import DropoutKey, dropout, gumbel, hash32, step_key
+from spanjax.nn.dropout import SITES, DropoutKey, dropout, gumbel, hash32, step_key
+from spanjax.objectives import permuted, replaced
+from spanjax.tasks.base import HEAD_SITE
+from spanjax.tasks.sentences import FIRST_SITE
+from spanjax.tasks.span_tuning import SPAN_SITE
 
 
 def mask(
@@ -14,6 +20,20 @@ def mask(
 ) -> np.ndarray:
     key = DropoutKey(step_key(seed, jnp.int32(step)), jnp.asarray(rows, jnp.int32))
     return np.asarray(dropout(jnp.ones((len(rows), *shape)), rate, key, site) > 0)
+
+
+def test_parts_of_a_network_share_no_dropout_site() -> None:
+    ranges = sorted(SITES.values(), key=lambda sites: sites.start)
+    assert all(ranges) and all(one.stop <= other.start for one, other in itertools.pairwise(ranges))
+
+
+def test_dropout_sites_are_those_of_older_runs() -> None:
+    """Masks are hashes of these numbers."""
+    starts = {"encoder": 0, "generator": 1 << 16, "draws": 1 << 17, "head": 1 << 20}
+    starts |= {"first token": (1 << 20) + 8, "spans": (1 << 20) + 16}
+    assert {name: sites.start for name, sites in SITES.items()} == starts
+    assert (replaced.GENERATOR_SITE, replaced.SAMPLES, permuted.ORDERS) == (1 << 16, 1 << 17, 1 << 17)
+    assert (HEAD_SITE, FIRST_SITE, SPAN_SITE) == (1 << 20, (1 << 20) + 8, (1 << 20) + 16)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])

@@ -153,7 +153,9 @@ def test_bfloat16_stays_close_to_float32(encoder: Encoder) -> None:
     half = nnx.merge(structure, jax.tree.map(lambda x: x.astype(jnp.bfloat16), state))
     out = half(**packed())
     assert out.dtype == jnp.bfloat16
-    np.testing.assert_allclose(out.astype(jnp.float32), encoder(**packed()), atol=0.15)
+    # every layer rounds its sums to 8 bits: of outputs with deviation 1 0.079 measured at most, 0.013 on average
+    difference = np.abs(out.astype(jnp.float32) - encoder(**packed()))
+    assert difference.max() < 0.1 and difference.mean() < 0.02
 
 
 def test_config_names_every_problem() -> None:

@@ -193,7 +193,8 @@ def test_bfloat16_stays_bfloat16_and_near() -> None:
         low = nnx.merge(structure, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), state))
         found = low(hidden_BLD.astype(jnp.bfloat16), span_BL)
         assert found.dtype == jnp.bfloat16
-        np.testing.assert_allclose(found.astype(jnp.float32), network(hidden_BLD, span_BL), atol=0.1)
+        # 8 bits of vectors up to 4.7: 0.028 measured at most
+        np.testing.assert_allclose(found.astype(jnp.float32), network(hidden_BLD, span_BL), atol=0.04)
 
 
 def test_dropout_falls_on_vectors_of_spans_in_training_only() -> None:

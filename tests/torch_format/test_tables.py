@@ -1,5 +1,6 @@
 """Tables in both directions: every name of a random transformers model is consumed and comes back equal; hidden states agree."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -196,9 +197,22 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     wide = EncoderConfig(vocab_size=10, embedding_size=768)
     with pytest.raises(ValueError, match="embedding_size is 768, as wide as the layers.* train with 0"):
         their_config(wide, None, {"rtd"}, "float32")
+    shared = EncoderConfig(vocab_size=10, relative=True, groups=1)
+    with pytest.raises(ValueError, match="encoder.groups is 1: transformers' XLNet computes 0 alone"):
+        their_config(shared, None, {"plm"}, "float32")
     from spanjax.data.base_vocab import Specials
 
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
     assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet"}
+
+
+def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
+    """One that is added to the encoder later, and that nobody has put beside a family."""
+    later = dataclasses.make_dataclass("Later", [("window", int, 0)], bases=(EncoderConfig,), frozen=True)
+    modern: Any = {"norm_first": True, "gated": True, "biases": False, "types": 0, "rotary": 1e4}
+    for recipe in ({}, {"position_offset": 2}, {"embedding_size": 8, "groups": 1}, {"relative": True}, modern):
+        their_config(later(vocab_size=10, **recipe), None, set(), "float32")
+        with pytest.raises(ValueError, match="encoder.window is 4: transformers' .* computes 0 alone"):
+            their_config(later(vocab_size=10, window=4, **recipe), None, set(), "float32")

@@ -117,6 +117,22 @@ def test_sizes_of_a_batch_are_counted_block_by_block() -> None:
     assert batch_sizes(batch) == (11, 9 + 4 + 36, 3)
 
 
+def test_an_error_in_our_own_code_is_not_taken_for_a_full_disk(tmp_path: pathlib.Path) -> None:
+    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        lines.write(1, {"train/loss": {1.0}})  # pyright: ignore[reportArgumentType]
+    lines.close()
+
+
+def test_lines_that_are_no_records_are_cut_off(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "x": 2.0}\n[1]\n3\n{"step": "x"}\n{"step": null}\n{"st')
+    lines = JsonLines(path, 5)
+    lines.write(6, {"x": 1.0})
+    lines.close()
+    assert path.read_text() == '{"step": 1, "x": 2.0}\n{"step": 6, "x": 1.0}\n'
+
+
 def test_utilisation_is_known_for_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics.utilisation(1.0) == {}, "a CPU has no data sheet here"
     kinds = {"NVIDIA H200": 989.0, "TPU v5 lite": 197.0, "TPU v5p": 459.0}

@@ -107,12 +107,57 @@ def test_silent_processes_are_gone(others: Others) -> None:
     assert 2 in Pulse(Guard(stall_seconds=0.2)).gone()
 
 
-def test_nobody_to_ask_is_process_0(monkeypatch: pytest.MonkeyPatch) -> None:
+GONE = jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error information ...")
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (GONE, [0]),
+        (jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: no answer"), [0]),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: a key with a zero"), []),
+        (KeyError("beats"), []),
+        (json.JSONDecodeError("a torn mark", "[1", 2), []),
+    ],
+)
+def test_only_a_coordinator_that_does_not_answer_is_process_0(
+    error: Exception, blamed: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refused(name: str) -> dict[int, str]:
-        raise OSError("connection refused")
+        raise error
 
     monkeypatch.setattr(stalls, "marks", refused)
-    assert Pulse(Guard(stall_seconds=0.2)).gone() == [0]
+    assert Pulse(Guard(stall_seconds=0.2)).gone() == blamed
+    assert bool(blamed) != (type(error).__name__ in caplog.text)
+
+
+class Watched(dict):
+    """Marks that were heard, which note who writes or reads them without the lock."""
+
+    def __init__(self, lock: "threading.Lock"):
+        super().__init__()
+        self.lock, self.bare = lock, 0
+
+    def __setitem__(self, key: int, value: tuple[str, float]) -> None:
+        self.bare += not self.lock.locked()
+        super().__setitem__(key, value)
+
+    def items(self):
+        self.bare += not self.lock.locked()
+        return super().items()
+
+
+def test_what_was_heard_is_only_touched_under_its_lock(others: Others) -> None:
+    """The watchdog's thread and the main thread listen at the same time."""
+    pulse = Pulse(Guard(stall_seconds=0.2))
+    pulse.heard = heard = Watched(pulse._hearing)
+    threads = [threading.Thread(target=pulse.gone) for _ in range(2)]
+    others.put("pulse", '[1, 8, "", 0]')
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(heard) == 3 and heard.bare == 0
 
 
 def test_words() -> None:

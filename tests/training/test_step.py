@@ -98,10 +98,17 @@ def test_layout_changes_nothing(reference: tuple, mesh: MeshConfig, devices: int
         np.testing.assert_allclose(expected, got, atol=1e-4)
 
 
-def test_training_lowers_the_loss_and_counts_steps(reference: tuple) -> None:
-    history, state = reference
+def test_training_lowers_the_loss_and_counts_steps() -> None:
+    """Every step on one batch: both losses of pretraining fall from each step to the next."""
+    of = builder(MeshConfig(), 1)
+    step, make, shardings = built(of)
+    state, batch = jax.jit(make, out_shardings=shardings)(), to_global(synthetic_batch(8, 32, 16, 50), of.mesh)
+    losses = []
+    for _ in range(STEPS):
+        state, shown = step(state, batch)
+        losses.append([float(shown["means"][name].value()) for name in ("mlm/loss", "sbo/loss")])
     assert int(state.step) == STEPS
-    assert all(np.isfinite(list(values.values())).all() for values in history)
+    assert (np.diff(losses, axis=0) < 0).all(), losses
 
 
 @pytest.mark.slow
@@ -133,7 +140,10 @@ def test_state_is_sharded_over_data() -> None:
 def test_bfloat16_follows_float32(reference: tuple) -> None:
     history, state = run(MeshConfig(), 2, dtype=jnp.bfloat16)
     assert jax.tree.leaves(state.params)[0].dtype == jnp.float32
-    assert history[0]["mlm/loss"] == pytest.approx(reference[0][0]["mlm/loss"], rel=0.02)
+    # one rounding to bfloat16 is up to 2e-3; over the targets of a batch they average out: 2.1e-4 measured at most
+    for found, expected in zip(history, reference[0], strict=True):
+        for name in ("mlm/loss", "sbo/loss"):
+            assert found[name] == pytest.approx(expected[name], rel=5e-4), name
 
 
 def test_extra_count_divides_the_gradient() -> None:

@@ -1,0 +1,90 @@
+"""The private parts of jax that spanjax uses, each with the reason; no other file imports `jax._src`.
+
+`missing` checks all of them on the installed jax, for `spanjax.doctor`. Importing this file does not import jax.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    # the key-value store and barriers of the coordinator, which jax's public API reaches only through devices
+    "jax._src.distributed": ("global_state.client", "global_state.process_id", "global_state.preemption_sync_manager"),
+    # gloo on one network interface: the public options of jax have no address
+    "jax._src.xla_bridge": ("make_cpu_client", "register_backend_factory"),
+    "jax._src.lib": ("_jax.make_gloo_tcp_collectives",),
+    # what the metadata server of a TPU VM says, without joining the other processes yet
+    "jax._src.clusters": ("ClusterEnv.auto_detect_unset_distributed_params",),
+    # questions to a GPU that is only planned for
+    "jax._src.cudnn.fused_attention_stablehlo": (
+        *("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal"),
+    ),
+}
+"""Module -> the names in it that are used here."""
+
+
+def missing(names: Mapping[str, tuple[str, ...]] = NAMES) -> list[str]:
+    """Full names that the installed jax does not have."""
+    lacking = []
+    for module, used in names.items():
+        try:
+            found: Any = importlib.import_module(module)
+        except ImportError:
+            lacking.append(module)
+            continue
+        for name in used:
+            value = found
+            for part in name.split("."):
+                # an attribute that is None until processes have joined is there all the same
+                value = getattr(value, part, lacking)
+                if value is lacking:
+                    lacking.append(f"{module}.{name}")
+                    break
+    return lacking
+
+
+def coordination() -> Any:
+    """jax's state of `jax.distributed`: `client` and `preemption_sync_manager` (None in a single process), `process_id`."""
+    from jax._src.distributed import global_state
+
+    return global_state
+
+
+def detected_pod(*arguments: Any) -> tuple[Any, ...]:
+    """(coordinator, processes, process id, local devices) as jax's own detection fills in what is None among `arguments`."""
+    from jax._src import clusters
+
+    return clusters.ClusterEnv.auto_detect_unset_distributed_params(*arguments)
+
+
+def use_gloo_at(address: str) -> None:
+    """Has the CPU backend, before it starts, talk to other processes through gloo at this address of the host."""
+    from jax._src import xla_bridge
+    from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
+
+    def client() -> Any:
+        collectives = _jax.make_gloo_tcp_collectives(distributed_client=coordination().client, hostname=address)
+        return xla_bridge.make_cpu_client(collectives)
+
+    xla_bridge.register_backend_factory("cpu", client, priority=0, fail_quietly=False)
+
+
+@contextlib.contextmanager
+def cudnn_answers(version: int, capability: float) -> Iterator[None]:
+    """Answers jax's questions about cuDNN and the GPU with these values while a step is traced without either."""
+    from jax._src.cudnn import fused_attention_stablehlo as module
+
+    answers: dict[str, Callable[..., Any]] = {
+        "check_cudnn_version": lambda: version,
+        "check_compute_capability": lambda asked: float(asked) <= capability,
+        "is_cuda_compute_capability_equal": lambda asked: float(asked) == capability,
+    }
+    before = {name: getattr(module, name) for name in answers}
+    try:
+        for name, answer in answers.items():
+            setattr(module, name, answer)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(module, name, function)
