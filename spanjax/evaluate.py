@@ -20,9 +20,10 @@ from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "squad1": ("Questions", {"version": "1.1"}),
-    "squad2": ("Questions", {"version": "2.0"}),
-    "mrqa": ("Questions", {"version": "mrqa"}),
+    "squad1": ("Questions", {"version": "1.1", "answers": "alternatives"}),
+    "squad2": ("Questions", {"version": "2.0", "answers": "alternatives"}),
+    "mrqa": ("Questions", {"version": "mrqa", "answers": "alternatives"}),
+    "quoref": ("Questions", {"version": "1.1", "answers": "set"}),
     "tacred": ("Relation", {"scheme": "tacred"}),
     "semeval": ("Relation", {"scheme": "semeval"}),
     "coref": ("Coref", {}),
@@ -39,7 +40,8 @@ class Evaluate:
     data: tuple[str, ...]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
-    """Score them as this task: squad1, squad2, mrqa, tacred, semeval, coref, or the name of a task of GLUE; empty: as trained."""
+    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, or the name of a task of GLUE; empty: as
+    trained."""
     output: str = ""
     """Folder for predictions and scores."""
     batch_size: int | None = None

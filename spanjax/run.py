@@ -19,6 +19,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
+from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.guard import Guard
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizer import AdamW, Lamb, Muon, Optimizer
@@ -92,6 +93,7 @@ class Run:
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
+    "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )
 
 
@@ -160,9 +162,13 @@ def describe(value: Any) -> Any:
 
 
 def completed(described: dict[str, Any]) -> dict[str, Any]:
-    """A described run in which settings of its encoder and optimizer that it does not name have their defaults: an older version
-    wrote it, and a setting that is added leaves what was computed before as it was.
+    """A described run in which settings of its encoder, optimizer and task that it does not name have their defaults: an older
+    version wrote it, and a setting that is added leaves what was computed before as it was.
     """
+    if is_task(task := described.get("objective")):
+        # a task of another version, with settings that are not known here, is compared as it is
+        with contextlib.suppress(ValueError, TypeError):
+            described = described | {"objective": describe(stored_task(task))}
     own = {each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon)}
     parts = {name: part for name, part in described.items() if isinstance(part, dict) and part.get("class") in own}
     return described | {name: describe(own[part["class"]]()) | part for name, part in parts.items()}
