@@ -93,6 +93,7 @@ class Run:
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
+    "started_in",
     "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )
 
@@ -224,5 +225,6 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> None:
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(description, indent=2) + "\n")
+        # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
+        temporary.write_text(json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
         temporary.replace(file)
