@@ -166,7 +166,8 @@ def completed(described: dict[str, Any]) -> dict[str, Any]:
     """A described run in which settings of its encoder, optimizer and task that it does not name have their defaults: an older
     version wrote it, and a setting that is added leaves what was computed before as it was.
     """
-    if is_task(task := described.get("objective")):
+    task = described.get("objective") or {}
+    if is_task(task):
         # a task of another version, with settings that are not known here, is compared as it is
         with contextlib.suppress(ValueError, TypeError):
             described = described | {"objective": describe(stored_task(task))}

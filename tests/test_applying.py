@@ -232,3 +232,23 @@ def test_an_evaluation_without_a_usable_example_fails(
     for name in ("empty.jsonl", "bad.jsonl"):
         assert evaluate([str(run), "--data", str(tmp_path / name), "--skip-bad"]) == 2
         assert f"no examples in {tmp_path / name}" in capsys.readouterr().err
+
+
+def test_answers_that_belong_together_are_scored_as_quoref_scores_them(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    both = {"id": "both", "question": "the cat", "context": "Bonn", "answers": [{"text": "Bonn", "start": 0}]}
+    parts = {
+        **both,
+        "id": "parts",
+        "context": "Anna Bonn",
+        "answers": {"text": ["Anna", "Bonn"], "answer_start": [0, 5]},
+    }
+    (tmp_path / "dev.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (both, parts)))
+    command = [str(run), "--data", str(tmp_path / "dev.jsonl"), "--task"]
+    assert evaluate([*command, "quoref", "--output", str(tmp_path / "out")]) == 0
+    assert "1 of 2 questions have several answers, scored as a set" in capsys.readouterr().out
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]
+    assert scores["exact_match"] == 50 and scores["f1"] in (75, 66.5)  # one of the two, or both as one span
+    assert evaluate([*command, "squad1"]) == 0
+    assert "are read as alternatives; --objective.answers set" in capsys.readouterr().out

@@ -61,7 +61,7 @@ def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> I
     if problem := wrong_source(task, path):
         raise ValueError(f"{path}: {problem}")
     headless = task == "CoLA" and not is_tfds(str(path)) and is_headless_cola(path)
-    seen = {COLA}
+    seen: set[tuple[str, ...]] = {COLA}
     records = _tfds_records(task, path) if is_tfds(str(path)) else read_records(path, COLA if headless else ())
     for place, record, problem in records:
         # the records of a table share their columns: each set of them is looked at once

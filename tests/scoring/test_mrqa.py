@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import string
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,7 +23,7 @@ def words(text: str) -> list[str]:
     return [word for word in re.sub(r"\b(a|an|the)\b", " ", bare).split() if word]
 
 
-def by_loops(answers: list[str], predicted: str) -> tuple[float, float]:
+def by_loops(answers: Sequence[str], predicted: str) -> tuple[float, float]:
     best = [0.0, 0.0]
     for answer in answers:
         gold, given = words(answer), words(predicted)

@@ -369,7 +369,7 @@ def test_real_files(
 def test_a_word_of_ones_own_without_pieces_is_outside() -> None:
     asked = {"words": ["\U0001f600", "\u0645\u0631\u062d\u0628\u0627", NO_PIECES]}
     example, problem = FIT.example(asked, 0)
-    assert example == Tagged(tuple(asked["words"]), None) and not problem
+    assert example is not None and example == Tagged(tuple(asked["words"]), None) and not problem
     rows = list(FIT.rows([example], small_wordpiece()))
     scores = [{"logits_BLC": np.tile([0.0, 1.0, 0.0, 0.0, 0.0], (len(row.tokens_T), 1))} for row in rows]
     assert FIT.predictions([example], rows, scores) == [("B-PER", "B-PER", "O")]
