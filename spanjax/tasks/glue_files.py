@@ -105,9 +105,10 @@ def wrong_file(task: str, columns: Sequence[str], wanted: int, alone: bool = Fal
     if not owners and {"question", "sentence"} <= {*names} and task != "QNLI":
         owners = ("QNLI",)
     if owners and task != "own":
+        own = "`sentence`" if wanted == 1 else "`sentence1`, `sentence2`"
         return (
             f"columns {', '.join(columns)} are those of {' and '.join(owners)}, not of {task}: {_REMEDY}, or call the columns of"
-            f" your own file {EXPECTED[wanted]} and `label`"
+            f" your own file {own} and `label`"
         )
     found = sentences_of(columns)
     if not alone and wanted and found and found != wanted:
