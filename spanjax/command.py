@@ -6,8 +6,13 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 
-DONE, WRONG_INPUT, PROCESSES_MISSING, STOPPED, INTERRUPTED = 0, 2, 3, 75, 130
-"""Exit codes, for launchers: 3, processes, rows or devices do not come; 75, stopped after saving, to be continued."""
+DONE, WRONG_INPUT, PROCESSES_MISSING, SOME_FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 4, 75, 130
+"""Exit codes, for launchers: 3, processes, rows or devices do not come; 4, some of many records failed, the others are done;
+75, stopped after saving, to be continued."""
+
+
+class SomeFailedError(ValueError):
+    """Some records could not be used; all others are done."""
 
 
 def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: list[str], default: str = "") -> int:
@@ -52,7 +57,7 @@ def start_problem(error: BaseException | None) -> str | None:
 
 
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:
-    """What `work` returns where that is a number, else 0; 2 for ValueError and OSError, 130 for Ctrl-C.
+    """What `work` returns where that is a number, else 0; 2 for ValueError (4 for SomeFailedError) and OSError, 130 for Ctrl-C.
 
     They are told on stderr, with the notes of the exception. `cannot` says what a ValueError prevented ("cannot read these
     rows"), `stopped` what a Ctrl-C leaves behind.
@@ -61,7 +66,8 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
         found = work()
         return found if isinstance(found, int) else 0
     except ValueError as error:
-        told, code, cause = start_problem(error) or f"{cannot}:\n{error}", WRONG_INPUT, error
+        told, cause = start_problem(error) or f"{cannot}:\n{error}", error
+        code = SOME_FAILED if isinstance(error, SomeFailedError) else WRONG_INPUT
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         told, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error

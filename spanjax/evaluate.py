@@ -1,14 +1,15 @@
 """python -m spanjax.evaluate MODEL --data FILE: predictions of a fine-tuned model, and their official scores.
 
 MODEL is the folder of a run of fine-tuning (its best checkpoint counts) or one checkpoint. With --output the predictions are
-written as the official scripts and leaderboards take them, with scores.json beside them. Exit codes: 0 done, 2 wrong input.
+written as the official scripts and leaderboards take them, with scores.json beside them. Exit codes: 0 done, 2 wrong input: also
+a file without examples, and one of which --skip-bad leaves none.
 """
 
 import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import rich.console
 import rich.table
@@ -19,9 +20,10 @@ from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "squad1": ("Questions", {"version": "1.1"}),
-    "squad2": ("Questions", {"version": "2.0"}),
-    "mrqa": ("Questions", {"version": "mrqa"}),
+    "squad1": ("Questions", {"version": "1.1", "answers": "alternatives"}),
+    "squad2": ("Questions", {"version": "2.0", "answers": "alternatives"}),
+    "mrqa": ("Questions", {"version": "mrqa", "answers": "alternatives"}),
+    "quoref": ("Questions", {"version": "1.1", "answers": "set"}),
     "tacred": ("Relation", {"scheme": "tacred"}),
     "semeval": ("Relation", {"scheme": "semeval"}),
     "coref": ("Coref", {}),
@@ -33,12 +35,13 @@ NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
 class Evaluate:
     """What is evaluated."""
 
-    model: tyro.conf.Positional[str]
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """The folder of a run of fine-tuning, or one checkpoint of it."""
     data: tuple[str, ...]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
-    """Score them as this task: squad1, squad2, mrqa, tacred, semeval, coref, or the name of a task of GLUE; empty: as trained."""
+    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, or the name of a task of GLUE; empty: as
+    trained."""
     output: str = ""
     """Folder for predictions and scores."""
     batch_size: int | None = None

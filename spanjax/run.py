@@ -24,6 +24,7 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
+from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.guard import Guard
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.optimizer import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
@@ -155,6 +156,8 @@ MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
     ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
+    "started_in",
+    "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )
 
 
@@ -253,21 +256,27 @@ def own_classes(value: Any) -> dict[str, str]:
     return own | own_classes([getattr(value, field.name) for field in dataclasses.fields(value)])
 
 
-def completed(described: Any) -> Any:
-    """Returns a described run in which settings that it does not name have their defaults.
-
-    An older version wrote it, and a setting that is added leaves what was computed before unchanged.
+def completed(described: dict[str, Any]) -> dict[str, Any]:
+    """Returns a described run with defaults for settings that an older version does not name, at any depth: a setting that is
+    added leaves what was computed before unchanged.
     """
-    own = {
-        each.__name__: each for each in (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig, Replacement, TaggedSpans)
-    }
-    if isinstance(described, list):
-        return [completed(item) for item in described]
-    if not isinstance(described, dict):
-        return described
-    found = {name: completed(value) for name, value in described.items()}
-    name = found.get("class")
-    return describe(own[name]()) | found if isinstance(name, str) and name in own else found
+    task = described.get("objective") or {}
+    if is_task(task):
+        # a task of another version, with settings that are not known here, is compared unchanged
+        with contextlib.suppress(ValueError, TypeError):
+            described = described | {"objective": describe(stored_task(task))}
+    kinds = (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig, Replacement, TaggedSpans)
+    own = {each.__name__: each for each in kinds}
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        defaults = describe(own[part["class"]]()) if part.get("class") in own else {}
+        return defaults | {name: filled(value) for name, value in part.items()}
+
+    return filled(described)
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
@@ -325,7 +334,8 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(description, indent=2) + "\n")
+        # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
+        temporary.write_text(json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
         temporary.replace(file)
     return []
 

@@ -187,10 +187,68 @@ def test_a_file_with_broken_lines_is_answered_to_its_end(
     (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
     output = tmp_path / "made" / "out.jsonl"
     for _ in range(2):  # the second time over the first
-        assert predict(["qa", str(run), "--file", str(tmp_path / "in.jsonl"), "--output", str(output)]) == 2
-        assert "in.jsonl:2: not JSON" in (said := capsys.readouterr().err) and "all other records are answered" in said
+        assert predict(["qa", str(run), "--file", str(tmp_path / "in.jsonl"), "--output", str(output)]) == 4
+        assert "in.jsonl:2: not JSON" in (said := capsys.readouterr().err)
+        assert "1 of 3 records could not be answered" in said and "all others are answered" in said
         found = [json.loads(line) for line in output.read_text().splitlines()]
         assert [each.get("id") for each in found] == ["a", None, "Anna"]
         assert found[0]["input"]["context"] == "Bonn \ud83d" and "in.jsonl:2" in found[1]["error"]
     assert predict(["qa", str(run), "--file", str(output), "--output", str(output)]) == 2
     assert "is read as --file: give another name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "said"),
+    [
+        ([], 2, "no record in the files: expected one at least"),
+        (["", "  "], 2, "no record in the files"),
+        (['{"question": "the cat"}', '{"context": "Bonn"}'], 2, "none of 2 records is answered"),
+        (['{"question": "the cat"}', "{", "[]"], 2, "none of 3 records is answered"),
+        ([json.dumps(QUESTIONS[0]), '{"question": "the cat"}'], 4, "1 of 2 records could not be answered"),
+        ([json.dumps(QUESTIONS[0])], 0, ""),
+    ],
+)
+def test_the_exit_code_says_how_many_records_failed(
+    lines: list[str], code: int, said: str, run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert predict(["qa", str(run), "--file", str(tmp_path / "in.jsonl")]) == code
+    printed = capsys.readouterr()
+    assert said in printed.err and (code or not printed.err)
+    answers = [json.loads(line) for line in printed.out.splitlines()]
+    assert len(answers) == len([line for line in lines if line.strip()])
+    assert sum("error" in each for each in answers) == len(
+        [line for line in lines if '"id"' not in line and line.strip()]
+    )
+    if code and answers:
+        assert "record" in printed.err and "the context is missing" in printed.err
+
+
+def test_an_evaluation_without_a_usable_example_fails(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "bad.jsonl").write_text('{"question": "the cat"}\n')
+    for name in ("empty.jsonl", "bad.jsonl"):
+        assert evaluate([str(run), "--data", str(tmp_path / name), "--skip-bad"]) == 2
+        assert f"no examples in {tmp_path / name}" in capsys.readouterr().err
+
+
+def test_answers_that_belong_together_are_scored_as_quoref_scores_them(
+    run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    both = {"id": "both", "question": "the cat", "context": "Bonn", "answers": [{"text": "Bonn", "start": 0}]}
+    parts = {
+        **both,
+        "id": "parts",
+        "context": "Anna Bonn",
+        "answers": {"text": ["Anna", "Bonn"], "answer_start": [0, 5]},
+    }
+    (tmp_path / "dev.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (both, parts)))
+    command = [str(run), "--data", str(tmp_path / "dev.jsonl"), "--task"]
+    assert evaluate([*command, "quoref", "--output", str(tmp_path / "out")]) == 0
+    assert "1 of 2 questions have several answers, scored as a set" in capsys.readouterr().out
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())["scores"]
+    assert scores["exact_match"] == 50 and scores["f1"] in (75, 66.5)  # one of the two, or both as one span
+    assert evaluate([*command, "squad1"]) == 0
+    assert "are read as alternatives; --objective.answers set" in capsys.readouterr().out

@@ -6,7 +6,8 @@ computed stays at the positions of the row, [B, L, D]; the padded [B, S, P, D] o
 Padding takes no part. The windows of a convolution are those that lie wholly inside of a run: n - 2 for a run of n vectors.
 Only a run of one or two has a window that reaches over its end, where zeros stand: one piece t1 gives ReLU(W0 t1 + b), two
 give ReLU(W0 t1 + W1 t2 + b). A row without spans gives zeros. The released code convolves over zero padding and takes its
-windows, ReLU(b) and those that reach over the end, into the maximum, so that there a vector depends on the padded size.
+windows, ReLU(b) and those that reach over the end, into the maximum, so that there a vector depends on the padded size:
+`padding` as-released.
 
 Shapes: B rows, L positions, S spans of a row, P pieces of a span that count, N vectors in order (pieces or spans), R runs
 of them, D hidden size, C outputs, K kernel size.
@@ -38,6 +39,9 @@ class SpanNetworkConfig:
     """How the vectors of spans become one: the same two, or their maximum alone, without parameters (Table 7's single layer)."""
     dropout: float = 0.1
     """Dropout on the vectors of spans, in [0, 1)."""
+    padding: Literal["masked", "as-released"] = "masked"
+    """masked: padding takes no part. as-released: spans are padded to `pieces` and rows to `spans` with zeros, and the maxima
+    take the windows of padding too; for convolutions at both levels over spans."""
 
 
 class Convolution(nnx.Module):
@@ -49,11 +53,12 @@ class Convolution(nnx.Module):
         self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
 
     def __call__(
-        self, vector_BND: jax.Array, run_BN: jax.Array, most: int | None = None
+        self, vector_BND: jax.Array, run_BN: jax.Array, most: int | None = None, padded: bool = False
     ) -> tuple[jax.Array, jax.Array]:
         """(windows [B, N, C], each where it begins; whether one begins there, bool [B, N]) of the first `most` of every run.
 
-        Where none begins there are zeros.
+        Where none begins there are zeros. `padded`: windows that reach over the end of a run, into zeros, are among them, as
+        far as `most` positions hold them whole.
         """
         offset_BN = offsets_in_runs(run_BN)
         made_KBNC = jnp.einsum("bnd,kdc->kbnc", vector_BND, self.kernel[...])
@@ -61,7 +66,10 @@ class Convolution(nnx.Module):
         for k in range(1, KERNEL):
             inside_BN = (run_BN > 0) & (_later(run_BN, k) == run_BN) & (offset_BN + k < (most or run_BN.shape[1]))
             sum_BNC += jnp.where(inside_BN[..., None], _later(made_KBNC[k], k), 0)
-        begins_BN = inside_BN | ((run_BN > 0) & (offset_BN == 0))
+        if padded:
+            begins_BN = (run_BN > 0) & (offset_BN + KERNEL <= (most or run_BN.shape[1]))
+        else:
+            begins_BN = inside_BN | ((run_BN > 0) & (offset_BN == 0))
         windows_BNC = jax.nn.relu(sum_BNC + self.bias[...][None, None])
         return jnp.where(begins_BN[..., None], windows_BNC, 0), begins_BN
 
@@ -104,12 +112,15 @@ class SpanNetwork(nnx.Module):
             self.span = LEVELS[config.span_level](encoder, rngs)
         self.levels = (config.token_level, config.span_level)
         self.rate, self.spans, self.pieces = config.dropout, spans, pieces
+        self.padded = config.padding == "as-released"
 
     def __call__(
         self, hidden_BLD: jax.Array, span_BL: jax.Array, key: DropoutKey | None = None, site: int = 0
     ) -> jax.Array:
         """The vector of every row, [B, D], of hidden states and the span of every position; uses the dropout site `site`."""
-        vector_BSD, used_BS = self.of_spans(hidden_BLD, span_BL, min(self.spans, span_BL.shape[1]))
+        # as released a row has all of its spans, empty ones included: they are windows of the second level
+        spans = self.spans if self.padded else min(self.spans, span_BL.shape[1])
+        vector_BSD, used_BS = self.of_spans(hidden_BLD, span_BL, spans)
         vector_BSD = dropout(vector_BSD, self.rate, key, site)
         if self.levels[1] == "attention":
             return self.span(vector_BSD, used_BS[:, None])[:, 0]
@@ -137,7 +148,13 @@ class SpanNetwork(nnx.Module):
             return self.token(hidden_BLD, member_BSL & counted_BL[:, None]), used_BS
         highest_BLD = self._highest(hidden_BLD, span_BL)
         vector_BSD = gather_positions(highest_BLD, jnp.argmax(member_BSL, axis=-1))
-        return jnp.where(used_BS[..., None], vector_BSD, 0), used_BS
+        vector_BSD = jnp.where(used_BS[..., None], vector_BSD, 0)
+        if not self.padded:
+            return vector_BSD, used_BS
+        # windows of zeros alone, ReLU(b), begin behind the end of a span that leaves room for one
+        empty_BS = jnp.sum(member_BSL, axis=-1) + KERNEL <= self.pieces
+        bare_BSD = jax.nn.relu(self.token.bias[...]).astype(vector_BSD.dtype)[None, None]
+        return jnp.where(empty_BS[..., None], jnp.maximum(vector_BSD, bare_BSD), vector_BSD), jnp.ones_like(used_BS)
 
     def of_pieces(
         self, hidden_BLD: jax.Array, span_BL: jax.Array, pooled: bool, key: DropoutKey | None = None, site: int = 0
@@ -156,7 +173,7 @@ class SpanNetwork(nnx.Module):
 
     def _highest(self, hidden_BLD: jax.Array, span_BL: jax.Array) -> jax.Array:
         """At the first position of every span the maximum over its windows, [B, L, D], in steps of doubling width."""
-        highest_BLD, _ = self.token(hidden_BLD, span_BL, self.pieces)
+        highest_BLD, _ = self.token(hidden_BLD, span_BL, self.pieces, self.padded)
         width = 1
         while width < min(self.pieces, span_BL.shape[1]):
             same_BL = (_later(span_BL, width) == span_BL)[..., None]

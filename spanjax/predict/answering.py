@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import tyro
 
 from spanjax.applying import open_model
-from spanjax.command import exit_code
+from spanjax.command import SomeFailedError, exit_code
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.tuning import SHOWN
@@ -19,7 +19,12 @@ Record = Mapping[str, Any]
 UNREADABLE = "unreadable"
 """The one field of what stands for a line of a file that is no record."""
 Folder = Annotated[
-    tyro.conf.Positional[str], tyro.conf.arg(help="The folder of a run of fine-tuning, or one checkpoint of it.")
+    tyro.conf.Positional[str],
+    tyro.conf.arg(metavar="MODEL", help="The folder of a run of fine-tuning, or one checkpoint of it."),
+]
+AnyModel = Annotated[
+    tyro.conf.Positional[str],
+    tyro.conf.arg(metavar="MODEL", help="A run directory, a checkpoint, or a folder of PyTorch weights."),
 ]
 Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON each; empty prints them.")]
 Batch = Annotated[int, tyro.conf.arg(help="Rows that go through the model together.")]
@@ -124,12 +129,13 @@ def answer(
     """Writes {"input", and what the model says} for each record, in order, as they are answered; {"error"} for a line
     that is no record.
 
-    `tasks` are the classes of tasks that the command is for. ValueError for a model of another one, and, when all the others are
-    answered, where there were lines that are no records.
+    `tasks` are the classes of tasks that the command is for. ValueError for a model of another one, where there is no record, and
+    where none could be answered; SomeFailedError, when all others are answered, where some could not.
     """
     model = open_model(path, batch_size, tasks, **settings)
     given: list[Record] = []
-    unreadable: list[str] = []
+    failed: list[str] = []
+    total = 0
 
     def noted() -> Iterator[Record]:
         for record in records:
@@ -140,15 +146,24 @@ def answer(
         pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)
     with open(output, "w", encoding="utf-8") if output else _Standard() as out:
         for answered in model.answers(noted()):
-            record = given.pop(0)
+            record, total = given.pop(0), total + 1
             told = {"input": dict(record), **answered}
             if {*record} == {UNREADABLE}:
-                unreadable.append(record[UNREADABLE])
+                failed.append(record[UNREADABLE])
                 told = {"error": record[UNREADABLE]}
+            elif "error" in answered:
+                failed.append(f"record {total}: {answered['error']}")
             out.write(json_line(told, "utf-8") + "\n")
-    if unreadable:
-        more = [f"and {len(unreadable) - SHOWN:,} more"] if len(unreadable) > SHOWN else []
-        raise ValueError("\n".join([*unreadable[:SHOWN], *more, "all other records are answered"]))
+    if not total:
+        raise ValueError("no record in the files: expected one at least")
+    if failed:
+        more = [f"and {len(failed) - SHOWN:,} more"] if len(failed) > SHOWN else []
+        if len(failed) == total:
+            raise ValueError(
+                "\n".join([*failed[:SHOWN], *more, f"none of {total:,} records is answered: correct them"])
+            )
+        some = f"{len(failed):,} of {total:,} records could not be answered: correct them; all others are answered"
+        raise SomeFailedError("\n".join([*failed[:SHOWN], *more, some]))
 
 
 def json_line(told: Any, encoding: str) -> str:

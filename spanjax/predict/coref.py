@@ -54,6 +54,8 @@ def find(options: Clusters) -> None:
     documents, problems = read_examples(Texts(**vars(model.task)), options.text, "--text")
     if problems:
         raise ValueError("\n".join(problems))
+    for problem in documents.problems:
+        print(f"coref: left out: {problem}", file=sys.stderr)
     answers = model.predict(documents).predictions
     encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"
     lines = [json_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]

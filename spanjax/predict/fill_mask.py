@@ -12,14 +12,14 @@ import tyro
 from spanjax.command import exit_code
 from spanjax.filling import Filler, noted
 from spanjax.model import load_model
+from spanjax.predict.answering import AnyModel
 
 
 @dataclasses.dataclass(frozen=True)
 class FillMask:
     """What is filled in."""
 
-    model: tyro.conf.Positional[str]
-    """A run directory, a checkpoint, or a folder of PyTorch weights."""
+    model: AnyModel
     text: tuple[str, ...]
     """Texts, with [MASK] once for every piece to be filled in."""
     top: int = 5

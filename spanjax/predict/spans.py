@@ -13,14 +13,14 @@ import tyro
 from spanjax.command import exit_code
 from spanjax.filling import Filler, Span, noted
 from spanjax.model import load_model
+from spanjax.predict.answering import AnyModel
 
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
     """What is filled in."""
 
-    model: tyro.conf.Positional[str]
-    """A run directory, a checkpoint, or a folder of PyTorch weights."""
+    model: AnyModel
     text: str
     """A text, with [MASK] once for every piece of a span."""
     hide: tuple[str, ...] = ()

@@ -58,10 +58,16 @@ def rebuilt(described: Any) -> Any:
         raise ValueError(f"{name} has other settings here: {error}") from None
 
 
+def _found(run: Recorded, name: str) -> pathlib.Path:
+    """The folder of rows that a run calls so: as seen from where it was started, from here, or from a folder around the run."""
+    bases = (str(run.settings.get("started_in", "")), "", *run.path.resolve().parents)
+    return next((path for base in bases if (path := pathlib.Path(base, name)).is_dir()), pathlib.Path(name))
+
+
 def opened(run: Recorded) -> Opened:
     """The rows of a run and how they are masked. ValueError where they are gone, or are not those of the run any more."""
     data = run.settings.get("data", {})
-    folders = [pathlib.Path(each) for each in data.get("rows", [])]
+    folders = [_found(run, each) for each in data.get("rows", [])]
     gone = [str(folder) for folder in folders if not folder.is_dir()]
     if gone or not folders:
         raise ValueError(f"its rows are not here any more ({', '.join(gone) or 'none named'})")

@@ -11,6 +11,7 @@ from spanjax.markup import escaped
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 LEGEND_LINE = 15
+LETTER = 7  # width of a letter, at most, at the font size of the page
 POINTS = 400  # of a line at most; more are thinned
 LOG_FROM = 50.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 Scale = Literal["auto", "linear", "zero"]
@@ -142,7 +143,8 @@ class _Axes:
         for value, name in x_ticks:
             x = self.at_x(value)
             parts.append(f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{self.bottom}" y2="{self.bottom + 4}"/>')
-            parts.append(f'<text x="{x:.1f}" y="{self.bottom + 16}" text-anchor="middle">{escaped(name)}</text>')
+            centre = min(x, WIDTH - LETTER * len(name) / 2)  # the last label would be cut at the edge
+            parts.append(f'<text x="{centre:.1f}" y="{self.bottom + 16}" text-anchor="middle">{escaped(name)}</text>')
         parts.append(f'<path class="axis" fill="none" d="M{LEFT} {TOP}V{self.bottom}H{WIDTH - RIGHT}"/>')
         note = f"{x_title}; y logarithmic" if self.log else x_title
         parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{escaped(note)}</text>')

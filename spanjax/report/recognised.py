@@ -33,8 +33,8 @@ def _mrqa(files: Any) -> str:
 
 
 def task_of(run: Recorded) -> str:
-    """The name of a fine-tuning run's task: as in `scoring.glue.TASKS`, "SQuAD 1.1", "SQuAD 2.0", a set of MRQA (by the names of
-    the dev files), "TACRED", "SemEval-2010", "Coreference"; else the name of the objective's class."""
+    """The name of a fine-tuning run's task: as in `scoring.glue.TASKS`, "SQuAD 1.1", "SQuAD 2.0", "Quoref", a set of MRQA (by the
+    names of the dev files), "TACRED", "SemEval-2010", "Coreference"; else the name of the objective's class."""
     settings, kind = run.objective, str(run.objective.get("class", ""))
     if "numbers" in settings or settings.get("task") in glue.TASKS:
         return str(settings.get("task", "own")) if settings.get("task") in glue.TASKS else "own sentences"
@@ -42,6 +42,8 @@ def task_of(run: Recorded) -> str:
     lowered = kind.casefold()
     if "mrqa" in lowered or version == "mrqa":
         return _mrqa(settings.get("dev"))
+    if settings.get("answers") == "set":
+        return "Quoref"
     if version in ("1.1", "2.0"):
         return f"SQuAD {version}"
     if lowered.startswith("squad") or lowered.startswith("question"):

@@ -44,8 +44,9 @@ def read_conll(path: pathlib.Path) -> Examples:
     """The parts of a file as Documents; one with a bad line is left out as a whole. The words `/.` and `/?` become `.` and `?`.
 
     A bracket closes the mention of its cluster that was begun last. A mention that is annotated in two clusters stays in
-    both (OntoGUM has five), one that is twice in a cluster stays once. A part without a name has that of the file. A part of
-    three columns without blank lines is split into sentences, see `sentences_of`. ValueError where the file cannot be read.
+    both (OntoGUM has five), one that is twice in a cluster stays twice, as the official scorer counts it. A part without a name
+    has that of the file. A part of three columns without blank lines is split into sentences, see `sentences_of`. ValueError
+    where the file cannot be read.
     """
     examples = Examples()
     for part in _parts(path, examples.problems):
@@ -147,7 +148,7 @@ class _Brackets:
     """The mentions of a part while its lines are read."""
 
     def __init__(self) -> None:
-        self._clusters: dict[str, set[Mention]] = {}
+        self._clusters: dict[str, list[Mention]] = {}
         self._begun: dict[str, list[tuple[int, int]]] = {}  # word and line at which mentions of a cluster were begun
 
     def read(self, column: str, word: int, line: int) -> str:
@@ -165,7 +166,7 @@ class _Brackets:
             if bracket.endswith(")"):
                 if not begun:
                     return f"{bracket} closes a mention that was not begun: expected ({cluster} at this word or before"
-                self._clusters.setdefault(cluster, set()).add((begun.pop()[0], word))
+                self._clusters.setdefault(cluster, []).append((begun.pop()[0], word))
         return ""
 
     def unclosed(self) -> list[tuple[int, str]]:

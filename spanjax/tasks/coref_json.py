@@ -117,21 +117,21 @@ def _content(record: Mapping[str, Any], language: str) -> tuple[Content | None, 
 
 def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
     """Clusters of [first, last] with 0 <= first <= last <= end, None where none are given; and what is wrong with them. A
-    mention that is twice in a cluster stays once."""
+    mention that is twice in a cluster stays twice, see `coref_conll.read_conll`."""
     if given is None:
         return None, []
     if not isinstance(given, list) or not all(isinstance(cluster, list) for cluster in given):
         return None, [f"`clusters` is {shown(given)}: expected a list of lists of [first, last]"]
     problems, found = [], []
     for number, cluster in enumerate(given):
-        mentions = set()
+        mentions = []
         for mention in cluster:
             if not isinstance(mention, list) or len(mention) != 2 or not all(map(whole, mention)):
                 problems.append(f"cluster {number} has {shown(mention)}: expected [first, last], two whole numbers")
             elif not 0 <= mention[0] <= mention[1] <= end:
                 problems.append(f"cluster {number} has {mention}: expected first <= last, both from 0 to {end}")
             else:
-                mentions.add((mention[0], mention[1]))
+                mentions.append((mention[0], mention[1]))
         found.append(mentions)
     return sorted_clusters(found), problems
 
@@ -141,7 +141,7 @@ def _in_two(clusters: Clusters) -> list[str]:
     problems = []
     for number, cluster in enumerate(clusters):
         for mention in cluster:
-            if mention in seen:
+            if seen.get(mention, number) != number:
                 problems.append(f"the words {list(mention)} are a mention in two clusters: expected one cluster")
             seen[mention] = number
     return problems

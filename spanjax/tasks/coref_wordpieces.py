@@ -92,7 +92,7 @@ def _of_words(clusters: Clusters, word_F: np.ndarray) -> tuple[Clusters, list[st
     lasts = kept[np.append(np.diff(word_F[kept]) > 0, True)]
     found, problems = [], []
     for cluster in clusters:
-        mentions = set()
+        mentions = []
         for first, last in cluster:
             words = int(word_F[first]), int(word_F[last])
             if min(words) < 0 or firsts[words[0]] != first or lasts[words[1]] != last:
@@ -100,6 +100,6 @@ def _of_words(clusters: Clusters, word_F: np.ndarray) -> tuple[Clusters, list[st
                     f"the mention {[first, last]} is not of whole words: expected the first and last of their pieces"
                 )
             else:
-                mentions.add(words)
+                mentions.append(words)
         found.append(mentions)
     return sorted_clusters(found), problems

@@ -19,7 +19,7 @@ def write_conll(
     """Writes twelve columns as the official scorer (v8.01) reads them, with these clusters instead of the documents' own.
 
     Blanks in words, names and speakers become `_`. The scorer counts the last of equally named documents alone, so the second
-    one of a name and part is written as NAME_2, and so on. A mention that is twice in a cluster is written once. ValueError,
+    one of a name and part is written as NAME_2, and so on. A mention that is twice in a cluster is written twice. ValueError,
     before anything is written, where a mention lies outside of its document, or where two mentions of a cluster cross or
     share only their end and beginning: brackets cannot say which is which.
     """
@@ -61,7 +61,7 @@ def write_writable(
     """`write_conll` of what of the clusters is `writable`; how many mentions were left out."""
     kept = [writable(clusters, fewest) for clusters in clusters_of_each]
     write_conll(path, documents, kept)
-    return sum(len({*cluster}) for clusters in clusters_of_each for cluster in clusters) - sum(
+    return sum(len(cluster) for clusters in clusters_of_each for cluster in clusters) - sum(
         len(cluster) for clusters in kept for cluster in clusters
     )
 
@@ -71,7 +71,7 @@ def _nested(cluster: Iterable[Mention]) -> tuple[list[Mention], list[tuple[Menti
     kept: list[Mention] = []
     crossing: list[tuple[Mention, Mention]] = []
     open_: list[Mention] = []  # mentions around the next one, the outer ones first
-    for first, last in sorted({*cluster}, key=lambda each: (each[0], -each[1])):
+    for first, last in sorted(cluster, key=lambda each: (each[0], -each[1])):
         while open_ and open_[-1][1] < first:
             open_.pop()
         if open_ and open_[-1][0] < first and open_[-1][1] < last:
@@ -87,7 +87,7 @@ def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
         outside = {mention for mention in cluster if not 0 <= mention[0] <= mention[1] < words}
         for mention in sorted(outside):
             yield f"mention {mention}: expected words from 0 to {words - 1}"
-        for around, mention in _nested({*cluster} - outside)[1]:
+        for around, mention in _nested([mention for mention in cluster if mention not in outside])[1]:
             yield (
                 f"mentions {around} and {mention} of a cluster cross: expected one inside of the other or"
                 " apart; write JSON lines, which can hold them"
@@ -115,7 +115,7 @@ def _coreference(clusters: Clusters, words: int) -> list[str]:
     single: list[list[str]] = [[] for _ in range(words)]
     ends: list[list[tuple[int, str]]] = [[] for _ in range(words)]
     for number, cluster in enumerate(clusters):
-        for first, last in {*cluster}:
+        for first, last in cluster:
             if first == last:
                 single[first].append(f"({number})")
             else:
@@ -141,7 +141,7 @@ def write_jsonl(
                 "speakers": _by_sentence(document),
             }
             if clusters is not None:
-                record["clusters"] = sorted_clusters({*cluster} for cluster in clusters)
+                record["clusters"] = sorted_clusters(clusters)
             if document.genre != genre_of(document.name):
                 record["genre"] = document.genre
             file.write(json.dumps(record) + "\n")

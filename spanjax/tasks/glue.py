@@ -5,7 +5,6 @@ The columns are those of the files as they are published; a file of one's own ha
 """
 
 import collections
-import contextlib
 import dataclasses
 import math
 import pathlib
@@ -16,37 +15,30 @@ import numpy as np
 
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.cleaning import clean
-from spanjax.data.tfds_source import is_tfds
 from spanjax.nn.config import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples
+from spanjax.tasks.glue_files import (
+    EXPECTED,
+    FIRST,
+    INDEX,
+    INFERENCE,
+    LABEL,
+    OF_ONE_SENTENCE,
+    SECOND,
+    UNSETTLED,
+    read_glue,
+    wrong_count,
+)
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import Record, read_lines, read_records
-from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
 SHOWN = 5  # labels in a note
 GlueName = Literal[
     "CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX", "SNLI", "own"
 ]
-FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", "premise", "Premise", "content")
-SECOND = ("sentence2", "#2 String", "question2", "hypothesis", "Hypothesis")
-LABEL = ("label", "Label", "gold_label", "score", "is_duplicate", "Quality")
-INDEX = ("index", "id", "pairID", "idx")
-COLA = ("source", "label", "mark", "sentence")
-UNSETTLED = "-"
-INFERENCE = ("SNLI", "MNLI-m", "MNLI-mm")
-"""Tasks in whose files UNSETTLED stands where the annotators did not agree."""
-TFDS_LABELS: Mapping[str, Sequence[str]] = {
-    "CoLA": ("unacceptable", "acceptable"),
-    "SST-2": ("negative", "positive"),
-    "MRPC": ("not_equivalent", "equivalent"),
-    "QQP": ("not_duplicate", "duplicate"),
-    "WNLI": ("not_entailment", "entailment"),
-}
-"""What TensorFlow Datasets calls the labels 0 and 1 of the files; other tasks have the files' names there."""
 
 
 class Sentences(NamedTuple):
@@ -68,6 +60,8 @@ class Glue(SentenceTask):
     """Which one: it decides labels, scores and the leaderboard's file. own: accuracy on any labels."""
     numbers: bool = False
     """Labels of one's own are numbers: regression, scored by Pearson's and Spearman's correlation."""
+    sentences: Literal[0, 1, 2] = 0
+    """Task own: sentences of an example; 0 takes the number that all training examples have, or any where they differ."""
 
     @property
     def regression(self) -> bool:
@@ -79,18 +73,30 @@ class Glue(SentenceTask):
         """The mean of the task's scores, as in the leaderboard's average."""
         return "mean"
 
+    @property
+    def _sentences(self) -> int:
+        """Sentences of every example, 0 for any number."""
+        return self.sentences if self.task == "own" else 1 if self.task in OF_ONE_SENTENCE else 2
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `SentenceTask.problems`; labels of a GLUE task that are not its own."""
+        """See `SentenceTask.problems`; labels and sentences of a GLUE task that are not its own."""
         found = super().problems(encoder)
+        if self.sentences not in (0, self._sentences):
+            found.append(
+                f"objective.sentences is {self.sentences}: {self.task} has {self._sentences}; leave the setting out"
+            )
         own = _labels(self.task)
         if self.labels and own and set(self.labels) != set(own):
             found.append(f"objective.labels is {self.labels}: {self.task} has {own}; leave the setting out")
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`; also tfds:NAME. Examples of SNLI and MNLI whose label is '-' are left out, as is usual."""
+        """See `Task.read`; also tfds:NAME. Examples of SNLI and MNLI whose label is '-' are left out, as is usual.
+
+        ValueError for a file of another task; a header that two tasks have, or one's own file, gives a note.
+        """
         examples, unsettled = Examples(), 0
-        for number, (place, record, problem) in enumerate(self._records(path)):
+        for number, (place, record, problem) in enumerate(read_glue(self.task, path, self._sentences, examples.notes)):
             if record is None:
                 examples.problems.append(f"{place}: {problem}")
                 continue
@@ -104,22 +110,6 @@ class Glue(SentenceTask):
         if unsettled:
             examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on left out")
         return examples
-
-    def _records(self, path: pathlib.Path) -> Iterator[Record]:
-        if not is_tfds(str(path)):
-            headless = self.task == "CoLA" and _has_four_columns(path)
-            yield from read_records(path, COLA if headless else ())
-            return
-        names = {name: str(number) for number, name in enumerate(TFDS_LABELS.get(self.task, ()))}
-        for place, record, problem in read_tfds(str(path), (*FIRST, *SECOND, *LABEL, *INDEX)):
-            if record and "label" in record:
-                label = record["label"]
-                if label is None and self.task == "SNLI":
-                    label = UNSETTLED
-                elif label == HIDDEN and self.task == "STS-B":
-                    label = None
-                record["label"] = names.get(label, label) if isinstance(label, str) else label
-            yield place, record, problem
 
     def reader(self, half: str = "") -> Self:
         """See `Task.reader`: one's own labels that the training examples do not have are errors, as they are during training."""
@@ -143,14 +133,15 @@ class Glue(SentenceTask):
         )
         if "question" in record and "sentence" in record:  # QNLI
             first, second = record["question"], record["sentence"]
-        if first is None:
-            return (
-                None,
-                f"columns {', '.join(record)}: expected `sentence`, or `sentence1` and `sentence2`, and `label`",
-            )
-        texts = [first] if second is None else [first, second]
-        if any(not isinstance(text, str) or not clean(text).strip() for text in texts):
+        if first is None and second is None:
+            return None, f"columns {', '.join(record) or '(none)'}: expected {EXPECTED[self._sentences]}"
+        texts = [text for text in (first, second) if text is not None]
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            return None, f"a sentence is a JSON {type(wrong[0]).__name__}: expected text"
+        if any(not clean(text).strip() for text in texts):
             return None, "an empty sentence: expected text"
+        if self._sentences not in (0, len(texts)) or first is None:
+            return None, wrong_count(len(texts), self._sentences)
         label = None if label is None or not str(label).strip() else str(label)
         name = str(number if name is None else name)
         return Sentences(name, clean(first), None if second is None else clean(second), label), ""
@@ -168,13 +159,16 @@ class Glue(SentenceTask):
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
     def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """The labels: the task's, or those of the examples in alphabetical order; and see `SentenceTask.fitted`.
+        """The labels: the task's, or those of the examples in alphabetical order; `sentences`; and see `SentenceTask.fitted`.
 
         ValueError where no example has a label.
         """
         task = super().fitted(examples, vocabulary)
         if all(each.label is None for each in examples):
             raise ValueError("no training example has a label: give examples with `label`")
+        counts = {1 if each.second is None else 2 for each in examples}
+        if self.task == "own" and not self.sentences and len(counts) == 1:
+            task = dataclasses.replace(task, sentences=counts.pop())
         if self.labels or self.regression:
             return task
         own = _labels(self.task) or tuple(sorted({each.label for each in examples if each.label is not None}))
@@ -261,11 +255,6 @@ def _gold(example: Sentences, number: bool) -> Any:
     if example.label is None:
         raise ValueError(f"example {example.name} has no label: scores need a label for every example")
     return float(example.label) if number else example.label
-
-
-def _has_four_columns(path: pathlib.Path) -> bool:
-    with contextlib.closing(read_lines(path)) as lines:
-        return next((line.count("\t") == 3 for _, line in lines), False)
 
 
 def joined(

@@ -88,12 +88,18 @@ class Ner(Task):
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
         """See `Task.example`: `words`, or `text`, whose words lie between blanks, with marks at their ends apart."""
         words, text = record.get("words"), record.get("text")
-        if isinstance(words, list) and words and all(isinstance(word, str) and clean(word).strip() for word in words):
+        if isinstance(words, list) and words:
+            # a word that is all zero-width characters has no pieces, and is O: what counts is that it is a text and not blank
+            wrong = [place for place, word in enumerate(words) if not isinstance(word, str) or not word.strip()]
+            if wrong:
+                return None, f"`words` has {words[wrong[0]]!r} at {wrong[0]}: expected words, none of them empty"
             return Tagged(tuple(words), None), ""
         if words is None and isinstance(text, str) and clean(text).strip():
             found = find_words(text, NgramSettings(lower_case=False))
             return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""
-        return None, "expected `words`, a list of words, or `text`, a sentence"
+        name = next((each for each in ("words", "text") if record.get(each) is not None), "")
+        given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
+        return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
 
     def shown(
         self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]

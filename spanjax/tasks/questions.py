@@ -17,6 +17,7 @@ from spanjax.tasks.base import Examples
 from spanjax.tasks.tables import kind_of, read_json, read_records
 
 SHOWN = 60  # characters of a text in a message
+SHOWN_NAMES = 3  # ids in a note
 Span = tuple[int, int]
 
 
@@ -72,6 +73,42 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
 def read_question(record: Mapping[str, Any], number: int) -> Question | str:
     """A question of one's own that needs no answers, or what is wrong with it; its number is its name where it has none."""
     return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
+
+
+def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[str]:
+    """What is to be known of questions with several answers that are read as sets (`together`) or as alternatives.
+
+    Files do not say which they are. Alternatives of annotators mostly repeat or overlap each other (those of 92 % of the
+    questions that have several in SQuAD's dev sets), parts of one answer do not (those of 28 of 29 in a part of Quoref).
+    """
+    several = [each for each in questions if len(each.spans) > 1]
+    apart = [each for each in several if _apart(each)]
+    if together and several:
+        yield (
+            f"{len(several):,} of {len(questions):,} questions have several answers, scored as a set: the first is learnt, and a"
+            " prediction is one span"
+        )
+    if together == (2 * len(apart) > len(several)) or not several:
+        return
+    names = ", ".join(each.name for each in (several if together else apart)[:SHOWN_NAMES])
+    if together:
+        yield (
+            f"the answers of {len(several) - len(apart):,} of them overlap or repeat: they look like alternatives, as in SQuAD"
+            f" ({names}, ...); --objective.answers alternatives reads them so (evaluate: --task squad1)"
+        )
+    else:
+        yield (
+            f"{len(apart):,} of {len(several):,} questions with several answers have them at places of their own"
+            f" ({names}, ...): they look like parts of one answer, as in Quoref, and are read as alternatives;"
+            " --objective.answers set scores them as a set (evaluate: --task quoref)"
+        )
+
+
+def _apart(question: Question) -> bool:
+    """Whether no two answers share a place or, once normalised, a text."""
+    spans, texts = sorted(question.spans), [normalize_answer(text) for text in question.answers or ()]
+    separate = all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+    return separate and len({*texts}) == len(texts)
 
 
 def _squad(path: pathlib.Path) -> Found:

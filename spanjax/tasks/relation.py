@@ -51,6 +51,11 @@ class Relation(SentenceTask):
         """The official F1."""
         return "f1"
 
+    @property
+    def typed(self) -> bool:
+        """Whether the marking reads the types of entities, so that records need them."""
+        return self.marking in ("types", "typed_markers")
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """See `SentenceTask.problems`; labels that are not SemEval's, ids of markers that cannot be."""
         found = super().problems(encoder)
@@ -74,7 +79,7 @@ class Relation(SentenceTask):
         """See `Task.read`: TACRED's records from .json and .jsonl, SemEval's text from .txt, each also compressed."""
         kind = kind_of(path)
         if kind in (".json", ".jsonl"):
-            return read_tacred(path, scoring.SEMEVAL_LABELS if self.scheme == "semeval" else ())
+            return read_tacred(path, scoring.SEMEVAL_LABELS if self.scheme == "semeval" else (), self.typed)
         if kind == ".txt":
             return read_semeval(path)
         raise ValueError(f"{path}: expected .json or .jsonl in TACRED's form, or .txt in that of SemEval-2010 task 8")
@@ -85,7 +90,8 @@ class Relation(SentenceTask):
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Mentions | None, str]:
         """See `Task.example`: TACRED's fields, or `text` with <e1> and <e2> around the entities. `relation` is not looked at."""
-        return read_mentions({name: value for name, value in record.items() if name != "relation"}, number)
+        asked = {name: value for name, value in record.items() if name != "relation"}
+        return read_mentions(asked, number, typed=self.typed)
 
     def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
         """Labels and markers of these examples, whatever their order. ValueError where there are none, or no ids are left."""

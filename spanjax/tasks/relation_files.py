@@ -38,12 +38,12 @@ class Mentions(NamedTuple):
     """The relation; None in a file without relations."""
 
 
-def read_tacred(path: pathlib.Path, labels: Sequence[str] = ()) -> Examples:
-    """The examples of a JSON file. `labels` are all that there may be; empty takes any. Words are used as they are, but for
-    the brackets of the Penn Treebank: -LRB- is a parenthesis."""
+def read_tacred(path: pathlib.Path, labels: Sequence[str] = (), typed: bool = True) -> Examples:
+    """The examples of a JSON file. `labels` are all that there may be; empty takes any. Types of entities may be absent where
+    not `typed`. Words are used as they are, but for the brackets of the Penn Treebank: -LRB- is a parenthesis."""
     examples = Examples()
     for number, (place, record, problem) in enumerate(read_records(path)):
-        example, problem = (None, problem) if record is None else read_mentions(record, number, labels)
+        example, problem = (None, problem) if record is None else read_mentions(record, number, labels, typed)
         if example is None:
             examples.problems.append(f"{place}: {problem}")
         else:
@@ -52,20 +52,20 @@ def read_tacred(path: pathlib.Path, labels: Sequence[str] = ()) -> Examples:
 
 
 def read_mentions(
-    record: Mapping[str, Any], number: int, labels: Sequence[str] = ()
+    record: Mapping[str, Any], number: int, labels: Sequence[str] = (), typed: bool = True
 ) -> tuple[Mentions, str] | tuple[None, str]:
     """(the example of one record in TACRED's form, or with `text` that has SemEval's tags, or None; what is wrong with it)."""
     if isinstance(record.get("text"), str):
         return _sentence(str(record.get("id", number)), record["text"])
-    if problems := _record_problems(record, labels):
+    if problems := _record_problems(record, labels, typed):
         return None, "; ".join(problems)
     subject, other = ((record[f"{role}_start"], record[f"{role}_end"] + 1) for role in ("subj", "obj"))
     words = tuple(str(_BRACKETS.get(word, word)) for word in record["token"])
-    kinds = (record["subj_type"], record["obj_type"])
+    kinds = (record.get("subj_type") or "", record.get("obj_type") or "")
     return Mentions(str(record.get("id", number)), words, (subject, other), kinds, record.get("relation")), ""
 
 
-def _record_problems(record: Mapping[str, Any], labels: Sequence[str]) -> list[str]:
+def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bool) -> list[str]:
     """What is wrong with a record of TACRED's form, every fault by its field."""
     words = record.get("token")
     found = []
@@ -82,7 +82,7 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str]) -> list[s
         if _whole(first) and _whole(last) and last < first:
             found.append(f"`{role}_end` {last} is before `{role}_start` {first}: expected the last word of the entity")
         kind = record.get(f"{role}_type")
-        if not isinstance(kind, str) or not kind:
+        if (typed or kind) and (not isinstance(kind, str) or not kind):
             found.append(f"`{role}_type` is {_shown(record, f'{role}_type')}: expected a name")
     if "relation" in record:
         label = record["relation"]

@@ -26,7 +26,7 @@ from spanjax.data.segmentation import Tail
 from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
-from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
+from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
 from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
 
 SPAN_SITE = SITES["spans"].start
@@ -93,6 +93,15 @@ class SpanTuning:
             found += str(error).splitlines()
         if self.segmentation == "chunker":
             found += chunker_problems(self.chunker)
+        if self.network.padding == "as-released":
+            levels = (self.network.token_level, self.network.span_level)
+            if levels != ("cnn", "cnn") or not self.has_spans:
+                found.append(
+                    "network.padding is as-released: expected spans and cnn at both levels, got segmentation"
+                    f" {self.segmentation}, {levels[0]} and {levels[1]}"
+                )
+            if min(self.spans, self.pieces) < KERNEL:
+                found.append(f"network.padding is as-released: expected spans and pieces of at least {KERNEL}")
         if not self.has_spans and "attention" in (self.network.token_level, self.network.span_level):
             found.append("segmentation is none: expected convolutions at both levels of network, or max at span_level")
         return [f"objective.spans.{problem}" for problem in found]
@@ -100,6 +109,8 @@ class SpanTuning:
     def token_problems(self) -> list[str]:
         """What else is wrong with them for a task of tokens."""
         found = []
+        if self.network.padding == "as-released":
+            found.append("objective.spans.network.padding is as-released: expected masked in a task of tokens")
         if self.token == "piece" and self.network.token_level != "cnn":
             found.append("objective.spans.token is piece: expected network.token_level cnn, which has windows")
         if self.token == "span" and not self.has_spans:

@@ -22,11 +22,11 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import linear
-from spanjax.scoring import mrqa, squad
+from spanjax.scoring import mrqa, quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.answers import Answer, Prediction, decode
 from spanjax.tasks.base import LOSS, Examples, Task
-from spanjax.tasks.questions import Question, Span, read_question, read_questions
+from spanjax.tasks.questions import Question, Span, notes_on_answers, read_question, read_questions
 from spanjax.tasks.rows import Row
 from spanjax.tasks.windows import Layout, pieces_of, windows
 
@@ -54,6 +54,9 @@ class Questions(Task):
     threshold: float = 0.0
     """Version 2.0: a question whose null odds are above this is answered by nothing. Where it is 0 a model that is used takes
     the score best_f1_thresh of its dev examples."""
+    answers: Literal["alternatives", "set"] = "alternatives"
+    """Several answers of a question are alternatives, of which one is asked for (SQuAD), or a set, all of which are (Quoref).
+    Of a set the first is learnt, one span is predicted, and the score is Quoref's, in which that span is a part."""
     dev_half: Literal["", "dev", "test"] = ""
     """Keep one half of every file that is not one of --train, by a hash of the question's id; MRQA's dev sets were split so for
     the paper (not into these halves, which were never released)."""
@@ -75,6 +78,8 @@ class Questions(Task):
             if getattr(self, name) < 1:
                 found.append(f"objective.{name} is {getattr(self, name)}: expected at least 1")
         found += self._room_problems(1)
+        if self.answers == "set" and self.version != "1.1":
+            found.append(f"objective.answers is set: expected objective.version 1.1, got {self.version}")
         if self.dev_half and (both := sorted({*self.train} & {*self.dev})):
             found.append(
                 f"objective.dev_half is {self.dev_half}: {', '.join(both)} is trained on, expected another file"
@@ -92,11 +97,13 @@ class Questions(Task):
     def read(self, path: pathlib.Path) -> Examples:
         """See `questions.read_questions` and `dev_half`."""
         examples = read_questions(path, unanswerable=self.version == "2.0")
+        if self.version != "mrqa":  # whose spans are all occurrences of the answers
+            examples.notes += [f"{path}: {note}" for note in notes_on_answers(examples, self.answers == "set")]
         if not self.dev_half or pathlib.Path(path) in map(pathlib.Path, self.train):
             return examples
         kept = [each for each in examples if half(each.name) == self.dev_half]
         note = f"{path}: {len(kept):,} of {len(examples):,} questions are in the half {self.dev_half}, the others are left out"
-        return Examples(kept, examples.problems, [note])
+        return Examples(kept, examples.problems, [*examples.notes, note])
 
     def reader(self, half: str = "") -> Self:
         """See `Task.reader` and `dev_half`: files that the model was trained on are halved like others."""
@@ -223,6 +230,8 @@ class Questions(Task):
         texts = {number: each.text for number, each in zip(numbers, predictions, strict=True)}
         if self.version == "mrqa":
             return mrqa.score(gold, texts)
+        if self.answers == "set":
+            return quoref.score(gold, {number: [text] for number, text in texts.items()})
         if self.version == "1.1":
             return squad.score_v1(gold, texts)
         odds = {number: each.null_odds for number, each in zip(numbers, predictions, strict=True)}

@@ -103,6 +103,38 @@ def test_equals_plain_loops(token: str, span: str, pieces: int) -> None:
     np.testing.assert_allclose(network(*rows()), expected, atol=1e-5)
 
 
+def over_padding(network: SpanNetwork, hidden_BLD: np.ndarray, span_BL: np.ndarray) -> np.ndarray:
+    """The released network as it is described: [spans, pieces, D] of zeros filled up, every window, every maximum, in loops."""
+    weight, found = weights(network), []
+
+    def level(vectors_ND: np.ndarray, name: str) -> np.ndarray:
+        kernel, bias = weight[f"{name}/kernel"], weight[f"{name}/bias"]
+        windows = [bias + sum(vectors_ND[n + k] @ kernel[k] for k in range(3)) for n in range(len(vectors_ND) - 2)]
+        return np.max(np.maximum(windows, 0), axis=0)
+
+    for hidden_LD, span_L in zip(hidden_BLD, span_BL, strict=True):
+        padded_SPD = np.zeros((network.spans, network.pieces, D))
+        for s in range(network.spans):
+            for p, place in enumerate(np.flatnonzero(span_L == s + 1)[: network.pieces]):
+                padded_SPD[s, p] = hidden_LD[place]
+        found.append(level(np.array([level(pieces_PD, "token") for pieces_PD in padded_SPD]), "span"))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("pieces", [3, 4, 5, 16])
+def test_padding_as_released_takes_part_in_the_maxima(pieces: int) -> None:
+    config = SpanNetworkConfig(dropout=0.0, padding="as-released")
+    network = made("cnn", "cnn", pieces)
+    released = SpanNetwork(SMALL, config, nnx.Rngs(3), S, pieces)
+    nnx.update(released, nnx.state(network))
+    for length in (L, 48):
+        hidden_BLD, span_BL = rows(length)
+        expected = over_padding(released, np.asarray(hidden_BLD, np.float64), np.asarray(span_BL))
+        np.testing.assert_allclose(released(hidden_BLD, span_BL), expected, atol=1e-5)
+        assert np.abs(expected - np.asarray(network(hidden_BLD, span_BL))).max() > 0.1, "it is another network"
+    assert expected[3].any(), "a row without spans is no zeros: windows of padding are ReLU(b)"
+
+
 def test_one_and_two_pieces_meet_zeros_beyond_their_end() -> None:
     network, hidden = made("cnn", "max"), np.random.default_rng(0).normal(size=(1, 3, D))
     kernel, bias = weights(network)["token/kernel"], weights(network)["token/bias"]

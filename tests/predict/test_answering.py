@@ -1,6 +1,7 @@
 """The commands of fine-tuned models: what their help says, what they refuse before a model is opened."""
 
 import pathlib
+import re
 
 import pytest
 
@@ -38,3 +39,14 @@ def test_wrong_options_are_said_at_once(name: str, tmp_path: pathlib.Path, capsy
     assert "none.jsonl: no such file" in said and "--batch-size is 0: expected at least 1" in said
     assert main([name, "no-model"]) == 2
     assert f"{name}: cannot" in (said := capsys.readouterr().err) and "nothing to " in said and "or --file" in said
+
+
+@pytest.mark.parametrize("name", [*OWN, "coref", "fill-mask", "spans"])
+def test_the_usage_calls_the_model_as_the_texts_do(
+    name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "2000")
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    usage = capsys.readouterr().out.splitlines()[0]
+    assert f"{name} [-h] " in usage and re.search(r" MODEL\b", usage) and not re.search(r"\] STR\b|\] STR$", usage)

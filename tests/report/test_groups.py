@@ -8,8 +8,10 @@ import pytest
 
 from spanjax.report.groups import Spread, grouped, pretrained_names, tails
 from spanjax.report.runs import read_run
-from spanjax.run import describe, differences
+from spanjax.run import Run, describe, differences
 from spanjax.tasks.coref import Coref
+from spanjax.tasks.glue import Glue
+from spanjax.tasks.squad import Questions
 from spanjax.training.optimizer import Lamb, Muon
 from tests.report.made_runs import cola, made_run
 
@@ -50,6 +52,19 @@ def test_a_setting_that_an_older_run_does_not_know_has_its_default(tmp_path: pat
     assert differences(found, now) == ["  encoder.relative: False -> True"]
     del found["optimizer"]["class"]
     assert "  optimizer.bias_correction: (absent) -> True" in differences(found, now)
+
+
+def test_a_task_that_an_older_run_stored_is_completed_too(tmp_path: pathlib.Path) -> None:
+    for task in (Glue(train=("a",), sentences=2), Questions(train=("a",)), Coref(train=("a",))):
+        now = json.loads(json.dumps(describe(Run(objective=task))))
+        found = json.loads(json.dumps(now))
+        for name in ("sentences", "answers"):
+            found["objective"].pop(name, None)
+        assert differences(found, now) == []
+        now["objective"]["length"] = 64
+        assert [each.split(":")[0].strip() for each in differences(found, now)] == ["objective.length"]
+        found["objective"]["later"] = 1
+        assert "  objective.later: 1 -> (absent)" in differences(found, now)
 
 
 def test_other_settings_other_groups(tmp_path: pathlib.Path) -> None:

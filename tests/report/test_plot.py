@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from spanjax.report.plot import POINTS, Line, bar_plot, colours, line_plot, log_ticks, thinned, tick_text, ticks
+from spanjax.report.plot import POINTS, WIDTH, Line, bar_plot, colours, line_plot, log_ticks, thinned, tick_text, ticks
 
 
 def points_of(svg: str) -> list[list[tuple[float, float]]]:
@@ -29,6 +29,15 @@ def test_ticks_are_round_inside_and_few(low: float, high: float) -> None:
     step = found[1] - found[0]
     mantissa = step / 10 ** math.floor(math.log10(step) + 1e-9)
     assert min(abs(mantissa - each) for each in (1, 2, 5)) < 1e-6
+
+
+@pytest.mark.parametrize("last", [7, 1400, 20_000, 35_000, 2_400_000])
+def test_no_label_is_cut_at_the_edge(last: int) -> None:
+    svg = line_plot("loss", [Line("a", "#000000", range(0, last + 1, last), [1.0, 2.0])])
+    labels = re.findall(r'<text x="([\d.]+)" y="276" text-anchor="middle">([^<]*)<', svg)
+    assert labels[-1][1] == tick_text(ticks(0, last)[-1])
+    for centre, name in labels:
+        assert float(centre) + 3.5 * len(name) <= WIDTH, (centre, name)  # letters of 11 px are narrower than 7
 
 
 def test_tick_text() -> None:

@@ -11,6 +11,8 @@ import pytest
 from spanjax.markup import escaped
 from spanjax.report import main
 from spanjax.report.markdown import escaped as markdown_escaped
+from spanjax.report.masking import opened
+from spanjax.report.runs import read_run
 from tests.report.made_runs import cola, made_run
 
 EVIL = "<script>alert('x')</script>&\"|`*_\ud800\x00"
@@ -115,6 +117,26 @@ def test_without_checkpoint_or_rows_it_says_so(run_folder: pathlib.Path, tmp_pat
     assert "No examples of what bare fills in: there is no checkpoint yet." in words
     assert "its rows are not here any more (nowhere/rows)" in words
     assert "are not those that it was trained on" in words
+
+
+def test_rows_with_a_relative_path_are_found_from_elsewhere(
+    rows_folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = json.loads((run_folder / "run.json").read_text())
+    assert stored["started_in"] == str(pathlib.Path.cwd())
+    project, away = tmp_path / "project", tmp_path / "away"
+    (project / "runs").mkdir(parents=True)
+    (away / "runs").mkdir(parents=True)
+    shutil.copytree(rows_folder, project / "data" / "rows")
+    monkeypatch.chdir(away)
+    for place, started in ((project / "runs" / "inside", ""), (away / "runs" / "outside", str(project))):
+        shutil.copytree(run_folder, place)
+        settings = {**stored, "data": {**stored["data"], "rows": ["data/rows"]}, "started_in": started}
+        (place / "run.json").write_text(json.dumps(settings))
+        assert len(opened(read_run(place)).rows) > 0, place
+    (away / "runs" / "outside" / "run.json").write_text(json.dumps({**settings, "started_in": ""}))
+    with pytest.raises(ValueError, match=r"its rows are not here any more \(data/rows\)"):
+        opened(read_run(away / "runs" / "outside"))
 
 
 def test_user_text_is_escaped(tmp_path: pathlib.Path) -> None:

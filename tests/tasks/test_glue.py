@@ -22,6 +22,7 @@ from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
 from spanjax.tasks.rows import TaskRows
+from spanjax.tuning import read_examples
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 VOCABULARY = WordPieceVocabulary(PIECES, False)
@@ -57,6 +58,115 @@ def test_columns_of_the_other_tasks(tmp_path: pathlib.Path) -> None:
         (example,) = Glue(task=task).read(path)
         assert (example.first, example.second) == ("a b", "b a"), task
         assert example.label == scoring.TASKS[task].labels[1 if task in ("MRPC", "QQP") else 0]
+
+
+PARSES = "sentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+MNLI = (
+    f"index\tpromptID\tpairID\tgenre\t{PARSES}\tsentence1\tsentence2\tlabel1\tgold_label",
+    "0\t31193n\t31193n\tgovernment\t( a b )\t( b a )\t(S a b)\t(S b a)\ta b\tb a\tneutral\tentailment",
+)
+PUBLISHED: dict[GlueName, tuple[str, ...]] = {
+    "CoLA": ("gj04\t1\t\ta b", "gj04\t0\t*\tb a"),
+    "SST-2": ("sentence\tlabel", "a b\t1", "b a\t0"),
+    "MRPC": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t7\t8\ta b\tb a"),
+    "STS-B": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "0\tnone\tnone\tnone\t0\tnone\tnone\ta b\tb a\t3.200",
+    ),
+    "QQP": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "3\t1\t2\ta b\tb a\t1"),
+    "MNLI-m": MNLI,
+    "MNLI-mm": MNLI,
+    "QNLI": ("index\tquestion\tsentence\tlabel", "3\ta b\tb a\tentailment"),
+    "RTE": ("index\tsentence1\tsentence2\tlabel", "3\ta b\tb a\tentailment", "4\ta b\tb a\tnot_entailment"),
+    "WNLI": ("index\tsentence1\tsentence2\tlabel", "3\ta b\tb a\t1", "4\ta b\tb a\t0"),
+}
+"""The first lines of the training files as GLUE has them; no header in CoLA's."""
+AS_ONES_OWN = {("CoLA", "SST-2"), ("MRPC", "WNLI"), ("STS-B", "WNLI"), ("QQP", "WNLI"), ("QNLI", "RTE")}
+"""(task, whose file): plain names and possible labels, as a file of one's own may have them; there is a note."""
+
+
+@pytest.mark.parametrize("of", PUBLISHED)
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_the_file_of_another_task_is_noticed(task: GlueName, of: GlueName, tmp_path: pathlib.Path) -> None:
+    (path := tmp_path / f"{of}.tsv").write_text("\n".join(PUBLISHED[of]) + "\n")
+    found, problems = read_examples(Glue(task=task, skip_bad=False), [str(path)], "--train")
+    if task == of or {task, of} == {"MNLI-m", "MNLI-mm"}:
+        assert not problems and len(found) == len(PUBLISHED[of]) - (of != "CoLA") and not found.notes
+    elif (task, of) in AS_ONES_OWN:
+        assert not problems and len(found) == 2 and len(found.notes) == 1
+        assert of in found.notes[0] and f"read as examples of {task}" in found.notes[0]
+    else:
+        assert problems
+        skipped, problems = read_examples(Glue(task=task, skip_bad=True), [str(path)], "--train")
+        told = of in "".join(skipped.notes) if "MNLI" in task and of == "RTE" else not skipped and problems
+        assert told, "a whole file is not left out as bad examples; half of RTE's labels are some of MNLI's"
+
+
+@pytest.mark.parametrize(("task", "of"), [("CoLA", "MRPC"), ("QQP", "MRPC"), ("STS-B", "MRPC"), ("SST-2", "CoLA")])
+def test_the_message_names_the_other_task(task: GlueName, of: GlueName, tmp_path: pathlib.Path) -> None:
+    (path := tmp_path / "train.tsv").write_text("\n".join(PUBLISHED[of]) + "\n")
+    with pytest.raises(ValueError, match=rf"train\.tsv.* {of}.*{task}.*--objective\.task"):
+        Glue(task=task).read(path)
+
+
+@pytest.mark.parametrize("name", ["CoLA/dev.tsv", "SST-2/dev.tsv", "STS-B/dev.tsv", "RTE/dev.tsv"])
+def test_published_files_of_other_tasks_are_noticed(name: str, shared_data: pathlib.Path) -> None:
+    of, path = name.partition("/")[0], shared_data / "glue" / name
+    for task in PUBLISHED:
+        if task != of:
+            found, problems = read_examples(Glue(task=task), [str(path)], "--dev")
+            assert problems or of in found.notes[0], task
+
+
+@pytest.mark.parametrize("task", PUBLISHED)
+def test_files_of_ones_own_suit_every_task(task: GlueName, tmp_path: pathlib.Path) -> None:
+    label = "2.5" if task == "STS-B" else scoring.TASKS[task].labels[0]
+    texts = {"sentence": "a"} if task in ("CoLA", "SST-2") else {"sentence1": "a", "sentence2": "b"}
+    record = {**texts, "label": label, "score": 0.3, "year": 1999}
+    (tmp_path / "own.jsonl").write_text(json.dumps(record) + "\n")
+    for ending, sign in (("tsv", "\t"), ("csv", ",")):
+        lines = [sign.join(map(str, each)) for each in (record, record.values())]
+        (tmp_path / f"own.{ending}").write_text("\n".join(lines) + "\n")
+    for ending in ("jsonl", "tsv", "csv"):
+        found = Glue(task=task).read(tmp_path / f"own.{ending}")
+        assert len(found) == 1 and not found.problems and not found.notes and found[0].label == label
+
+
+def test_a_named_data_set_of_another_task_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"tfds:glue/rte@train: the data set of another task than WNLI"):
+        Glue(task="WNLI").read(pathlib.Path("tfds:glue/rte@train"))
+
+
+def test_a_pair_needs_both_sentences_and_one_sentence_no_second(tmp_path: pathlib.Path) -> None:
+    pairs = Glue(length=8).fitted([Sentences("0", "a b", "c", "no"), Sentences("1", "c", "d", "yes")], VOCABULARY)
+    singles = Glue(length=8).fitted([Sentences("0", "a b", None, "no")], VOCABULARY)
+    mixed = Glue(length=8).fitted([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "no")], VOCABULARY)
+    assert (pairs.sentences, singles.sentences, mixed.sentences) == (2, 1, 0)
+    for task in (pairs, Glue(task="RTE")):
+        for record in (
+            {"sentence1": "a"},
+            {"sentence1": "a", "sentence2": None},
+            {"sentence": "a"},
+            {"sentence2": "b"},
+        ):
+            found, problem = task.example(record, 0)
+            assert found is None and problem.startswith("one sentence: expected both `sentence1` and `sentence2`")
+        assert task.example({"sentence1": "a", "sentence2": "b"}, 0)[0] == Sentences("0", "a", "b", None)
+    for task in (singles, Glue(task="CoLA")):
+        found, problem = task.example({"sentence1": "a", "sentence2": "b"}, 0)
+        assert found is None and problem.startswith("two sentences: expected `sentence` alone")
+    for record in ({"sentence": "a"}, {"sentence1": "a", "sentence2": "b"}):
+        assert mixed.example(record, 0)[1] == Glue().example(record, 0)[1] == ""
+    (path := tmp_path / "dev.jsonl").write_text('{"sentence1": "a", "sentence2": "b"}\n{"sentence1": "a"}\n')
+    (problem,) = pairs.read(path).problems
+    assert problem.startswith(f"{path}:2: one sentence")
+    assert "objective.sentences is 1: RTE has 2" in Glue(task="RTE", sentences=1).problems(EncoderConfig())[0]
+
+
+def test_what_is_wrong_with_a_record_is_said_of_the_record() -> None:
+    assert Glue().example({"sentence1": ["a"]}, 0)[1] == "a sentence is a JSON list: expected text"
+    assert Glue().example({}, 0)[1] == "columns (none): expected `sentence`, or `sentence1` and `sentence2`"
+    assert Glue().example({"sentence": " "}, 0)[1] == "an empty sentence: expected text"
 
 
 def test_json_lines_and_unsettled_labels(tmp_path: pathlib.Path) -> None:

@@ -331,7 +331,7 @@ def test_a_tiny_model_learns_sixteen_sentences(
 
     capsys.readouterr()
     text = " ".join(task.read(path)[0].words)
-    assert predict(["ner", str(tmp_path / "run"), "--text", text, ""]) == 0
+    assert predict(["ner", str(tmp_path / "run"), "--text", text, ""]) == 4
     said, empty = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     wanted = spans(task.read(path)[0].tags or ())
     assert [(each["type"], each["first"], each["first"] + len(each["words"])) for each in said["prediction"]] == wanted
@@ -364,3 +364,21 @@ def test_real_files(
     rows = list(task.rows(some, vocabulary))
     perfect = [{"logits_BLC": np.eye(len(task.labels))[row.fields["tag_BL"]]} for row in rows]
     assert len(rows) > 300 and task.scores(some, task.predictions(some, rows, perfect))["f1"] == 100.0
+
+
+def test_a_word_of_ones_own_without_pieces_is_outside() -> None:
+    asked = {"words": ["\U0001f600", "\u0645\u0631\u062d\u0628\u0627", NO_PIECES]}
+    example, problem = FIT.example(asked, 0)
+    assert example is not None and example == Tagged(tuple(asked["words"]), None) and not problem
+    rows = list(FIT.rows([example], small_wordpiece()))
+    scores = [{"logits_BLC": np.tile([0.0, 1.0, 0.0, 0.0, 0.0], (len(row.tokens_T), 1))} for row in rows]
+    assert FIT.predictions([example], rows, scores) == [("B-PER", "B-PER", "O")]
+    for words, said in (
+        (["Anna", " "], "`words` has ' ' at 1: expected words, none of them empty"),
+        (["Anna", 3], "`words` has 3 at 1: expected words, none of them empty"),
+        ([], "`words` is []: expected `words`, a list of words, or `text`, a sentence"),
+        ("Anna", "`words` is 'Anna': expected `words`, a list of words"),
+    ):
+        assert said in FIT.example({"words": words}, 0)[1]
+    assert "fields sentence: expected `words`" in FIT.example({"sentence": "Anna"}, 0)[1]
+    assert "`text` is ' ': expected" in FIT.example({"text": " "}, 0)[1]

@@ -106,6 +106,19 @@ def test_bad_records_are_listed_with_all_that_is_wrong(
     assert examples.problems[0].startswith(f"{path}:record 2: ") and all(each in examples.problems[0] for each in said)
 
 
+def test_types_are_asked_for_where_the_marking_reads_them(tmp_path: pathlib.Path) -> None:
+    bare = {name: value for name, value in GOOD.items() if not name.endswith("_type")}
+    for marking in ("markers", "none"):
+        task = Relation(marking=marking)
+        found, problem = task.example(bare, 0)
+        assert found is not None and found.kinds == ("", "") and not problem
+        assert len(task.read(written(tmp_path, [bare, GOOD]))) == 2
+        assert "`obj_type` is 3: expected a name" in task.example({**bare, "obj_type": 3}, 0)[1]
+    for marking in ("types", "typed_markers"):
+        assert "`subj_type` is absent" in Relation(marking=marking).example(bare, 0)[1]
+        assert len(Relation(marking=marking).read(written(tmp_path, [bare])).problems) == 1
+
+
 def test_absent_fields_and_records_that_are_none(tmp_path: pathlib.Path) -> None:
     examples = Relation().read(written(tmp_path, [{}, 3]))
     assert not examples and len(examples.problems) == 2

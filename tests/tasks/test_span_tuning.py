@@ -179,6 +179,16 @@ def test_wrong_settings_are_named(ngrams: str) -> None:
         network = dataclasses.replace(SpanNetworkConfig(), **{level: "attention"})
         (told,) = task(SpanTuning(segmentation="none", network=network)).problems(ENCODER)
         assert "segmentation is none: expected convolutions" in told
+    for wrong in (SpanTuning(segmentation="none"), SpanTuning(ngrams=ngrams, pieces=2)):
+        released = dataclasses.replace(wrong, network=SpanNetworkConfig(padding="as-released"))
+        assert "objective.spans.network.padding is as-released: expected" in task(released).problems(ENCODER)[0]
+        assert "expected masked in a task of tokens" in released.token_problems()[0]
+    for network in (
+        SpanNetworkConfig("attention", padding="as-released"),
+        SpanNetworkConfig(span_level="max", padding="as-released"),
+    ):
+        assert "cnn at both levels" in task(SpanTuning(ngrams=ngrams, network=network)).problems(ENCODER)[0]
+    assert task(SpanTuning(ngrams=ngrams, network=SpanNetworkConfig(padding="as-released"))).problems(ENCODER) == []
     assert task(SpanTuning(ngrams=ngrams)).problems(ENCODER) == []
     (told,) = SpanTuning(token="piece", network=SpanNetworkConfig(token_level="attention")).token_problems()
     assert "token is piece" in told

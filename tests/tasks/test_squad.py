@@ -175,6 +175,54 @@ def test_what_is_shown_has_the_characters_of_the_answer() -> None:
     assert (said["prediction"], said["start"], said["end"], said["best"][0]["start"]) == ("", None, None, None)
 
 
+def test_several_answers_are_a_set_where_the_setting_says_so(tmp_path: pathlib.Path) -> None:
+    asked = [Question("a", "who?", "Anna Bonn IBM", ("Anna", "Bonn"), ((0, 4), (5, 9)))]
+    asked.append(Question("b", "who?", "Anna Bonn IBM", ("IBM",), ((10, 13),)))
+    given = [predicted("Bonn"), predicted("IBM")]
+    assert Questions().scores(asked, given) == {"exact_match": 100.0, "f1": 100.0}, "alternatives"
+    together = Questions(answers="set")
+    assert together.scores(asked, given) == {"exact_match": 50.0, "f1": 75.0}
+    assert together.metric == "f1" and together.learnt(asked[0]) == (0, 4)
+    for version in ("2.0", "mrqa"):
+        (problem,) = Questions(version=version, answers="set").problems(EncoderConfig())
+        assert problem == f"objective.answers is set: expected objective.version 1.1, got {version}"
+    lines = [
+        {
+            "id": each.name,
+            "question": "who?",
+            "context": each.context,
+            "answers": {"text": each.answers, "answer_start": starts},
+        }
+        for each, starts in zip(asked, ([0, 5], [10]), strict=True)
+    ]
+    (path := tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (note,) = Questions().read(path).notes
+    assert "1 of 1 questions with several answers" in note and "(a, ...)" in note and "--objective.answers set" in note
+    (note,) = together.read(path).notes
+    assert "1 of 2 questions have several answers, scored as a set: the first is learnt" in note
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "alternatives", "together"),
+    [
+        ("dev-v1.1.json.gz", "1.1", "", "they look like alternatives"),
+        ("dev-v2.0.json.gz", "2.0", "", ""),
+        ("xquad-en-part1.json.gz", "1.1", "", ""),
+        ("policyqa-dev.json.gz", "1.1", "", "they look like alternatives"),
+        ("quoref-original-subset.json.gz", "1.1", "look like parts of one answer", "scored as a set"),
+    ],
+)
+def test_a_note_where_the_data_look_like_the_other_kind(
+    name: str, version: Any, alternatives: str, together: str, shared_data: pathlib.Path
+) -> None:
+    path = shared_data / "squad" / name
+    notes = Questions(version=version).read(path).notes
+    assert (alternatives in "".join(notes)) and bool(notes) == bool(alternatives)
+    if version == "1.1":
+        notes = Questions(answers="set").read(path).notes
+        assert together in "".join(notes) and len(notes) == (2 if "alternatives" in together else bool(together))
+
+
 def test_halves(tmp_path: pathlib.Path) -> None:
     record = {"question": "Who?", "context": "a b", "answers": [{"text": "a", "start": 0}]}
     for name in ("train.jsonl", "dev.jsonl"):

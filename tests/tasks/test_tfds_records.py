@@ -15,7 +15,8 @@ from tensorflow_datasets.text import glue as theirs
 from spanjax import train
 from spanjax.data.vocab import save_vocabulary
 from spanjax.scoring import glue as scoring
-from spanjax.tasks.glue import TFDS_LABELS, Glue, GlueName, Sentences
+from spanjax.tasks.glue import Glue, GlueName, Sentences
+from spanjax.tasks.glue_files import TFDS_LABELS
 from spanjax.tasks.tfds_records import FOLDER, read_tfds
 from spanjax.tuning import open_task_session, read_examples
 from tests.running import ROOT, TINY
@@ -168,10 +169,14 @@ def test_what_is_wrong_is_listed_with_its_place(folder: pathlib.Path) -> None:
     whole = {place: record for place, record, _ in read_tfds(name, ("premise", "label"))}
     assert sorted(whole) == [f"tfds:spanjax_snli/1.1.0@train:{number}" for number in range(5)]
     assert all(whole[place] is None or whole[place] == {"premise": " ", "label": "neutral"} for place in places)
-    other = Glue(task="RTE").read(pathlib.Path("tfds:spanjax_glue/sst2"))
+    other = Glue(task="CoLA").read(pathlib.Path("tfds:spanjax_glue/sst2"))
     assert not other and sorted(problem.split(": ", 1)[1] for problem in other.problems) == [
-        f"label '{label}': expected one of entailment, not_entailment" for label in ("negative", "positive", "positive")
+        f"label '{label}': expected one of 0, 1" for label in ("negative", "positive", "positive")
     ]
+    with pytest.raises(
+        ValueError, match=r"sst2.*@train:0: columns sentence, label, idx hold one sentence: expected both"
+    ):
+        Glue(task="RTE").read(pathlib.Path("tfds:spanjax_glue/sst2"))
 
 
 @pytest.mark.parametrize(
