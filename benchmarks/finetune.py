@@ -179,7 +179,7 @@ def main() -> int:
         folder = pathlib.Path(name)
         train = first_rows(found.glue / "RTE" / "train.tsv", found.rows, folder / "train.tsv")
         case = Case(model, train, found.glue / "RTE" / "dev.tsv", folder)
-        rounds = [(COLD, 0), *((each, seed) for seed in range(found.repeats) for each in (WARM, PEER))]
+        rounds = [(COLD, 0), *((each, seed) for seed in range(1, found.repeats + 1) for each in (WARM, PEER))]
         for each, seed in rounds:
             runs[each].append(run(each, case, seed))
             print(f"{each:22s} seed {seed}: {runs[each][-1]}", flush=True)
