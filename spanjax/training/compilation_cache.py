@@ -1,6 +1,6 @@
 """One cache of compiled programs per user, shared by every run, evaluation and prediction on a machine.
 
-A small fine-tune spends more time in XLA than in training, and a second one compiles the same programs. The cache is jax's own
+Every length of a batch is a program that takes seconds to compile, and a second run compiles the same ones. The cache is jax's own
 (least recently used entries go first); this module says where it lies and keeps it from ever failing a run.
 """
 
@@ -23,7 +23,7 @@ JAX_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
 SETTINGS: Mapping[str, float] = {
     # the programs of a MiniLM fine-tune take 0.04 to 0.2 MiB each, so this holds thousands of them
     "jax_compilation_cache_max_size": 2**30,
-    # jax's default, 1 s, leaves out dozens of small programs of a start-up, 0.02 to 0.5 s each
+    # jax's default of 1 s leaves the small programs of a start-up out
     "jax_persistent_cache_min_compile_time_secs": 0.0,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
