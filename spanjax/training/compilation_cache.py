@@ -1,7 +1,7 @@
 """One cache of compiled programs per user, shared by every run, evaluation and prediction on a machine.
 
-Every length of a batch is a program that takes seconds to compile, and a second run compiles the same ones. The cache is jax's own
-(least recently used entries go first); this module says where it lies and keeps it from ever failing a run.
+Every length of a batch is a program that takes seconds to compile, and a second run compiles the same ones. The cache is
+jax's own (least recently used entries go first); this module says where it lies and keeps it from ever failing a run.
 """
 
 import contextlib
