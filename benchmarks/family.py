@@ -103,7 +103,8 @@ class Step:
         self.flops = self.session.flops(local)
         self.batch = to_global(local, self.session.mesh)
         self.state = self.session.fresh_state()
-        self.compiled = self.session.train_step().lower(self.session.abstract, self.batch).compile()
+        step = self.session.train_step()
+        self.compiled, self.seed = step.lower(self.session.abstract, self.batch).compile(), step.seed
         memory = self.compiled.memory_analysis()
         self.memory = memory.argument_size_in_bytes + memory.temp_size_in_bytes
 
@@ -111,7 +112,7 @@ class Step:
         """One update, finished."""
         import jax
 
-        self.state, shown = self.compiled(self.state, self.batch)
+        self.state, shown = self.compiled(self.state, self.batch, self.seed)
         jax.block_until_ready(shown)
 
 

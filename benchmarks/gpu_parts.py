@@ -212,6 +212,7 @@ class Ours:
         except ValueError as error:
             raise Refused(f"refused: {error}") from None
         self.holder, self.compiled, self.about = holder, None, {}
+        self.seed: Any = None
         self.measured = self.session.builder.eval_step()
 
     def compile(self, batch: Mapping[str, Any]) -> None:
@@ -220,7 +221,7 @@ class Ours:
             return
         session, begin = self.session, time.perf_counter()
         step = session.train_step()
-        self.compiled = step.lower(session.abstract, batch).compile()
+        self.compiled, self.seed = step.lower(session.abstract, batch).compile(), step.seed
         memory = self.compiled.memory_analysis()
         self.about = {
             "compile_s": time.perf_counter() - begin,
@@ -234,7 +235,7 @@ class Ours:
         assert self.compiled is not None
         state, shown = self.holder.take(self.session), None
         for batch in batches:
-            state, shown = self.compiled(state, batch)
+            state, shown = self.compiled(state, batch, self.seed)
         assert shown is not None
         losses = {name: mean.value() for name, mean in jax.device_get(shown["means"]).items()}
         if not np.isfinite(list(losses.values())).all():

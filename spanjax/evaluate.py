@@ -18,6 +18,7 @@ import tyro
 from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
+from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
     "squad1": ("Questions", {"version": "1.1", "answers": "alternatives"}),
@@ -55,6 +56,7 @@ class Evaluate:
     """Leave out examples that cannot be used, and say which, instead of refusing the file."""
     json: bool = False
     """Print one JSON object."""
+    compilation_cache: CompilationCache = True
 
 
 def evaluate(options: Evaluate) -> None:
@@ -75,6 +77,7 @@ def evaluate(options: Evaluate) -> None:
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
+    use_compilation_cache(options.compilation_cache)
     kinds = (kind,) if kind else ()
     model = open_model(options.model, options.batch_size, kinds, skip_bad=options.skip_bad, **settings)
     examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")

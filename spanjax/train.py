@@ -24,6 +24,7 @@ from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, start_probl
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
     from spanjax.run import Preset, Run, named_run
+    from spanjax.training.compilation_cache import CompilationCache
 
     base, path = named_run(arguments)
 
@@ -41,6 +42,7 @@ def parse(arguments: list[str]) -> Any:
         --encoder.attention-dropout beside it still counts."""
         dry_run: bool = False
         """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
+        compilation_cache: CompilationCache = True
 
     default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
@@ -211,8 +213,6 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], opened: conte
     from spanjax.training.metrics import Terminal
 
     workdir = pathlib.Path(command.workdir)
-    if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
-        jax.config.update("jax_compilation_cache_dir", str((workdir / "compiled").absolute()))
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
         opened.callback(terminal.close)
@@ -243,9 +243,11 @@ def train(command: Any, named: Collection[str] = ()) -> int:
     distributed.start()
     import jax
 
+    from spanjax.training.compilation_cache import use_compilation_cache
     from spanjax.training.saved import has_checkpoints
     from spanjax.training.tracking import require
 
+    use_compilation_cache(command.compilation_cache)
     session = distributed.together("rows and mesh", lambda: opened(command.run, named))
     workdir = pathlib.Path(command.workdir)
     begun = bool(command.workdir) and has_checkpoints(workdir)

@@ -78,10 +78,12 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
     """
     step = builder.predict_step(task.judged)
     host, hosts = jax.process_index(), jax.process_count()
+    compiled: set[int] = set()
 
     def predict(params: Any, given: Set, between: Callable[[], None] | None = None) -> Predicted:
         found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
         sums: dict[str, Mean] = {}
+        given.packed.use_few_lengths(batch_size, compiled=compiled)
         for index_B in rows_in_order(given.packed, batch_size):
             if between is not None:
                 between()
@@ -92,15 +94,11 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
             for place, index in enumerate(index_B.tolist()):
                 if index >= 0:
                     length = len(given.rows[index].tokens_T)
-                    found[index] = {name: _of_row(name, array[place], length) for name, array in arrays.items()}
+                    found[index] = {n: a[place][:length] if is_of_tokens(n) else a[place] for n, a in arrays.items()}
         values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
         return Predicted(task.predictions(given.examples, given.rows, found), found, values)
 
     return predict
-
-
-def _of_row(name: str, array: np.ndarray, length: int) -> np.ndarray:
-    return array[:length] if is_of_tokens(name) else array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +170,7 @@ class TaskSession(Built):
         for length in lengths:
             share = host_share(packed, empty_B, jax.process_index(), jax.process_count(), length)
             compiled[length] = jitted.lower(self.abstract, to_global(share, self.mesh)).compile()
-        return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch)
+        return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch, jitted.seed)
 
     def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:
         """See `Loop.evaluate`: losses and scores of the dev examples; {} where there are none."""
@@ -315,6 +313,7 @@ def open_task_session(run: Run) -> TaskSession:
     training = Set.of_training(task, examples, vocabulary)
     dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
+    training.packed.use_few_lengths(run.batch_size, run.steps)
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
     left_out = (*examples.problems, *dev_examples.problems)

@@ -33,9 +33,10 @@ def hash32(x: jax.Array) -> jax.Array:
     return x ^ (x >> 15)
 
 
-def step_key(seed: int, step: jax.Array) -> jax.Array:
-    """uint32 scalar from the seed of the run and the step."""
-    return hash32(jnp.uint32(seed & 0xFFFFFFFF) ^ hash32(step.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)))
+def step_key(seed: int | jax.Array, step: jax.Array) -> jax.Array:
+    """uint32 scalar from the seed of the run, an integer or a uint32 scalar, and the step."""
+    seed = jnp.uint32(seed & 0xFFFFFFFF) if isinstance(seed, int) else seed
+    return hash32(seed ^ hash32(step.astype(jnp.uint32) + jnp.uint32(0x9E3779B9)))
 
 
 @jax.tree_util.register_dataclass

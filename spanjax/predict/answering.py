@@ -13,6 +13,7 @@ from spanjax.applying import open_model
 from spanjax.command import SomeFailedError, exit_code
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
+from spanjax.training.compilation_cache import use_compilation_cache
 from spanjax.tuning import SHOWN
 
 Record = Mapping[str, Any]
@@ -36,6 +37,11 @@ class WithModel(Protocol):
     @property
     def model(self) -> str:
         """See `Folder`."""
+        ...
+
+    @property
+    def compilation_cache(self) -> bool:
+        """See `CompilationCache`."""
         ...
 
 
@@ -67,7 +73,12 @@ def command(
     """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL'."""
     name = kind.__module__.rpartition(".")[2]
     options = tyro.cli(kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc)
-    return exit_code(name, lambda: work(options), cannot=f"cannot {verb} with {options.model}")
+
+    def run() -> None:
+        use_compilation_cache(options.compilation_cache)
+        work(options)
+
+    return exit_code(name, run, cannot=f"cannot {verb} with {options.model}")
 
 
 def answer_options(

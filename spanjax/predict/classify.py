@@ -3,6 +3,7 @@
 import dataclasses
 
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +19,7 @@ class Classify:
     """Files: .jsonl, .json, .csv or .tsv with `sentence`, or `sentence1` and `sentence2`; any other has a sentence a line."""
     output: Output = ""
     batch_size: Batch = 32
+    compilation_cache: CompilationCache = True
 
 
 def classify(options: Classify) -> None:

@@ -12,6 +12,7 @@ from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref_answers import shown
 from spanjax.tasks.coref_files import read_documents
+from spanjax.training.compilation_cache import CompilationCache
 from spanjax.tuning import read_examples
 
 
@@ -30,6 +31,7 @@ class Clusters:
     batch_size: Batch = 1
     skip_bad: bool = False
     """Leave out documents that cannot be used instead of refusing the file."""
+    compilation_cache: CompilationCache = True
 
 
 @dataclasses.dataclass(frozen=True)

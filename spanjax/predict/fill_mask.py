@@ -13,6 +13,7 @@ from spanjax.command import exit_code
 from spanjax.filling import Filler, noted
 from spanjax.model import load_model
 from spanjax.predict.answering import AnyModel
+from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +27,12 @@ class FillMask:
     """Pieces shown for every mask."""
     json: bool = False
     """Print one JSON object a text."""
+    compilation_cache: CompilationCache = True
 
 
 def fill_mask(options: FillMask) -> None:
     """Prints a table a text, or JSON."""
+    use_compilation_cache(options.compilation_cache)
     filler, console = Filler(noted(load_model(options.model))), rich.console.Console(soft_wrap=True, highlight=False)
     for text in options.text:
         found = filler.fill_mask(text, options.top)

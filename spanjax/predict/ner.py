@@ -3,6 +3,7 @@
 import dataclasses
 
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Entities:
     """Files: .jsonl or .json with `words` (a list) or `text`, .tsv with `text`; any other has a sentence a line."""
     output: Output = ""
     batch_size: Batch = 32
+    compilation_cache: CompilationCache = True
 
 
 def find(options: Entities) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from spanjax.predict.answering import Folder, Output, answer_options, command
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Qa:
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
     training, 0 without any."""
+    compilation_cache: CompilationCache = True
 
 
 def qa(options: Qa) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Relations:
     a tab where it is SemEval's."""
     output: Output = ""
     batch_size: Batch = 32
+    compilation_cache: CompilationCache = True
 
 
 def relate(options: Relations) -> None:

@@ -14,6 +14,7 @@ from spanjax.command import exit_code
 from spanjax.filling import Filler, Span, noted
 from spanjax.model import load_model
 from spanjax.predict.answering import AnyModel
+from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Spans:
     """Pieces shown for every place."""
     json: bool = False
     """Print one JSON object."""
+    compilation_cache: CompilationCache = True
 
 
 def as_json(span: Span) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def as_json(span: Span) -> dict[str, Any]:
 
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
+    use_compilation_cache(options.compilation_cache)
     found = Filler(noted(load_model(options.model))).spans(options.text, options.top, options.hide)
     if options.json:
         print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))

@@ -8,10 +8,11 @@ on shards. Losses are (total, count); totals are divided by the count over all m
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import Mesh
@@ -26,6 +27,21 @@ from spanjax.trees import map_named, named_leaves
 
 Batch = Mapping[str, jax.Array]
 Means = dict[str, Mean]
+
+
+class SeededStep(NamedTuple):
+    """A jitted training step with the seed of the run as its last argument: one compiled program serves all seeds."""
+
+    function: Any
+    seed: np.uint32
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        """See `StepBuilder.train_step`."""
+        return self.function(state, batch, self.seed)
+
+    def lower(self, state: Any, batch: Any) -> Any:
+        """`jax.jit`'s, of arrays or their shapes; what it compiles takes `seed` as its third argument."""
+        return self.function.lower(state, batch, self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +67,7 @@ class StepBuilder:
 
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
-    ) -> Callable[[TrainState, Batch], tuple[TrainState, dict[str, Any]]]:
+    ) -> "SeededStep":
         """(state, global batch) -> (state after one update, {"means", "gradient_norm", "learning_rate", "skipped"}).
 
         A loss or gradient that is not finite leaves everything as it was, on all devices alike; only the number
@@ -60,10 +76,10 @@ class StepBuilder:
         gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
         optimizer = optax.with_extra_args_support(optimizer)
 
-        def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
+        def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
             before = (state.params, state.opt_state, state.carried)
             grads, means, carried = gradients(
-                state.params, {**batch, **dict(state.carried)}, step_key(self.seed, state.step)
+                state.params, {**batch, **dict(state.carried)}, step_key(seed, state.step)
             )
             norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
@@ -79,7 +95,8 @@ class StepBuilder:
             return TrainState(state.step + 1, params, opt_state, skipped, row, carried), shown
 
         whole = replicated(self.mesh)
-        return jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
+        compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
+        return SeededStep(compiled, np.uint32(self.seed & 0xFFFFFFFF))
 
     def _finite(self, norm: jax.Array, means: Means) -> jax.Array:
         """Whether the global norm of the gradient and every loss are finite; both are sums over all devices."""

@@ -1,5 +1,7 @@
 """Rows of tasks: batches hold every row once an epoch, whatever the hosts; padding is nothing but padding."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,9 +10,11 @@ from hypothesis import strategies as st
 from spanjax.tasks import rows as rows_module
 from spanjax.tasks.rows import (
     POOL,
+    PROGRAM,
     Row,
     TaskRows,
     batches_of_epoch,
+    few_lengths,
     host_share,
     lengths_up_to,
     rows_in_order,
@@ -122,3 +126,67 @@ def test_rows_are_packed_in_parts_and_come_back(monkeypatch: pytest.MonkeyPatch)
         assert row.fields["tag_BL"].tolist() == [place + 1 for place in range(length)]
         assert row.fields["label_B"] == number and row.fields["piece_BSP"].tolist() == [[number / 2] * 3] * 2
     assert len(made([])) == 0
+
+
+candidates = st.lists(st.integers(1, 60), min_size=1, max_size=6, unique=True).map(sorted)
+
+
+@given(
+    st.lists(st.integers(1, 60), min_size=1, max_size=12), candidates, st.integers(1, 400), st.sets(st.integers(1, 60))
+)
+def test_few_lengths_cost_least_of_all_choices(
+    longest: list[int], lengths: list[int], rows: int, compiled: set[int]
+) -> None:
+    """The dynamic programme against every subset of the candidates."""
+    lengths = [*lengths, 61]
+
+    def cost(chosen: tuple[int, ...]) -> float:
+        padded = sum(rows * min(each for each in chosen if each >= batch) for batch in longest)
+        return padded + PROGRAM * sum(each not in compiled for each in chosen)
+
+    subsets = (some for size in range(1, len(lengths) + 1) for some in itertools.combinations(lengths, size))
+    least = min(cost(some) for some in subsets if some[-1] >= max(longest))
+    assert cost(few_lengths(np.array(longest), lengths, rows, compiled)) == least
+
+
+def test_few_rows_have_few_lengths_and_many_rows_all() -> None:
+    lengths = np.random.default_rng(0).integers(8, 128, 4000).tolist()
+    counts = []
+    for count in (1, 40, 400, 4000):
+        rows = made(lengths[:count], most=128)
+        rows.use_few_lengths(16)
+        counts.append(len(rows.buckets))
+        for step in range(2 * batches_of_epoch(count, 16)):
+            index_B = rows_of_step(rows, 0, step, 16)
+            longest = rows.lengths_N[index_B[index_B >= 0]].max()
+            assert longest <= rows.length_of(index_B) <= 128
+    assert counts[:2] == [1, 1] and counts[2] in (3, 4) and counts[3] >= 6, counts
+    rows = made(lengths[:400], most=128)
+    rows.use_few_lengths(16, steps=100 * batches_of_epoch(400, 16))
+    assert len(rows.buckets) >= 6, "padding of a hundred epochs costs more than programs"
+
+
+def test_lengths_with_a_program_are_taken_again() -> None:
+    compiled: set[int] = set()
+    made([40], most=512).use_few_lengths(16, compiled=compiled)
+    assert compiled == {48}
+    rows = made([120], most=512)
+    rows.use_few_lengths(16, compiled=compiled)
+    assert rows.buckets == (128,) and compiled == {48, 128}
+    rows = made([20], most=512)
+    rows.use_few_lengths(16, compiled=compiled)
+    assert rows.buckets == (48,), "a program for 32 would save 256 tokens"
+
+
+@given(sizes)
+def test_the_choice_of_lengths_changes_padding_alone(lengths: list[int]) -> None:
+    few, all_of_them = made(lengths), made(lengths)
+    few.use_few_lengths(4)
+    for index_B in rows_in_order(few, 4):
+        one, other = host_share(few, index_B, 0, 1), host_share(all_of_them, index_B, 0, 1)
+        for name, value in other.items():
+            if name.rpartition("_")[2].startswith("BL"):
+                np.testing.assert_array_equal(one[name][:, : value.shape[1]], value)
+                assert not one["segments_BL"][:, value.shape[1] :].any()
+            else:
+                np.testing.assert_array_equal(one[name], value)
