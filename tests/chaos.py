@@ -1,4 +1,4 @@
-"""python -m tests.chaos --faults 50 --processes 3: a run of several processes through one fault after another.
+"""python -m tests.chaos --faults 60 --processes 3: a run of several processes through one fault after another.
 
 At the end its state is that of a run that nobody disturbed, bit for bit, and so is every number that was logged. Writes
 chaos.json: for each kind of fault how often it was tried and survived, the steps of work lost, and how it ended.
@@ -17,15 +17,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spanjax.launch.processes import free_port
-from tests.running import ROOT, environment, final_leaves, last_step, records, shrunk, wait_until
+from tests.running import ROOT, TINY, environment, final_leaves, last_step, records, shrunk, wait_until
 
 EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
 FULL_SECONDS, END_SECONDS, RUN_SECONDS = 120.0, 240.0, 1800.0
 METRICS = ("train/mlm/loss", "train/sbo/loss", "train/gradient_norm", "eval/loss")
+TASK_METRICS = ("train/task/loss", "train/gradient_norm", "eval/task/loss", "eval/score/accuracy")
 
 
 @dataclasses.dataclass
@@ -46,17 +47,27 @@ class Fault:
 class Supervisor:
     """What a scheduler does: starts the processes of a run, and starts them again when they have ended."""
 
-    def __init__(self, folder: pathlib.Path, rows: pathlib.Path, processes: int, steps: int, seed: int):
-        self.folder, self.rows, self.processes, self.steps = folder, rows, processes, steps
+    def __init__(
+        self, folder: pathlib.Path, rows: pathlib.Path, processes: int, steps: int, seed: int, task: bool = False
+    ):
+        """`rows` for pretraining; for a `task`, a folder with train.jsonl, dev.jsonl and a vocabulary."""
+        self.folder, self.rows, self.processes, self.steps, self.task = folder, rows, processes, steps, task
         self.random, self.running = random.Random(seed), list[subprocess.Popen]()
         self.workdir, self.slow, self.launches = folder / "disk" / "run", folder / "slow", 0
         self.cache = folder / "compiled"
 
     def launch(self, workdir: pathlib.Path | None = None) -> None:
         """Starts all processes; what they print goes to a file each."""
-        more = ["--data.feed=numpy", f"--cadence.checkpoint-every={EVERY}", "--cadence.eval-every=0"]
-        more += ["--cadence.retry-save-steps=3", "--guard.stall-seconds=1", "--encoder.dropout=0.1", "--batch-size=12"]
-        arguments = shrunk("configs/pretrain/demo.py", self.rows, workdir or self.workdir, self.steps, *more)
+        more = [f"--cadence.checkpoint-every={EVERY}", f"--cadence.eval-every={2 * EVERY}", "--encoder.dropout=0.1"]
+        more += ["--cadence.retry-save-steps=3", "--guard.stall-seconds=1", "--batch-size=12"]
+        folder = workdir or self.workdir
+        if self.task:
+            arguments = ["--config=configs/finetune/glue.py", *TINY, f"--workdir={folder}", f"--steps={self.steps}"]
+            arguments += [f"--objective.{name}={self.rows / name}.jsonl" for name in ("train", "dev")]
+            arguments += [f"--objective.vocabulary={self.rows / 'vocabulary'}", "--objective.length=32", *more]
+        else:
+            more.append("--data.feed=numpy")
+            arguments = shrunk("configs/pretrain/demo.py", self.rows, folder, self.steps, *more)
         common = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(self.processes)}
         common |= {
             "SPANJAX_CHAOS_SLOW": str(self.slow),
@@ -184,6 +195,32 @@ def newest_file(run: Supervisor) -> pathlib.Path:
     return max((p for p in folder.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
 
 
+@contextlib.contextmanager
+def held_evaluation(run: Supervisor) -> Iterator[None]:
+    """All processes at the beginning of an evaluation, their main threads blocked there."""
+    held, evaluating = (run.slow.with_name(run.slow.name + end) for end in (".evaluation", ".evaluating"))
+    evaluating.unlink(missing_ok=True)
+    held.touch()
+    try:
+        run.wait(evaluating.exists)
+        time.sleep(2)  # the others come there too, and the save before it ends
+        yield
+    finally:
+        held.unlink()
+
+
+def terminate_evaluation(run: Supervisor) -> None:
+    with held_evaluation(run):
+        run.victim().terminate()
+        run.ended(30)
+
+
+def kill_evaluation(run: Supervisor) -> None:
+    with held_evaluation(run):
+        run.victim().kill()
+        time.sleep(1)
+
+
 def truncate_checkpoint(run: Supervisor) -> None:
     file = newest_file(run)
     os.truncate(file, file.stat().st_size // 2)
@@ -221,8 +258,17 @@ KINDS: dict[str, tuple[Callable[[Supervisor], None], str]] = {
     "kill -9, one bit of the newest checkpoint turned": (flip_byte, "damaged"),
     "kill -9, a file of the newest checkpoint missing": (remove_file, "damaged"),
     "kill -9, last line of the metrics cut": (half_a_line, "ends"),
+    "SIGTERM to one process in an evaluation": (terminate_evaluation, "saves"),
+    "kill -9 of one process in an evaluation": (kill_evaluation, "ends"),
 }
 """What is done, and how the run takes it: it ends, ends after saving, goes on, or finds a damaged checkpoint."""
+TASK_KINDS = (
+    "SIGTERM to one process in an evaluation",
+    "kill -9 of one process in an evaluation",
+    "SIGTERM to one process",
+    "kill -9 of all processes",
+)
+"""Those that a task goes through as well: it trains and evaluates by code of its own."""
 
 
 def disturb(run: Supervisor, kind: str) -> Fault:
@@ -293,10 +339,13 @@ def plan(kinds: list[str], count: int, seed: int) -> list[str]:
     return chosen
 
 
-def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes: int, seed: int) -> dict[str, Any]:
-    """The run through these faults beside one without; what came of each. AssertionError where they differ."""
+def chaos(
+    folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes: int, seed: int, task: bool = False
+) -> dict[str, Any]:
+    """The run through these faults next to one without; what came of each. AssertionError where they differ."""
     began = time.monotonic()
-    run = Supervisor(folder, rows, processes, steps=len(kinds) * (ADVANCE + 8) + 40, seed=seed)
+    # a fault in an evaluation waits for the next one, up to 2 * EVERY steps
+    run = Supervisor(folder, rows, processes, len(kinds) * (ADVANCE + 8) + 40 + 2 * EVERY, seed, task)
     faults: list[Fault] = []
     run.launch(folder / "undisturbed")
     assert set(run.ended(RUN_SECONDS)) == {0}, run.printed()
@@ -317,7 +366,7 @@ def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes:
             assert set(run.ended(RUN_SECONDS)) == {0}, run.printed()
         finally:
             run.signal_all(signal.SIGKILL)
-        compare(folder / "undisturbed", run.workdir)
+        compare(folder / "undisturbed", run.workdir, TASK_METRICS if task else METRICS)
     table: dict[str, dict[str, Any]] = collections.defaultdict(
         lambda: {"tried": 0, "survived": 0, "lost": [], "ends": []}
     )
@@ -340,13 +389,13 @@ def chaos(folder: pathlib.Path, rows: pathlib.Path, kinds: list[str], processes:
     }
 
 
-def compare(expected: pathlib.Path, got: pathlib.Path) -> None:
+def compare(expected: pathlib.Path, got: pathlib.Path, metrics: Sequence[str] = METRICS) -> None:
     """The final state bit for bit, and every number that both logged."""
     one, other = final_leaves(expected), final_leaves(got)
-    assert one.keys() == other.keys() and len(one) > 50
+    assert one.keys() == other.keys() and len(one) > 40
     different = [name for name in one if one[name].tobytes() != other[name].tobytes()]
     assert not different, different
-    for key in METRICS:
+    for key in metrics:
         first, second = records(expected, key), records(got, key)
         both = first.keys() & second.keys()
         assert len(both) > 0.5 * len(first), (key, len(both), len(first))
@@ -356,7 +405,8 @@ def compare(expected: pathlib.Path, got: pathlib.Path) -> None:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=52, help="how many faults, of all kinds in turn")
+    parser.add_argument("--faults", type=int, default=60, help="how many faults, of all kinds in turn")
+    parser.add_argument("--task-faults", type=int, default=8, help="how many, while a task is trained")
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="runs/chaos", help="a folder, made anew")
@@ -364,16 +414,23 @@ def main() -> int:
     folder = pathlib.Path(found.output).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    result = chaos(folder, made_rows(folder), plan([*KINDS], found.faults, found.seed), found.processes, found.seed)
-    (folder / "chaos.json").write_text(json.dumps(result, indent=1) + "\n")
-    print("| fault | tried | survived | steps lost, mean (most) | exit codes |\n|---|---|---|---|---|")
-    for kind, row in result["kinds"].items():
-        lost = f"{sum(row['lost']) / len(row['lost']):.1f} ({max(row['lost'])})"
+    runs = [(False, made_rows, [*KINDS], found.faults), (True, made_task, [*TASK_KINDS], found.task_faults)]
+    failed = False
+    for task, make, kinds, count in runs:
+        part = folder / ("task" if task else "pretraining")
+        part.mkdir()
+        result = chaos(part, make(part), plan(kinds, count, found.seed), found.processes, found.seed, task)
+        (part / "chaos.json").write_text(json.dumps(result, indent=1) + "\n")
+        print("| fault | tried | survived | steps lost, mean (most) | exit codes |\n|---|---|---|---|---|")
+        for kind, row in result["kinds"].items():
+            lost = f"{sum(row['lost']) / len(row['lost']):.1f} ({max(row['lost'])})"
+            ends = ", ".join(map(str, row["ends"])) or "goes on"
+            print(f"| {kind} | {row['tried']} | {row['survived']} | {lost} | {ends} |")
         print(
-            f"| {kind} | {row['tried']} | {row['survived']} | {lost} | {', '.join(map(str, row['ends'])) or 'goes on'} |"
+            f"{part.name}: {result['faults']} faults in {result['seconds']} s: the state of the undisturbed run, bit for bit"
         )
-    print(f"{result['faults']} faults in {result['seconds']} s: the state is that of the undisturbed run, bit for bit")
-    return int(any(each["failed"] for each in result["each"]))
+        failed |= any(each["failed"] for each in result["each"])
+    return int(failed)
 
 
 def made_rows(folder: pathlib.Path) -> pathlib.Path:
@@ -385,6 +442,20 @@ def made_rows(folder: pathlib.Path) -> pathlib.Path:
     arguments = ["--input", str(folder / "corpus.txt"), "--train-vocab", "120", "--length", "64", "--holdout", "0.1"]
     assert prepare.main([*arguments, "--workers", "1", "--output", str(folder / "rows")]) == 0
     return folder / "rows"
+
+
+def made_task(folder: pathlib.Path) -> pathlib.Path:
+    """Labelled sentences of made text, and its vocabulary."""
+    from tests.made import made_sentences
+
+    rows = made_rows(folder)
+    for name, count, seed in (("train", 120, 0), ("dev", 30, 1)):
+        lines = (
+            {"sentence": text, "label": "near" if "near" in text else "far"} for text in made_sentences(count, seed)
+        )
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shutil.copytree(rows / "train" / "vocabulary", folder / "vocabulary")
+    return folder
 
 
 if __name__ == "__main__":

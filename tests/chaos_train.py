@@ -1,24 +1,52 @@
-"""`spanjax.train` whose batches come late while the file that SPANJAX_CHAOS_SLOW names is there."""
+"""`spanjax.train` that can be held up: its batches come late while the file exists that SPANJAX_CHAOS_SLOW names, and its
+evaluations do not begin while that with ".evaluation" behind the name does. Each held evaluation leaves the file ".evaluating".
+"""
 
 import os
 import pathlib
 import sys
 import time
 
-from spanjax import session, train
+from spanjax import session, train, tuning
 
 SLOW = pathlib.Path(os.environ["SPANJAX_CHAOS_SLOW"])
+HELD, EVALUATING = SLOW.with_name(SLOW.name + ".evaluation"), SLOW.with_name(SLOW.name + ".evaluating")
+SECONDS = 60.0
 original = session.open_feed
+
+
+def wait(file: pathlib.Path) -> None:
+    until = time.monotonic() + SECONDS
+    while file.exists() and time.monotonic() < until:
+        time.sleep(0.05)
 
 
 def late(*arguments, **options):
     for batch in original(*arguments, **options):
-        until = time.monotonic() + 60
-        while SLOW.exists() and time.monotonic() < until:
-            time.sleep(0.05)
+        wait(SLOW)
         yield batch
+
+
+def held(kind: type) -> None:
+    """The main thread is blocked where it evaluates, as by a compiler: it asks nothing and hears of no signal."""
+    evaluator = kind.evaluator
+
+    def opened(self):
+        evaluate = evaluator(self)
+
+        def run(params, between):
+            if HELD.exists():
+                EVALUATING.touch()
+                wait(HELD)
+            return evaluate(params, between)
+
+        return run
+
+    kind.evaluator = opened
 
 
 if __name__ == "__main__":
     session.open_feed = late
+    held(session.Session)
+    held(tuning.TaskSession)
     sys.exit(train.main())

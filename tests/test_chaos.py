@@ -7,13 +7,13 @@ import shutil
 import pytest
 
 from tests import chaos
-from tests.chaos import KINDS, compare, plan
+from tests.chaos import KINDS, TASK_KINDS, compare, made_task, plan
 
 
 def test_every_kind_comes_as_often_as_any_other() -> None:
-    chosen = plan([*KINDS], 52, 0)
-    assert len(KINDS) == 13 and {chosen.count(kind) for kind in KINDS} == {4}
-    assert plan([*KINDS], 52, 0) == chosen != plan([*KINDS], 52, 1)
+    chosen = plan([*KINDS], 60, 0)
+    assert len(KINDS) == 15 and {chosen.count(kind) for kind in KINDS} == {4} and {*TASK_KINDS} < {*KINDS}
+    assert plan([*KINDS], 60, 0) == chosen != plan([*KINDS], 60, 1)
 
 
 def test_another_state_or_another_number_is_seen(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -52,3 +52,11 @@ def test_a_run_through_some_faults(rows_folder: pathlib.Path, tmp_path: pathlib.
     kinds += ["a full disk, until a save has failed", "SIGSTOP of one process for 1 to 5 s"]
     found = chaos.chaos(tmp_path, rows_folder, kinds, 2, 3)
     assert [row["survived"] for row in found["kinds"].values()] == [1] * (5 if found["full_disk"] else 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_task_through_faults_in_its_evaluations(tmp_path: pathlib.Path) -> None:
+    found = chaos.chaos(tmp_path, made_task(tmp_path), list(TASK_KINDS[:2]), 2, 1, task=True)
+    assert [row["survived"] for row in found["kinds"].values()] == [1, 1]
+    assert found["kinds"][TASK_KINDS[0]]["ends"] == [75] and found["kinds"][TASK_KINDS[0]]["lost"] == [0]

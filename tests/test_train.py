@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,11 @@ from spanjax.data.rows import open_rows
 from spanjax.data.stages import Stage, Staged
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.prepare import main as prepare
-from spanjax.run import Run, describe, differences, load
+from spanjax.run import Run, describe, differences, load, with_defaults
+from spanjax.training import metrics, tracking
+from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.loop import Cadence
+from spanjax.training.optimizer import AdamW
 from tests.made import made_documents
 from tests.running import ROOT, environment, records, shrunk
 
@@ -294,3 +299,61 @@ def test_presets_set_attention_dropout(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         train.parse([f"--config={DEMO}", "--preset=quick"])
     assert "quick" in capsys.readouterr().err
+
+
+def test_an_order_of_rows_that_a_memory_cannot_read_is_refused(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    memory = ("--objective.memory=16", "--objective.block=32")
+    config = "configs/pretrain/xlnet_small.py"
+    for order in ("by_length", "uniform"):
+        arguments = shrunk(config, rows_folder, tmp_path / "run", 2, *memory, f"--data.order={order}")
+        said = refused(arguments, capsys)
+        assert f"data.order is {order!r}, but objective PermutedPrediction reads rows in the order 'both_ways'" in said
+    session = train.opened(train.parse(shrunk(config, rows_folder, tmp_path / "run", 2, *memory)).run)
+    assert session.run.data.order == session.spec.order == "both_ways"
+    stored = describe(session.run)
+    older = {**stored, "data": {**stored["data"], "order": "uniform"}}  # what version 0.1 wrote
+    assert not differences(older, stored)
+    assert differences({**stored, "data": {**stored["data"], "order": "by_length"}}, stored)
+
+
+def test_defaults_are_numbers_before_a_run_is_stored() -> None:
+    run = with_defaults(Run())
+    assert (run.steps, run.optimizer.warmup_steps) == (100_000, 10_000)
+    assert (run.cadence.eval_every, run.cadence.checkpoint_every) == (1000, 1000)
+    own = dataclasses.replace(Run(), steps=3, cadence=Cadence(eval_every=0), optimizer=AdamW(warmup_steps=0))
+    run = with_defaults(own, steps=7, warmup_steps=8, every=9)
+    assert (run.steps, run.optimizer.warmup_steps, run.cadence.eval_every, run.cadence.checkpoint_every) == (3, 0, 0, 9)
+
+
+def test_what_is_open_is_closed_when_the_start_fails(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trackers cannot be made, after the metrics, the checkpoints and the lock were opened."""
+    closed, made = list[str](), RuntimeError("trackers")
+
+    def noted(name: str, kind: type) -> None:
+        close = kind.close
+
+        def closing(self: Any) -> None:
+            closed.append(name)
+            close(self)
+
+        monkeypatch.setattr(kind, "close", closing)
+
+    noted("metrics", metrics.JsonLines)
+    noted("terminal", metrics.Terminal)
+    noted("checkpoints", Checkpoints)
+
+    def failing(*_: Any) -> None:
+        raise made
+
+    monkeypatch.setattr(tracking, "Trackers", failing)
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--data.feed=numpy")
+    with pytest.raises(RuntimeError) as error:
+        train.main(arguments)
+    assert error.value is made and {*closed} == {"metrics", "terminal", "checkpoints"}
+    monkeypatch.undo()
+    monkeypatch.chdir(ROOT)
+    assert train.main(arguments) == 0, "and the lock is free"

@@ -252,3 +252,49 @@ def test_a_model_of_pretraining_is_not_evaluated(
     assert "--task is squad3: expected one of squad1, squad2" in said and "--batch-size is 0" in said
     assert evaluate([str(run_folder), "--data", str(files[1])]) == 2
     assert "not a fine-tuned model" in capsys.readouterr().err
+
+
+def test_steps_cadence_and_warm_up_that_are_set_hold(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    more = ("--steps=7", "--cadence.checkpoint-every=3", "--cadence.eval-every=5", "--optimizer.warmup-steps=4")
+    assert train.main(arguments(files, run_folder, tmp_path / "run", *more, "--cadence.keep=9")) == 0
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (stored["steps"], stored["optimizer"]["warmup_steps"]) == (7, 4)
+    assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == ["3", "6", "7"]
+    assert sorted(records(tmp_path / "run", "eval/score/accuracy")) == [5, 7]
+    rates = records(tmp_path / "run", "train/learning_rate")
+    assert rates[4] == max(rates.values()) and rates[1] == pytest.approx(rates[4] / 4)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "steps is set to 7: 0.54 epochs, objective.epochs 2 is not used" in said
+    assert "optimizer.warmup_steps is set to 4: objective.warmup 0.1 is not used" in said
+    assert "cadence.eval_every is set to 5: objective.evaluations 1 is not used" in said
+
+
+def test_what_is_not_set_is_counted_for_the_examples(
+    files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path
+) -> None:
+    words = arguments(files, run_folder, pathlib.Path("unused"), "--objective.evaluations=2", "--cadence.eval-every=0")
+    run = open_task_session(train.parse(words).run).run
+    assert (run.steps, run.optimizer.warmup_steps) == (26, 2)
+    assert (run.cadence.eval_every, run.cadence.checkpoint_every) == (0, 6), "0 evaluates at the end alone"
+
+
+def test_settings_that_would_not_hold_are_refused(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """The weights decide the encoder's size, whether another one is set in the config, or the default on the command line."""
+    for more in ("--encoder.layers=3", "--encoder.layers=12"):
+        assert train.main(arguments(files, run_folder, tmp_path / "run", more)) == 2
+        layers = more.rpartition("=")[2]
+        assert f"encoder.layers is set to {layers}, but 2 would be used; the weights of" in capsys.readouterr().err
+    assert train.main(arguments(files, run_folder, tmp_path / "run", "--data.rows=x", "--data.order=uniform")) == 2
+    said = capsys.readouterr().err
+    assert "data.rows is set to ('x',), but a task reads --train and --dev: leave it out" in said
+    assert "data.order is set to 'uniform'" in said and not (tmp_path / "run").exists()

@@ -16,6 +16,7 @@ from spanjax.tasks.rows import (
     batches_of_epoch,
     few_lengths,
     host_share,
+    lengths_of_steps,
     lengths_up_to,
     rows_in_order,
     rows_of_step,
@@ -190,3 +191,18 @@ def test_the_choice_of_lengths_changes_padding_alone(lengths: list[int]) -> None
                 assert not one["segments_BL"][:, value.shape[1] :].any()
             else:
                 np.testing.assert_array_equal(one[name], value)
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=400), st.integers(1, 9), st.integers(0, 60), st.integers(0, 60)
+)
+def test_lengths_of_steps_are_those_of_their_batches(
+    lengths: list[int], batch_size: int, first: int, count: int
+) -> None:
+    """All lengths that these steps have; others of the same pools may be among them."""
+    packed, epoch = made(lengths), batches_of_epoch(len(lengths), batch_size)
+    found = lengths_of_steps(packed, 7, range(first, first + count), batch_size)
+    loop = {packed.length_of(rows_of_step(packed, 7, step, batch_size)) for step in range(first, first + count)}
+    assert loop <= found
+    everything = range(first // epoch * epoch, (first + count) // epoch * epoch + epoch)
+    assert found <= {packed.length_of(rows_of_step(packed, 7, step, batch_size)) for step in everything}

@@ -238,3 +238,24 @@ def test_room_is_looked_for_before_a_save(tmp_path: pathlib.Path, monkeypatch: p
     with files_of_at_most(100):
         assert isinstance(no_room(tmp_path, state), OSError)
     assert not any(tmp_path.iterdir())
+
+
+def test_evaluations_are_stored_with_their_checkpoint_when_it_is_complete(tmp_path: pathlib.Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    for step, loss in ((1, 1.0), (2, 3.0), (3, 2.0)):
+        checkpoints.save(state(step, 1), step, {"note": step, KEY: [[0, 9.0]]}, None)
+        checkpoints.add_evaluation(step, {KEY: [[step, loss]], "evaluated": {"loss": loss}}, loss)
+    checkpoints.close()
+    assert names(tmp_path) == ["1", "3"], "the best by what came after its save, and the newest"
+    folder = tmp_path / "checkpoints" / "1"
+    assert read_weights(folder)[2] == {"note": 1, KEY: [[1, 1.0]], "evaluated": {"loss": 1.0}}
+    assert damage(folder) is None and best_step(tmp_path) == (1, []) and stored_losses(tmp_path) == {1: 1.0, 3: 2.0}
+    (folder / "evaluation.json").write_text('{"judged": [[1')
+    assert damage(folder) is None and read_weights(folder)[2] == {"note": 1, KEY: [[0, 9.0]]}
+
+
+def test_after_an_error_they_are_closed_and_the_error_stays(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(RuntimeError, match="of the loop"), Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(state(1, 1), 1, {}, None)
+        raise RuntimeError("of the loop")
+    assert checkpoints.closed and not checkpoints.pending() and whole_step(tmp_path) == (1, [])

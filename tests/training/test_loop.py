@@ -5,6 +5,8 @@ import math
 import os
 import pathlib
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,7 +75,9 @@ class Noted:
         self.events.append("finish")
 
 
-def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Outcome:
+def run(
+    steps: int, cadence: Cadence, noted: Noted, start: int = 0, evaluate: Any = None, leave: Any = None
+) -> loops.Outcome:
     defaults = {name: 1000 for name in loops.DERIVED if getattr(cadence, name) == loops.AUTO}
     cadence = dataclasses.replace(cadence, **defaults)
     loop = Loop(
@@ -81,7 +85,7 @@ def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Out
         steps=steps,
         cadence=cadence,
         open_step=lambda start: noted.train_step,
-        evaluate=lambda params, between: {"loss": noted.losses.pop(0) if noted.losses else 1.0},
+        evaluate=evaluate or (lambda params, between: {"loss": noted.losses.pop(0) if noted.losses else 1.0}),
         judge=lambda values: values.get("loss"),
         open_feed=noted.feed,  # pyright: ignore[reportArgumentType]
         statistics=lambda batch: {},
@@ -91,6 +95,7 @@ def run(steps: int, cadence: Cadence, noted: Noted, start: int = 0) -> loops.Out
         writers=(noted,),  # pyright: ignore[reportArgumentType]
         terminal=None,
         profile=Profile(),
+        leave=leave,
     )
     return fit(loop, TrainState(jnp.int32(start), {}, {}), start)
 
@@ -261,3 +266,105 @@ def test_patience_goes_on_where_the_run_does() -> None:
     noted.metas = {2: {"judged": [[1, 1.0], [2, 2.0]]}}
     noted.losses = [3.0, 3.0]
     assert run(50, cadence, noted, start=2).step == 4
+
+
+def test_a_checkpoint_comes_before_the_evaluation_of_its_step() -> None:
+    noted = Noted()
+    run(4, Cadence(log_every=50, eval_every=2, checkpoint_every=2), noted)
+    kept = [event for event in noted.events if event.startswith(("save", "held"))]
+    assert kept == ["save 2", "held out 2", "save 4", "held out 4"]
+    assert stored_values(noted.metas[2]) == {"loss": 1.0}, "its results are stored with it"
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_stop_does_not_wait_for_an_evaluation(saved: bool) -> None:
+    """The state is saved, before the evaluation or instead of its rest, and nothing of half an evaluation is kept."""
+    noted, batches = Noted(), list[int]()
+
+    def evaluate(params: Any, between: Any) -> dict[str, float]:
+        for batch in range(100):
+            between()
+            batches.append(batch)
+            if batch == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return {"loss": 1.0}
+
+    outcome = run(9, Cadence(log_every=2, eval_every=4, checkpoint_every=4 if saved else 100), noted, evaluate=evaluate)
+    assert outcome.interrupted and outcome.step == 4 and batches == [0, 1, 2, 3]
+    assert noted.events[-2:] == ["save 4", "finish"] and "held out 4" not in noted.events
+    assert "judged" not in noted.metas.get(4, {})
+
+
+def test_a_stop_asked_for_before_an_evaluation_leaves_it_out() -> None:
+    noted = Noted()
+    step = noted.train_step
+
+    def stopped(state: TrainState, batch: Any) -> Any:
+        if int(state.step) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(state, batch)
+
+    noted.train_step = stopped  # pyright: ignore[reportAttributeAccessIssue]
+    outcome = run(9, Cadence(log_every=2, eval_every=4, checkpoint_every=4), noted)
+    assert outcome.interrupted and outcome.step == 4 and noted.events[-2:] == ["save 4", "finish"]
+
+
+def test_an_evaluation_that_was_given_up_is_made_by_the_run_that_resumes() -> None:
+    cadence = Cadence(log_every=50, eval_every=2, checkpoint_every=2)
+    noted = Noted()
+    noted.metas = {2: {}}
+    run(4, cadence, noted, start=2)
+    assert noted.events[:2] == ["held out 2", "batch 3"] and noted.metas[4]["judged"] == [[2, 1.0], [4, 1.0]]
+    again = Noted()
+    again.metas = {2: {"judged": [[2, 1.0]]}}
+    run(4, cadence, again, start=2)
+    assert again.events[0] == "batch 3", "one that took place is not made again"
+
+
+def test_a_process_leaves_in_the_middle_of_an_evaluation_that_asks_nothing() -> None:
+    """As where the main thread compiles: another one completes the save and ends the process."""
+    noted, left = Noted(), threading.Event()
+
+    def evaluate(params: Any, between: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert left.wait(20), "nobody ended the process"
+        between()
+        return {}
+
+    def leave() -> None:
+        noted.events.append("leave")
+        left.set()
+
+    cadence = Cadence(log_every=50, eval_every=2, checkpoint_every=100)
+    run(4, cadence, noted, evaluate=evaluate, leave=leave)
+    assert noted.events.index("save 2") < noted.events.index("leave")
+
+
+def test_a_process_leaves_while_its_first_step_compiles() -> None:
+    noted, left = Noted(), threading.Event()
+    step = noted.train_step
+
+    def compiling(state: TrainState, batch: Any) -> Any:
+        if int(state.step) == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert left.wait(20), "nobody ended the process"
+        return step(state, batch)
+
+    noted.train_step = compiling  # pyright: ignore[reportAttributeAccessIssue]
+    run(4, Cadence(log_every=50), noted, leave=left.set)
+    assert not any(event.startswith("save") for event in noted.events[: noted.events.index("step 1")])
+
+
+def test_a_save_that_fails_keeps_a_process_from_leaving() -> None:
+    noted, left = Full(at_once={2}, later=set()), list[int]()
+
+    def evaluate(params: Any, between: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)
+        between()
+        return {}
+
+    cadence = Cadence(log_every=50, eval_every=2, checkpoint_every=100)
+    with pytest.raises(SaveError):
+        run(4, cadence, noted, evaluate=evaluate, leave=lambda: left.append(1))
+    assert not left

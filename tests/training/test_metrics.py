@@ -140,3 +140,17 @@ def test_utilisation_is_known_for_known_devices(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(metrics.jax, "devices", lambda kind=kind: [types.SimpleNamespace(device_kind=kind)])
         monkeypatch.setattr(metrics.jax, "device_count", lambda: 4)
         assert metrics.utilisation(2 * peak) == {"speed/mfu": 0.5}
+
+
+def test_an_evaluation_that_is_made_again_is_one_record(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    for _ in range(2):
+        lines = JsonLines(file, resumed_from=2)
+        lines.write(2, {"eval/loss": 1.5})
+        lines.write(3, {"train/loss": 1.0})
+        lines.close()
+    assert file.read_text().splitlines() == ['{"step": 2, "eval/loss": 1.5}', '{"step": 3, "train/loss": 1.0}']
+    lines = JsonLines(file, resumed_from=2)
+    lines.write(2, {"train/loss": 2.0})
+    lines.close()
+    assert len(file.read_text().splitlines()) == 2, "a record of another kind is written"

@@ -1,5 +1,6 @@
 """Requests to stop: one process, and several as threads around a coordinator of dictionaries."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -110,3 +111,35 @@ def test_the_preemption_service_is_asked_at_every_step(
     with StopRequest() as stop:
         assert [stop.agreed(step) for step in (1, 2, 3)] == [False, False, True]
     assert steps == [1, 2, 3]
+
+
+def test_several_leave_where_all_of_them_may_and_agree_on_a_question_where_not(coordinator: Coordinator) -> None:
+    """Of three processes one is at the furthest question and may leave: the others must still stop where it does."""
+    for may_leave in ((True, True, True), (True, False, True)):
+        coordinator.told.clear()
+        coordinator.marks.clear()
+        coordinator.all.reset()
+        ended, left, begun = dict[int, int](), list[int](), threading.Barrier(3)
+
+        def loop(process: int, may: bool, ended=ended, left=left, begun=begun) -> None:  # pyright: ignore
+            with StopRequest(lambda: left.append(process)) as stop:
+                for _ in range(3 * process):  # the processes are at different questions
+                    stop.requested()
+                with stop.leavable() if may else contextlib.nullcontext():
+                    begun.wait()
+                    if process == 1:
+                        stop.signal = signal.SIGUSR1
+                    time.sleep(0.3)
+                for _ in range(100):
+                    if stop.requested():
+                        ended[process] = stop._questions
+                        return
+                    time.sleep(0.01)
+
+        threads = [threading.Thread(target=loop, args=pair) for pair in enumerate(may_leave)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(left) == ([0, 1, 2] if all(may_leave) else [])
+        assert set(ended.values()) == {7} and len(ended) == 3, "the question after the furthest, 6"
