@@ -1,7 +1,17 @@
-"""Text and batches made in code, for the tests."""
+"""Text, batches and the tiny encoder of the tests."""
+
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+
+from spanjax.nn.config import EncoderConfig
+
+
+def tiny_encoder(**settings: Any) -> EncoderConfig:
+    """The encoder of the tests, with these settings on top: 2 layers of 16, 50 pieces, 64 positions."""
+    tiny = {"vocab_size": 50, "hidden_size": 16, "layers": 2, "heads": 2, "intermediate_size": 32, "positions": 64}
+    return EncoderConfig(**{**tiny, **settings})
 
 
 def made_sentences(count: int, seed: int = 0) -> list[str]:

@@ -12,11 +12,11 @@ from spanjax.convert.inspect import contents
 from spanjax.filling import Filler
 from spanjax.generator import generator_of, with_generator
 from spanjax.model import Model, equal_weights, load_model
-from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.replaced import ReplacedDetection
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.state import abstract_module
 from spanjax.trees import named_leaves
+from tests.made import tiny_encoder
 from tests.running import records, shrunk
 from tests.torch_format.references import REASON
 from tests.trained import trained
@@ -57,9 +57,7 @@ def test_the_generator_shares_the_embeddings_and_has_its_own_layers(run: pathlib
 
 def test_a_generator_of_a_modern_encoder_is_whole() -> None:
     """No tables of positions and types, and a LayerNorm behind the layers."""
-    encoder = EncoderConfig(
-        vocab_size=50, hidden_size=16, layers=2, heads=2, intermediate_size=32, types=0, norm_first=True, rotary=100.0
-    )
+    encoder = tiny_encoder(positions=512, types=0, norm_first=True, rotary=100.0)
     params = abstract_module(ReplacedDetection(generator_size=0.5), encoder)[1]
     generator = generator_of(Model(encoder, params, None, pathlib.Path("run")))
     wanted = abstract_module(generator.objective(), generator.encoder)[1]

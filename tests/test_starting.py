@@ -21,11 +21,12 @@ from spanjax.starting import MAY_DIFFER, OFFSETS, POSITIONS, TOKENS, start_from
 from spanjax.tasks.coref import Coref
 from spanjax.training.state import abstract_module
 from spanjax.trees import map_named, named_leaves
+from tests.made import tiny_encoder
 from tests.running import ROOT, final_leaves, shrunk
 from tests.torch_format.references import REASON
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
-ENCODER = EncoderConfig(vocab_size=len(PIECES), hidden_size=8, layers=2, heads=2, intermediate_size=16, positions=12)
+ENCODER = tiny_encoder(vocab_size=len(PIECES), hidden_size=8, intermediate_size=16, positions=12)
 SPANBERT = MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(position_size=4)))
 
 

@@ -11,7 +11,7 @@ tokens and fairseq's Adam, whose epsilon is large beside them (D7), weight decay
 2,048 x 300,000 steps at 5e-4 (D12, from the authors), [UNK] among the random tokens (D13). Not reproduced: batches by tokens
 (D10). `sample_size_workers` stands for 8 rows a worker, what 4,096 tokens hold of blocks longer than 256; a worker's batch of
 shorter blocks had more rows, so that the gradients of such batches are larger here. `peak_every` is the number of updates of an
-epoch: set it to rows / batch_size of your corpus; the value here stands for a corpus of 11 million blocks.
+epoch: set it to rows / batch_size of your corpus, rounded up; the value here stands for a corpus of 11 million blocks.
 Expect: 110,300,480 parameters at 28,996 pieces. Not trained here to the end.
 """
 
@@ -43,7 +43,7 @@ RUN = dataclasses.replace(
         clip_norm=1.0,
         sample_size_workers=256,
         decay_from="start",
-        peak_every=5_371,
+        peak_every=5_372,
     ),
     steps=300_000,
     batch_size=2_048,

@@ -17,7 +17,7 @@ from configs.pretrain.spanbert_base_as_released import RUN as BASE_RUN
 RUN = dataclasses.replace(
     BASE_RUN,
     encoder=LARGE,
-    optimizer=dataclasses.replace(BASE_RUN.optimizer, learning_rate=1e-4, sample_size_workers=32, peak_every=42_968),  # pyright: ignore[reportCallIssue]
+    optimizer=dataclasses.replace(BASE_RUN.optimizer, learning_rate=1e-4, sample_size_workers=32, peak_every=42_969),  # pyright: ignore[reportCallIssue]
     steps=2_400_000,
     batch_size=256,
 )

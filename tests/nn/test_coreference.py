@@ -9,12 +9,12 @@ import pytest
 from flax import nnx
 
 from spanjax.nn import coreference, coreference_parts
-from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, distance_bucket
 from spanjax.nn.dropout import DropoutKey
+from tests.made import tiny_encoder
 
-ENCODER = EncoderConfig(vocab_size=50, hidden_size=8, layers=1, heads=2, intermediate_size=16, initializer_std=0.5)
+ENCODER = tiny_encoder(hidden_size=8, layers=1, intermediate_size=16, positions=512, initializer_std=0.5)
 CONFIG = CoreferenceConfig(
     max_width=4, spans_per_piece=0.5, max_spans=30, antecedents=5, hidden_size=7, feature_size=3, dropout=0.3
 )

@@ -14,10 +14,9 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import Encoder
 from spanjax.trees import named_leaves
+from tests.made import tiny_encoder
 
-CONFIG = EncoderConfig(
-    vocab_size=50, hidden_size=16, layers=3, heads=4, intermediate_size=32, positions=16, initializer_std=0.3
-)
+CONFIG = tiny_encoder(layers=3, heads=4, positions=16, initializer_std=0.3)
 
 
 def packed() -> dict[str, Any]:

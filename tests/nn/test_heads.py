@@ -12,8 +12,9 @@ from configs.encoders import BASE, LARGE
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import PairHead, cross_entropy, decode, decoded_loss
 from spanjax.trees import named_leaves
+from tests.made import tiny_encoder
 
-SMALL = EncoderConfig(vocab_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=32, initializer_std=0.3)
+SMALL = tiny_encoder(layers=1, positions=512, initializer_std=0.3)
 
 
 def sizes(encoder: EncoderConfig) -> dict[str, tuple[int, ...]]:

@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.config import EncoderConfig
 from spanjax.nn.relative import RelativeLayer, Scene, Sight, joined, shifted, sinusoids, whole_scene
 from spanjax.nn.two_streams import CONTEXT, Memory, scene_of
+from tests.made import tiny_encoder
 
 SIZE, HEADS, LENGTH, REMEMBERED = 8, 2, 5, 3
-CONFIG = EncoderConfig(
-    vocab_size=10, hidden_size=SIZE, layers=1, heads=HEADS, intermediate_size=12, relative=True, initializer_std=0.5
+CONFIG = tiny_encoder(
+    vocab_size=10,
+    hidden_size=SIZE,
+    layers=1,
+    heads=HEADS,
+    intermediate_size=12,
+    positions=512,
+    relative=True,
+    initializer_std=0.5,
 )
 
 

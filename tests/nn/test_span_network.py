@@ -14,9 +14,10 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig, offsets_in_runs
 from spanjax.trees import named_leaves
+from tests.made import tiny_encoder
 
 D, L, S, P = 8, 22, 12, 4
-SMALL = EncoderConfig(vocab_size=50, hidden_size=D, layers=1, heads=2, intermediate_size=16, initializer_std=0.4)
+SMALL = tiny_encoder(hidden_size=D, layers=1, intermediate_size=16, positions=512, initializer_std=0.4)
 LEVELS = list(itertools.product(("cnn", "attention"), ("cnn", "attention", "max")))
 SIZES = ([1, 2, 3, 4, 6, 1, 1], [1], [2, 5], [], [3, 3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1], [4, 1, 1])
 """Pieces of the spans of some rows."""

@@ -14,11 +14,9 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 from spanjax.training.state import abstract_module, count_parameters
-from tests.made import synthetic_batch, with_noise
+from tests.made import synthetic_batch, tiny_encoder, with_noise
 
-ENCODER = EncoderConfig(
-    vocab_size=50, hidden_size=16, layers=2, heads=2, intermediate_size=32, positions=32, initializer_std=0.2
-)
+ENCODER = tiny_encoder(positions=32, initializer_std=0.2)
 SPANBERT = MaskedPrediction()
 
 

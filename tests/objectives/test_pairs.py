@@ -10,16 +10,13 @@ from flax import nnx
 
 from configs.encoders import BASE
 from spanjax.data.pairing import FullSentences, NextSentence, SentenceOrder, Single
-from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.training.state import abstract_module, count_parameters
 from spanjax.trees import named_leaves
-from tests.made import synthetic_batch
+from tests.made import synthetic_batch, tiny_encoder
 
-ENCODER = EncoderConfig(
-    vocab_size=50, hidden_size=16, layers=2, heads=2, intermediate_size=32, positions=32, initializer_std=0.2
-)
+ENCODER = tiny_encoder(positions=32, initializer_std=0.2)
 BERT = MaskedPrediction(pairing=NextSentence(), terms=(MaskedTokens(), SentencePair(), SpanBoundary()))
 
 

@@ -17,18 +17,9 @@ from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
 from spanjax.objectives.permuted import STATES, USED, PermutedPrediction
 from spanjax.training.state import abstract_module
-from tests.made import synthetic_batch, with_noise
+from tests.made import synthetic_batch, tiny_encoder, with_noise
 
-ENCODER = EncoderConfig(
-    vocab_size=50,
-    hidden_size=16,
-    layers=2,
-    heads=2,
-    intermediate_size=32,
-    positions=32,
-    relative=True,
-    initializer_std=0.2,
-)
+ENCODER = tiny_encoder(positions=32, relative=True, initializer_std=0.2)
 XLNET = PermutedPrediction()
 REMEMBERING = PermutedPrediction(pairing=FullSentences(), memory=6)
 ROWS, LENGTH = 3, 32

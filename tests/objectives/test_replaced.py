@@ -15,11 +15,9 @@ from spanjax.nn.dropout import DropoutKey, gumbel, step_key
 from spanjax.objectives.replaced import SAMPLES, ReplacedDetection, corrupted
 from spanjax.objectives.terms import SpanBoundary
 from spanjax.trees import named_leaves
-from tests.made import synthetic_batch, with_noise
+from tests.made import synthetic_batch, tiny_encoder, with_noise
 
-ENCODER = EncoderConfig(
-    vocab_size=50, hidden_size=16, layers=2, heads=2, intermediate_size=32, positions=32, initializer_std=0.2
-)
+ENCODER = tiny_encoder(positions=32, initializer_std=0.2)
 ELECTRA = ReplacedDetection(generator_size=0.5)
 WITH_SBO = dataclasses.replace(ELECTRA, masking=GeometricSpans(), boundary=SpanBoundary())
 NARROW = dataclasses.replace(ENCODER, embedding_size=8)

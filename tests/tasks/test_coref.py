@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.run import describe
@@ -25,21 +24,14 @@ from spanjax.tasks.coref_files import read_documents
 from spanjax.tasks.coref_segments import Pieces, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.stored import stored_task
+from tests.made import tiny_encoder
 from tests.tasks.coref_made import made_document
 from tests.tasks.small_vocabulary import WORDS, small_wordpiece
 
 COLUMNS = ("predictions.conll", "key.conll")
 VOCABULARY = small_wordpiece()
 SEGMENT = 12
-ENCODER = EncoderConfig(
-    vocab_size=VOCABULARY.size,
-    hidden_size=16,
-    layers=1,
-    heads=2,
-    intermediate_size=16,
-    positions=32,
-    initializer_std=0.3,
-)
+ENCODER = tiny_encoder(vocab_size=VOCABULARY.size, layers=1, intermediate_size=16, positions=32, initializer_std=0.3)
 MODEL = CoreferenceConfig(max_width=6, hidden_size=8, feature_size=4, dropout=0.2, antecedents=10)
 TASK = Coref(length=SEGMENT, max_segments=3, model=MODEL, genres=("nw",))
 

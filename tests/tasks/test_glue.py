@@ -23,6 +23,7 @@ from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
 from spanjax.tasks.rows import TaskRows
 from spanjax.tuning import read_examples
+from tests.made import tiny_encoder
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 VOCABULARY = WordPieceVocabulary(PIECES, False)
@@ -284,15 +285,7 @@ def test_a_real_sentence_has_its_pieces(shared_data: pathlib.Path) -> None:
 
 def measured(task: Glue, examples: list[Sentences]) -> tuple[Any, np.ndarray]:
     """(what `measure` says of examples in one batch with an empty row, float32 [B, C] logits of the examples)."""
-    encoder = EncoderConfig(
-        vocab_size=len(PIECES),
-        hidden_size=16,
-        layers=1,
-        heads=2,
-        intermediate_size=32,
-        positions=16,
-        initializer_std=0.3,
-    )
+    encoder = tiny_encoder(vocab_size=len(PIECES), layers=1, positions=16, initializer_std=0.3)
     module: Any = task.build(encoder, nnx.Rngs(0))
     packed = TaskRows(task.rows(examples, VOCABULARY), 0, task.lengths)
     index_B = np.array([*range(len(examples)), -1])
@@ -349,8 +342,8 @@ def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) ->
     """All of it learns; the scores are those of its formula; dropout falls on what it reads."""
     examples = [Sentences("0", "a b", "c", "no"), Sentences("1", "c", None, "yes")]
     task = Glue(length=16, pooler=pooler).fitted(examples, VOCABULARY)
-    encoder = EncoderConfig(
-        vocab_size=13, hidden_size=8, layers=1, heads=2, intermediate_size=16, positions=16, initializer_std=0.4
+    encoder = tiny_encoder(
+        vocab_size=13, hidden_size=8, layers=1, intermediate_size=16, positions=16, initializer_std=0.4
     )
     module: Any = task.build(encoder, nnx.Rngs(0))
     packed = TaskRows(task.rows(examples, VOCABULARY), 0, task.lengths)

@@ -21,7 +21,7 @@ from spanjax.tasks.ner import Ner, windows, word_pieces
 from spanjax.tasks.rows import TaskRows
 from spanjax.tasks.tagged_files import Scheme, Tagged, retagged, tags_of
 from spanjax.training.saved import stored_meta, whole_step
-from tests.made import made_sentences
+from tests.made import made_sentences, tiny_encoder
 from tests.running import ROOT, records
 from tests.tasks.small_vocabulary import WORDS, fit_arguments, small_wordpiece
 
@@ -236,9 +236,7 @@ def test_settings_that_cannot_be(task: Ner, said: str) -> None:
 
 def test_only_first_pieces_are_in_the_loss() -> None:
     vocabulary = small_wordpiece()
-    encoder = EncoderConfig(
-        vocab_size=vocabulary.size, hidden_size=16, layers=1, heads=2, intermediate_size=16, positions=32
-    )
+    encoder = tiny_encoder(vocab_size=vocabulary.size, layers=1, intermediate_size=16, positions=32)
     module = FIT.build(encoder, nnx.Rngs(0))
     example = Tagged(("abc", "Anna", "ab-c"), ("B-PER", "I-PER", "O"))
     packed = TaskRows(FIT.rows([example, example], vocabulary), 0, FIT.lengths)

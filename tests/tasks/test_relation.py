@@ -26,6 +26,7 @@ from spanjax.tasks.relation import Relation
 from spanjax.tasks.relation_files import Mentions
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.training.saved import stored_meta, whole_step
+from tests.made import tiny_encoder
 from tests.running import ROOT, records
 from tests.tasks.small_vocabulary import WORDS, fit_arguments, small_wordpiece
 
@@ -229,9 +230,7 @@ def test_types_and_labels_that_training_never_saw() -> None:
 def test_only_known_labels_are_in_the_loss() -> None:
     vocabulary = small_wordpiece()
     task = Relation().fitted([example(), example(label="no_relation")], vocabulary)
-    encoder = EncoderConfig(
-        vocab_size=vocabulary.size, hidden_size=16, layers=1, heads=2, intermediate_size=16, positions=32
-    )
+    encoder = tiny_encoder(vocab_size=vocabulary.size, layers=1, intermediate_size=16, positions=32)
     module = task.build(encoder, nnx.Rngs(0))
 
     def measured(labels: list[str | None]) -> dict[str, float]:

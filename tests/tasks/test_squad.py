@@ -21,13 +21,12 @@ from spanjax.tasks.base import LOSS
 from spanjax.tasks.questions import Question
 from spanjax.tasks.rows import TaskRows
 from spanjax.tasks.squad import Questions, half
+from tests.made import tiny_encoder
 from tests.running import ROOT, TINY, records
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 VOCABULARY = WordPieceVocabulary(PIECES, lower_case=False)
-ENCODER = EncoderConfig(
-    vocab_size=len(PIECES), hidden_size=16, layers=1, heads=2, intermediate_size=32, positions=64, initializer_std=0.3
-)
+ENCODER = tiny_encoder(vocab_size=len(PIECES), layers=1, initializer_std=0.3)
 TASK = Questions(version="2.0", length=16, stride=4, max_query=4)
 QUESTIONS = [
     Question("1", "a b", "a b c d e f g h a b c d e f", ("g h", "b"), ((12, 15), (2, 3))),

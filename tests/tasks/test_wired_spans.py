@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from spanjax.data.ngrams import Ngram, NgramSettings, write_ngrams
-from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.base import LOSS, Task
 from spanjax.tasks.markers import Marking
 from spanjax.tasks.ner import Ner
@@ -18,9 +17,10 @@ from spanjax.tasks.relation_files import Mentions
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 from spanjax.tasks.tagged_files import Tagged
+from tests.made import tiny_encoder
 from tests.tasks.small_vocabulary import small_wordpiece
 
-ENCODER = EncoderConfig(vocab_size=300, hidden_size=16, layers=1, heads=2, intermediate_size=32, positions=64)
+ENCODER = tiny_encoder(vocab_size=300, layers=1)
 WORDS = ("Anna", "works", "for", "the", "red", "cat", "in", "Bonn", ".")
 EXAMPLE = Mentions("0", WORDS, ((0, 1), (7, 8)), ("PERSON", "CITY"), "yes")
 SENTENCE = Tagged(WORDS, ("B-PER", "O", "O", "O", "O", "O", "O", "B-LOC", "O"))

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.task_configs import our_task, their_task
 from spanjax.torch_format.task_tables import Kind
+from tests.made import tiny_encoder
 
-ENCODER = EncoderConfig(vocab_size=20, hidden_size=8, layers=1, heads=2, intermediate_size=8, positions=32)
+ENCODER = tiny_encoder(vocab_size=20, hidden_size=8, layers=1, intermediate_size=8, positions=32)
 
 
 def params(outputs: int = 3, head: str = "classifier", width: int = 8, pooler: bool = True) -> dict[str, Any]:

@@ -10,25 +10,15 @@ import pytest
 
 from spanjax.building import Built, build
 from spanjax.data.pairing import FullSentences
-from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.permuted import STATES, USED, PermutedPrediction
 from spanjax.parallel import MeshConfig, make_mesh, to_global
 from spanjax.run import Run
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.optimizer import AdamW
 from spanjax.training.state import TrainState
-from tests.made import synthetic_batch
+from tests.made import synthetic_batch, tiny_encoder
 
-ENCODER = EncoderConfig(
-    vocab_size=50,
-    hidden_size=32,
-    layers=2,
-    heads=4,
-    intermediate_size=64,
-    positions=32,
-    relative=True,
-    initializer_std=0.1,
-)
+ENCODER = tiny_encoder(hidden_size=32, heads=4, intermediate_size=64, positions=32, relative=True, initializer_std=0.1)
 OBJECTIVE = PermutedPrediction(pairing=FullSentences(), memory=8, block=16)
 ROWS, LENGTH, STEPS = 8, 32, 4
 

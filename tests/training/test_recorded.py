@@ -18,7 +18,6 @@ from flax import nnx
 from spanjax.data.batch import batch_spec
 from spanjax.data.slots import restarted_positions
 from spanjax.model import Model, module_params
-from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.objectives.terms import MaskedTokens, SpanBoundary
 from spanjax.parallel import MeshConfig, make_mesh, to_global
@@ -29,13 +28,14 @@ from spanjax.training.optimizer import AdamW
 from spanjax.training.state import TrainState, abstract_module, state_shardings
 from spanjax.training.step import StepBuilder
 from spanjax.trees import named_leaves
+from tests.made import tiny_encoder
 
 ORACLE = pathlib.Path(__file__).parent / "oracle"
 EXPECTED = json.loads((ORACLE / "expected.json").read_text())
 RECORDED = EXPECTED["model"]
 SLOTS = 16
 OBJECTIVE = MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(extra_count=1.0, specials=False)))
-ENCODER = EncoderConfig(
+ENCODER = tiny_encoder(
     vocab_size=RECORDED["vocab"],
     hidden_size=RECORDED["hidden"],
     layers=RECORDED["layers"],

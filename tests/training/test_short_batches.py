@@ -21,10 +21,9 @@ from spanjax.training.optimizer import AdamW
 from spanjax.training.state import abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
 from tests.data.memory_rows import MemoryRows
+from tests.made import tiny_encoder
 
-ENCODER = EncoderConfig(
-    vocab_size=200, hidden_size=32, layers=2, heads=4, intermediate_size=64, positions=48, initializer_std=0.1
-)
+ENCODER = tiny_encoder(vocab_size=200, hidden_size=32, heads=4, intermediate_size=64, positions=48, initializer_std=0.1)
 OBJECTIVES: dict[str, tuple[Pretraining, EncoderConfig]] = {
     "spanbert": (MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(extra_count=1.0))), ENCODER),
     "electra": (ReplacedDetection(generator_size=0.5, boundary=SpanBoundary()), ENCODER),

@@ -15,11 +15,9 @@ from spanjax.parallel import MeshConfig, make_mesh, to_global
 from spanjax.training.optimizer import AdamW
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
-from tests.made import synthetic_batch
+from tests.made import synthetic_batch, tiny_encoder
 
-ENCODER = EncoderConfig(
-    vocab_size=50, hidden_size=32, layers=2, heads=4, intermediate_size=64, positions=32, initializer_std=0.1
-)
+ENCODER = tiny_encoder(hidden_size=32, heads=4, intermediate_size=64, positions=32, initializer_std=0.1)
 # epsilon is large because the gradient of a key bias is zero but for rounding, which Adam would blow up to full steps
 OPTIMIZER = AdamW(learning_rate=1e-2, warmup_steps=2, epsilon=1e-3)
 STEPS = 4
