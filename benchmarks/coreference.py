@@ -48,7 +48,7 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     from spanjax.nn.config import EncoderConfig
     from spanjax.nn.coreference_parts import CoreferenceConfig
     from spanjax.parallel import make_mesh, to_global
-    from spanjax.run import Run
+    from spanjax.run import Run, with_defaults
     from spanjax.tasks.coref import Coref
     from spanjax.tuning import Set, predictor
 
@@ -57,7 +57,7 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     model = CoreferenceConfig(hidden_size=HIDDEN[size])
     task = Coref(length=384, max_segments=1000 if training else 3, model=model, genres=("nw",))
     encoder = EncoderConfig(vocab_size=vocabulary.size, positions=512, **SIZES[size])
-    run = Run(objective=task, encoder=encoder, batch_size=1, steps=100)
+    run = with_defaults(Run(objective=task, encoder=encoder, batch_size=1, steps=100))
     mesh = make_mesh(run.mesh, jax.devices()[:1])
     built = build(run, task.length, mesh)
     state = built.fresh_state()

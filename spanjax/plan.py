@@ -75,8 +75,9 @@ def parse(arguments: list[str]) -> Any:
 def prepared(command: Any, topology: places.Topology) -> Any:
     """The run with its vocabulary and, over slices, its replicas filled in. ValueError with everything that is wrong."""
     from spanjax.building import batch_problems
+    from spanjax.run import with_defaults
 
-    run = command.run
+    run = with_defaults(command.run)
     vocabulary = command.vocab_size or run.encoder.vocab_size or VOCABULARY
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, vocab_size=vocabulary))
     if topology.slices > 1 and run.mesh.replica == 1:

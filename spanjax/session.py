@@ -228,6 +228,7 @@ def open_session(run: Run) -> Session:
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
     """The functions of a run of pretraining whose settings are known to be good."""
+    run = with_defaults(run)
     built, objective = build(run, rows.length, mesh), run.objective
     assert isinstance(objective, Pretraining)
     spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)

@@ -110,15 +110,15 @@ def _meta(session: Any) -> dict[str, Any]:
     }
 
 
-def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], terminal: Any, opened: Any) -> tuple:
-    """(the writers of process 0, each closed with `opened`; the meta of checkpoints with the ids of trackers)."""
+def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], terminal: Any, resources: Any) -> tuple:
+    """(the writers of process 0, each closed with `resources`; the meta of checkpoints with the ids of trackers)."""
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
     from spanjax.training.tracking import Trackers
 
     workdir, writers = pathlib.Path(command.workdir), []
 
     def add(writer: Any) -> Any:
-        opened.callback(writer.close)
+        resources.callback(writer.close)
         writers.append(writer)
         return writer
 
@@ -144,14 +144,14 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
     from spanjax.training.loop import Loop, fit
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as resources:
         writers, meta = (), _meta(session)
         if terminal:
-            opened.callback(terminal.close)
-            writers, meta = _writers(command, session, begin, meta, terminal, opened)
+            resources.callback(terminal.close)
+            writers, meta = _writers(command, session, begin, meta, terminal, resources)
 
         def leave() -> None:
-            opened.close()
+            resources.close()
             if terminal:
                 terminal.note("stopped by a signal; saved. Run the same command to continue.")
             if jax.process_count() > 1:
@@ -184,8 +184,8 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
         return fit(loop, state, begin)
 
 
-def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextlib.ExitStack) -> list[str]:
-    """Locks the work directory until `opened` closes, and checks it, process 0 before the others; refused to one is refused
+def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contextlib.ExitStack) -> list[str]:
+    """Locks the work directory until `resources` closes, and checks it, process 0 before the others; refused to one is refused
     to all. Returns the notes of `claim_workdir`."""
     import jax
 
@@ -196,7 +196,7 @@ def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextli
     def claim(mine: bool) -> list[str]:
         if mine and jax.process_index() == 0:
             with writing(workdir):
-                opened.enter_context(sole_run(workdir))
+                resources.enter_context(sole_run(workdir))
         return claim_workdir(workdir, description) if mine else []
 
     notes: list[str] = []
@@ -205,8 +205,8 @@ def _claim(workdir: pathlib.Path, description: dict[str, Any], opened: contextli
     return notes
 
 
-def _run(command: Any, session: Any, start: Any, notes: list[str], opened: contextlib.ExitStack) -> int:
-    """Starts or continues the run in its work directory; `notes` are printed first, `opened` closes what is open at the end."""
+def _run(command: Any, session: Any, start: Any, notes: list[str], resources: contextlib.ExitStack) -> int:
+    """Starts or continues the run in its work directory; `notes` are printed first, `resources` closes at the end."""
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -215,9 +215,9 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], opened: conte
     workdir = pathlib.Path(command.workdir)
     terminal = Terminal(session.run.steps) if jax.process_index() == 0 else None
     if terminal:
-        opened.callback(terminal.close)
+        resources.callback(terminal.close)
         terminal.note("\n".join([f"attention by {session.attention}", *session.notes, *notes]))
-    checkpoints = opened.enter_context(Checkpoints(workdir, session.run.cadence.keep))
+    checkpoints = resources.enter_context(Checkpoints(workdir, session.run.cadence.keep))
     state = checkpoints.restore_newest(session.abstract)
     if state is None:
         state = session.fresh_state(start)
@@ -225,7 +225,7 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], opened: conte
             terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
     elif terminal:
         terminal.note(f"continuing {workdir} from step {int(state.step):,}")
-    outcome = _fit(command, session, checkpoints, state, terminal, opened.close)
+    outcome = _fit(command, session, checkpoints, state, terminal, resources.close)
     checkpoints.close()
     if terminal and outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
