@@ -60,7 +60,7 @@ def changed(run: pathlib.Path, folder: pathlib.Path, threshold: float, evaluated
     meta = json.loads(file.read_text())
     meta["run"]["objective"]["threshold"] = threshold
     if not evaluated:
-        meta.pop("evaluated")
+        (copy / "evaluation.json").unlink()
     file.write_text(json.dumps(meta))
     return copy
 

@@ -45,7 +45,7 @@ class WrittenRows:
         number = np.cumsum(text_BL).reshape(text_BL.shape)[text_BL]
         self.rows.tokens_BL[text_BL] = FIRST_TEXT_ID + number % 190  # the last ten ids do not come
         self.rows.flags_BL[text_BL] = [flag for row in rows for block in row for flag in flags_of(block)]
-        self.vocabulary = VOCABULARY
+        self.vocabulary, self.unknown_count = VOCABULARY, 0
         self.unigram_V = np.bincount(self.rows.tokens_BL[text_BL], minlength=VOCABULARY.size).astype(np.int64)
         most = [0] * (1 + max(map(len, rows)))
         for row in tokens:

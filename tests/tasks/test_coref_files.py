@@ -295,7 +295,7 @@ def test_e2e_lines(tmp_path: pathlib.Path) -> None:
     }
     path = tmp_path / "x.jsonlines.gz"
     path.write_bytes(gzip.compress(json.dumps(record).encode()))
-    clusters = (((0, 0), (1, 4)), ((0, 0), (3, 3)))
+    clusters = (((0, 0), (0, 0), (3, 3)), ((0, 0), (1, 4)))  # a repeated mention stays
     sentences = (("Anna", "sat", "."), ("She", "left"))
     expected = Document("nw/wsj/24/wsj_2400", 3, sentences, ("A", "A", "A", "", ""), clusters, "nw")
     assert read_whole(path) == [expected]
@@ -469,7 +469,7 @@ def test_text_with_clusters_of_characters(tmp_path: pathlib.Path) -> None:
     assert problem == "" and found is not None
     assert [" ".join(each) for each in found.sentences] == ["A heading", "Anna ca n't sit .", "She 's 日本 ."]
     assert [[found.words[first : last + 1] for first, last in cluster] for cluster in found.clusters or ()] == [
-        [["A", "heading"]],
+        [["A", "heading"], ["A", "heading"]],
         [["Anna"], ["She"]],
     ]
     for mention, said in (
