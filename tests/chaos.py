@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -293,9 +294,12 @@ def disturb(run: Supervisor, kind: str) -> Fault:
     if 3 in fault.codes:
         fault.said = next(line for line in run.printed().splitlines() if line.startswith("spanjax.train: "))
     run.launch()
-    assert run.wait(lambda: "\nstep " in run.printed()), run.printed()
-    first = next(line for line in run.printed().splitlines() if line.startswith("step "))
-    fault.lost = max(0, before - (int(first.split()[1].partition("/")[0].replace(",", "")) - 1))
+    # "step 21/120 ...": the evaluation that a resumed run makes first is a line "step 20  held-out ..."
+    trained = re.compile(r"^step ([\d,]+)/", re.MULTILINE)
+    assert run.wait(lambda: trained.search(run.printed())), run.printed()
+    first = trained.search(run.printed())
+    assert first is not None
+    fault.lost = max(0, before - (int(first[1].replace(",", "")) - 1))
     if way == "damaged":
         assert f"checkpoint {saved[-1]} is damaged" in run.printed(), run.printed()
         assert (run.workdir / "checkpoints" / f"{saved[-1]}.damaged").is_dir()
