@@ -239,7 +239,9 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], resources: co
 def train(command: Any, named: Collection[str] = ()) -> int:
     """Runs one parsed command, whose line names these settings; returns the exit code."""
     from spanjax import distributed
+    from spanjax.training.heap import keep_freed_blocks
 
+    keep_freed_blocks()
     distributed.start()
     import jax
 

@@ -150,7 +150,9 @@ def _decoded_backward(kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> t
     shares_TSV = (jnp.exp(logits_TSV - norm_TS[..., None]) * to_loss_TS[..., None]).astype(vectors_TSE.dtype)
     hits_TSE = to_loss_TS[..., None].astype(vectors_TSE.dtype)
     to_vectors_TSE = jnp.einsum("tsv,ve->tse", shares_TSV, table_VE) - hits_TSE * table_VE[target_TS]
-    to_table_VE = jnp.einsum("tsv,tse->ve", shares_TSV, vectors_TSE)
+    # the sum over terms and slots as one axis: see layer.Linear
+    flat_XV, flat_XE = shares_TSV.reshape(-1, len(table_VE)), vectors_TSE.reshape(-1, table_VE.shape[1])
+    to_table_VE = jnp.einsum("xv,xe->ve", flat_XV, flat_XE)
     to_table_VE = to_table_VE.at[target_TS].add((-hits_TSE * vectors_TSE).astype(to_table_VE.dtype))
     ones_S = jnp.ones(target_TS.shape[1:], shares_TSV.dtype)
     to_bias_TV = jnp.einsum("s,tsv->tv", ones_S, shares_TSV, preferred_element_type=jnp.float32)

@@ -15,7 +15,7 @@ from flax import nnx
 from spanjax.nn.attention import HIDDEN, STRIDE
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import layer_norm, linear, normal
+from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
@@ -72,7 +72,7 @@ class RelativeLayer(nnx.Module):
         size, heads = config.hidden_size, config.heads
         init, shape = normal(config), (heads, config.hidden_size // config.heads)
         self.query, self.key, self.value, self.distance, self.output = (
-            nnx.Linear(size, size, use_bias=False, kernel_init=init, rngs=rngs) for _ in range(5)
+            Linear(size, size, use_bias=False, kernel_init=init, rngs=rngs) for _ in range(5)
         )
         self.content_bias, self.distance_bias, self.type_bias = (
             nnx.Param(init(rngs.params(), shape, jnp.float32)) for _ in range(3)
