@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from spanjax.json_files import parse_json
+
 FILE = "run.lock"
 BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
 # Time for a rename by another host to show where there is no flock (NFS, FUSE). Chosen, not measured: a mount that caches names
@@ -69,8 +71,7 @@ def _write(descriptor: int, content: dict[str, Any]) -> None:
 
 def _holder(file: pathlib.Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text())
-        return found if isinstance(found, dict) else {}
+        return parse_json(file.read_bytes(), dict)
     except (OSError, ValueError):
         return {}
 

@@ -19,6 +19,7 @@ import tyro
 from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
+from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
@@ -319,10 +320,7 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
     """
     file = workdir / "run.json"
     if file.exists():
-        try:
-            before = json.loads(file.read_text())
-        except ValueError as error:
-            raise ValueError(f"{file} is not readable JSON ({error}): restore it, or use another --workdir") from error
+        before = read_json(file, dict, "restore it, or use another --workdir")
         found = differences(before, json.loads(json.dumps(description)))
         if found:
             raise ValueError(

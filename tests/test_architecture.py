@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # A room may import its own line of this table and the lines above it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spanjax", "mean", "trees", "scoring", "traps", "command", "markup", "chips", "lock"),
+    ("spanjax", "mean", "trees", "scoring", "traps", "command", "markup", "chips", "lock", "json_files"),
     ("distributed", "parallel"),
     ("data",),
     ("nn",),
@@ -37,6 +37,9 @@ OWNERS = {
     "mlflow": "spanjax.training.trackers",
 }
 PRIVATE_JAX = "spanjax.distributed.jax_internals"
+JSON_READERS = frozenset(  # the others read lines of our own processes
+    {"spanjax.json_files", "spanjax.training.stalls", "spanjax.doctor", "spanjax.distributed.meeting"}
+)
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -215,6 +218,17 @@ def check_private_jax(tree: Tree) -> list[str]:
     return problems
 
 
+def check_json(tree: Tree) -> list[str]:
+    """Files of JSON are read by json_files.py, whose limits and errors hold for all of them."""
+    problems = []
+    for name, module in tree.items():
+        for node in ast.walk(module.syntax) if name not in JSON_READERS else ():
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called == "json.load" or (called == "json.loads" and "json.dumps" not in ast.unparse(node)):
+                problems.append(f"{name}:{getattr(node, 'lineno', 0)} reads JSON: use spanjax.json_files")
+    return problems
+
+
 def check_size(tree: Tree) -> list[str]:
     """No file over 500 lines, no function over 60."""
     problems = []
@@ -263,7 +277,7 @@ Check = Callable[[Tree], list[str]]
 FEED = {"data/feed.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
-    *(check_partition_spec, check_private_jax, check_size, check_manners, check_docstrings),
+    *(check_partition_spec, check_private_jax, check_json, check_size, check_manners, check_docstrings),
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
@@ -285,6 +299,7 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_private_jax, "touches jax._src", {"run.py": "from jax import _src"}),
     (check_private_jax, "touches jax._src", {"run.py": "import jax\nx = jax._src.distributed"}),
     (check_private_jax, "touches jax._src", {"run.py": "import importlib\nimportlib.import_module('jax._src.lib')"}),
+    (check_json, "run:2 reads JSON", {"run.py": "import json\nx = json.loads(path.read_text())"}),
     (check_size, "has 501 lines", {"run.py": "x = 1\n" * 501}),
     (check_size, "f has 61 lines", {"run.py": "def f():\n" + "    x = 1\n" * 60}),
     (check_manners, "name it", {"data/utils.py": ""}),
@@ -298,6 +313,7 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
     (check_lazy_tensorflow, {"run.py": "def f():\n    from spanjax.data import feed", **FEED}),
     (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),
     (check_private_jax, {"distributed/jax_internals.py": "from jax._src import clusters"}),
+    (check_json, {"run.py": "import json\nx = json.loads(json.dumps(1))"}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

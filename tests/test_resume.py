@@ -55,12 +55,17 @@ def test_four_steps_equal_two_and_two(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def arguments(name: str) -> list[str]:
-        return shrunk(DEMO, rows_folder, tmp_path / name, 4, "--data.feed=numpy", *DROPOUT)
+        more = ("--data.feed=numpy", "--cadence.log-every=3", *DROPOUT)
+        return shrunk(DEMO, rows_folder, tmp_path / name, 4, *more)
 
     whole_and_in_parts(arguments, monkeypatch)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")
-    for key in ("train/mlm/loss", "train/sbo/loss", "eval/loss", "data/masked"):
+    for key in ("train/mlm/loss", "train/sbo/loss", "train/gradient_norm", "eval/loss", "data/masked"):
         assert records(tmp_path / "whole", key) == records(tmp_path / "parts", key)
+    assert [*records(tmp_path / "parts", "train/mlm/loss")] == [3, 4]
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_bytes()
+    assert train.main(arguments("parts")) == 0
+    assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == lines, "a finished run adds nothing"
 
 
 def test_what_rows_hand_on_is_resumed(

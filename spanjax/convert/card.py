@@ -12,6 +12,7 @@ from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
 from spanjax.training.judging import KEY
+from spanjax.training.metrics import record_of
 from spanjax.training.state import count_parameters
 
 _SHOWN = 20  # labels that are listed one by one
@@ -176,13 +177,8 @@ def _words(described: Mapping[str, Any]) -> str:
 def _lines(model: Model) -> list[dict[str, Any]]:
     """The run's metrics up to the checkpoint's step."""
     file = model.source.parent.parent / "metrics.jsonl"
-    found = []
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue  # the half line of a killed process
-    return [line for line in found if line.get("step", 0) <= model.step]
+    found = map(record_of, file.read_bytes().split(b"\n")) if file.is_file() else ()
+    return [record for record in found if record and record["step"] <= model.step]
 
 
 def _results(lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import tokenizers
 from spanjax.data.base_vocab import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
 from spanjax.data.scripts import bytes_begin_unspaced
 from spanjax.data.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
+from spanjax.json_files import parse_json
 
 _BLANKS = " \t\n\v\f\r"
 # Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
@@ -130,7 +131,7 @@ class ByteBpeVocabulary(Vocabulary):
 def byte_bpe_json(vocab: bytes, merges: bytes, name: str) -> bytes:
     """The tokenizer.json of GPT-2's and RoBERTa's vocab.json and merges.txt; a blank before the text is left to the caller."""
     try:
-        ids = json.loads(vocab)
+        ids = parse_json(vocab)
         lines = merges.decode("utf-8").splitlines()
     except ValueError as error:
         raise ValueError(f"{name}: not the vocab.json and merges.txt of a byte-level BPE ({error})") from None

@@ -2,13 +2,13 @@
 
 import dataclasses
 import fractions
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spanjax import __version__
 from spanjax.data.paths import is_file_name
+from spanjax.json_files import parse_json
 
 FORMAT = 2
 
@@ -51,14 +51,13 @@ class Manifest:
     settings: dict[str, Any]  # what prepare did to the text: cleaning, holding out, removing duplicates
 
     @classmethod
-    def from_json(cls, text: str, name: str) -> "Manifest":
+    def from_json(cls, text: str | bytes, name: str) -> "Manifest":
         """Parses manifest.json; ValueError where the format is another or a field is missing."""
         try:
-            fields = json.loads(text)
-            found = fields.get("format")
-        except (json.JSONDecodeError, AttributeError):
+            fields = parse_json(text, dict)
+        except ValueError:
             raise ValueError(f"{name} is not a manifest of rows; prepare the rows again") from None
-        if found != FORMAT:
+        if (found := fields.get("format")) != FORMAT:
             raise ValueError(
                 f"{name} has format {found}, this spanjax {__version__} reads {FORMAT}; prepare the rows again"
             )

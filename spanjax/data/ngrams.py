@@ -18,6 +18,7 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 
 from spanjax.data.cleaning import Normalization
+from spanjax.json_files import parse_json
 
 HEADER = "# n-grams "
 LEAST_WORDS, MOST_WORDS = 2, 16
@@ -242,7 +243,7 @@ def _read_header(path: pathlib.Path, line: str, problems: list[str]) -> NgramSet
     try:
         if not line.startswith(HEADER):
             raise ValueError(f"the line begins {line[:40]!r}")
-        header = json.loads(line.removeprefix(HEADER))
+        header = parse_json(line.removeprefix(HEADER))
         wrong = [name for name, kind in fields.items() if type(header[name]) is not kind]
         if header["version"] != _VERSION or wrong:
             raise ValueError(f"version {header['version']}, wrong values of {wrong}")

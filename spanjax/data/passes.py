@@ -19,6 +19,7 @@ from spanjax.data.portions import Occurred, Portion, cut, portion_name
 from spanjax.data.shards import finish_rows, write_whole
 from spanjax.data.staging import Unfinished
 from spanjax.data.vocab import Vocabulary
+from spanjax.json_files import read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +58,7 @@ def write_record(path: pathlib.Path, count: int, skipped: Mapping[str, int]) -> 
 
 def _read(path: pathlib.Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return read_json(path)
     except FileNotFoundError:
         return None
 

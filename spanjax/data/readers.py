@@ -9,7 +9,6 @@ import collections
 import contextlib
 import io
 import itertools
-import json
 import lzma
 import re
 import zlib
@@ -18,6 +17,7 @@ from typing import Any
 
 from spanjax.data.documents import Document, SourceSettings, Trouble, checked_spans
 from spanjax.data.paths import compression, open_bytes, open_decompressed
+from spanjax.json_files import parse_json
 
 SPANS_FIELD = "spans"
 _JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
@@ -165,8 +165,8 @@ def _json_documents(lines: Iterator[tuple[int, str]], field: str, trouble: Troub
         if not line or line.isspace():
             continue
         try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            fields = parse_json(line)
+        except ValueError as error:
             trouble.report("lines not JSON", number, f"not JSON ({error}); expected one JSON object a line")
             continue
         text = fields.get(field) if isinstance(fields, dict) else None

@@ -139,7 +139,7 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
         raise ValueError(
             f"{folder}: not a finished folder of rows (no {MANIFEST}){inside or '; run spanjax.prepare again'}"
         )
-    manifest = Manifest.from_json((folder / MANIFEST).read_text("utf-8"), str(folder / MANIFEST))
+    manifest = Manifest.from_json((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
     if problems := _size_problems(folder, manifest):
         raise ValueError(
             f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems)

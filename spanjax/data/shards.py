@@ -27,6 +27,7 @@ from spanjax.data.block import MOST_LAYERS, SENTENCE_START, Block
 from spanjax.data.manifest import FORMAT, Manifest, Shard
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 from spanjax.data.vocab import Vocabulary, save_vocabulary
+from spanjax.json_files import parse_json
 
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS = "unigram.npy", "lengths.npy", "blocks.npy", "documents.npy"
@@ -175,7 +176,7 @@ class _Totals:
     def add(self, path: pathlib.Path) -> None:
         """Joins the figures of one shard."""
         with np.load(path, allow_pickle=False) as figures:
-            about = json.loads(figures["about"].tobytes())
+            about = parse_json(figures["about"].tobytes(), dict)
             self.unigram_V += figures["unigram"]
             self.by_blocks = np.maximum(self.by_blocks, figures["by_blocks"])
             self.lengths.append(figures["lengths"])

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from spanjax.data.shards import write_whole
+from spanjax.json_files import parse_json
 
 _LOCK, _PLAN, _RESULT, _REPLACED = "being-written", "plan.json", "result", "replaced"
 _SHOWN = 5  # differences of a kind that are told
@@ -106,7 +107,7 @@ def _empty(work: pathlib.Path) -> None:
 def _continues(work: pathlib.Path, plan: Mapping[str, Any], overwrite: bool) -> bool:
     """Whether there is work with this plan; ValueError where it has another and may not be thrown away."""
     try:
-        old = json.loads((work / _PLAN).read_text("utf-8"))
+        old = parse_json((work / _PLAN).read_bytes())
     except (FileNotFoundError, ValueError):
         return False
     if not (work / _RESULT).is_dir():

@@ -1,10 +1,10 @@
 """Hugging Face's tokenizer.json: parsing, and the WordPiece vocabulary in one."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WordPieceVocabulary
+from spanjax.json_files import parse_json
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -12,7 +12,7 @@ TOKENIZER_FILE = "tokenizer.json"
 def read_tokenizer_json(content: bytes, name: str) -> dict[str, Any]:
     """The parsed file; ValueError where it is no tokenizer.json."""
     try:
-        settings = json.loads(content)
+        settings = parse_json(content)
     except ValueError as error:
         raise ValueError(f"{name}: not JSON ({error}); expected a tokenizer.json of Hugging Face tokenizers") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):

@@ -4,7 +4,6 @@ WordPiece as in BERT (Devlin et al., 2018), SentencePiece models (Kudo and Richa
 RoBERTa (Liu et al., 2019). Special pieces exist only as ids: the text "[MASK]" is encoded as the characters that it is.
 """
 
-import json
 import pathlib
 from collections.abc import Mapping
 
@@ -14,6 +13,7 @@ from spanjax.data.sentencepiece_vocab import SENTENCEPIECE_FILE, WORD_MARK, Sent
 from spanjax.data.tokenizer_json import TOKENIZER_FILE, read_tokenizer_json, wordpiece_from_json
 from spanjax.data.train_vocab import train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.data.wordpiece_vocab import WORDPIECE_FILE, WordPieceVocabulary, cased_pieces, wordpiece_lines
+from spanjax.json_files import JsonError, parse_json
 
 __all__ = [
     "SPECIAL_PIECES", "WORD_MARK", "ByteBpeVocabulary", "SentencePieceVocabulary", "Specials", "Vocabulary",
@@ -36,7 +36,7 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
         raise ValueError(
             f"no {SETTINGS_FILE} among {sorted(files)}; expected the files that a vocabulary's files() returned"
         )
-    settings = json.loads(files[SETTINGS_FILE])
+    settings = parse_json(files[SETTINGS_FILE], dict)
     kind = settings.get("kind")
     needed = MODEL_FILES.get(kind)
     if needed is None or needed not in files:
@@ -90,7 +90,7 @@ def _from_folder(folder: pathlib.Path, lower_case: bool | None) -> Vocabulary:
         known = names & {SETTINGS_FILE, *MODEL_FILES.values()}
         try:
             return vocabulary_from_files({name: (folder / name).read_bytes() for name in known})
-        except (KeyError, AttributeError, json.JSONDecodeError) as error:
+        except (KeyError, AttributeError, JsonError) as error:
             raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({error!r}); save the vocabulary again") from None
     models = sorted(name for name in names if name.endswith(".model"))
     if TOKENIZER_FILE in names and len(models) != 1:  # beside a .model file it is the copy of the two

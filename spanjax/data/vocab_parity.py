@@ -24,6 +24,7 @@ from spanjax.data.cleaning import Cleaning
 from spanjax.data.sentences import sentences
 from spanjax.data.tokenizer_json import TOKENIZER_FILE
 from spanjax.data.vocab import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.json_files import parse_json
 
 OTHER = "other"
 LITERAL, CASING, NORMALIZATION = "literal special", "lower-casing", "Unicode normalisation"
@@ -62,7 +63,7 @@ class Reference:
 
     @functools.cached_property
     def _settings(self) -> dict[str, Any]:
-        return json.loads(self.tokenizer_json) if self.tokenizer_json else {}
+        return parse_json(self.tokenizer_json) if self.tokenizer_json else {}
 
     @functools.cached_property
     def _processor(self) -> sentencepiece.SentencePieceProcessor:
@@ -97,7 +98,7 @@ def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
     if isinstance(vocabulary, ByteBpeVocabulary):
         return Reference(vocabulary, vocabulary.tokenizer_json.decode())
     assert isinstance(vocabulary, WordPieceVocabulary)
-    if file.suffix == ".json" and file.is_file() and "model" in json.loads(file.read_bytes()):
+    if file.suffix == ".json" and file.is_file() and "model" in parse_json(file.read_bytes(), dict):
         return Reference(vocabulary, file.read_text("utf-8"))
     ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     return Reference(vocabulary, BertWordPieceTokenizer(ids, lowercase=vocabulary.lower_case).to_str())

@@ -1,15 +1,16 @@
 """What a run directory of `spanjax.train` tells: settings, records, evaluations, the newest checkpoint; at work or finished."""
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spanjax.json_files import read_json
 from spanjax.run import completed
 from spanjax.tasks.base import SCORE
 from spanjax.tasks.stored import stored_task
+from spanjax.training.metrics import record_of
 from spanjax.training.saved import stored_meta
 
 Values = dict[str, float]
@@ -99,13 +100,9 @@ def _metric(objective: Mapping[str, Any]) -> str:
         return ""
 
 
-def _record(line: str) -> tuple[int, Values] | None:
+def _record(line: bytes) -> tuple[int, Values] | None:
     """(step, numbers) of a line; None where it is no record."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or not _whole(found.get("step")):
+    if (found := record_of(line)) is None:
         return None
     numbers = {
         name: float(value)
@@ -124,7 +121,7 @@ def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
     training, evaluations, bad = [], [], 0
     if not path.is_file():
         return training, evaluations, bad
-    *lines, _ = path.read_bytes().decode("utf-8", "replace").split("\n")
+    *lines, _ = path.read_bytes().split(b"\n")
     for line in lines:
         found = _record(line)
         if found is None:
@@ -147,10 +144,10 @@ def _step(record: Record) -> int:
 def _summary(path: pathlib.Path) -> Record | None:
     """The record of a summary.json; None where there is none that can be read."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = read_json(path)
         held_out = {name: float(value) for name, value in found["eval"].items()}
         return Record(int(found["step"]), held_out)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
         return None
 
 
@@ -161,10 +158,7 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
     file = path / "run.json"
     if not file.is_file():
         raise ValueError(f"{path} is no run directory (no run.json): give a --workdir of spanjax.train")
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} is not readable JSON ({error}): restore it, or leave this run out") from None
+    found = read_json(file, object, "restore it, or leave this run out")
     numbers = isinstance(found, dict) and all(_whole(found.get(name, 0)) for name in ("seed", "steps"))
     if not numbers or not isinstance(found.get("objective"), dict):
         raise ValueError(f"{file} describes no run (its objective, seed or steps): expected what spanjax.train wrote")

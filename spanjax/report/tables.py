@@ -1,10 +1,10 @@
 """Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spanjax.json_files import read_json
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
 from spanjax.report.groups import Group, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
@@ -45,10 +45,10 @@ def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] |
     if there or (len(named) == 1 and not folder.exists()):
         return (there or named)[0].settings
     try:
-        found = json.loads((folder / "run.json").read_text("utf-8"))
+        found = read_json(folder / "run.json")
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("objective"), dict) else None
+    return found if isinstance(found.get("objective"), dict) else None
 
 
 def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:

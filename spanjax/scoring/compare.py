@@ -1,11 +1,11 @@
 """Two systems on the same examples, from the predictions that their tasks wrote: who was right, and McNemar's test."""
 
 import dataclasses
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from spanjax.json_files import parse_json
 from spanjax.scoring.checks import counted, listed, raise_problems
 from spanjax.scoring.significance import McNemar, mcnemar
 
@@ -112,7 +112,7 @@ def _parsed(line: str) -> tuple[str, str, str, str]:
     """(id, label, prediction, what is wrong)."""
     fields = ("id", "label", "prediction")
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as error:
         return "", "", "", f"not JSON ({error}); expected an object with {listed(fields)}"
     if not isinstance(record, dict) or any(name not in record for name in fields):

@@ -3,12 +3,12 @@ compressed; with line numbers."""
 
 import csv
 import io
-import json
 import pathlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from spanjax.data.paths import open_decompressed
+from spanjax.json_files import parse_json
 
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 TABLES = (".jsonl", ".jsonlines", ".json", ".tsv", ".csv")
@@ -56,7 +56,7 @@ def _json_lines(path: pathlib.Path) -> Iterator[Record]:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             yield f"{path}:{number}", None, f"not JSON ({error}): correct the line"
             continue
@@ -73,7 +73,7 @@ def read_json(path: pathlib.Path) -> Any:
     """The content of a JSON file. ValueError says where it is not JSON."""
     text = "\n".join(line for _, line in read_lines(path))
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}): correct the file") from None
 

@@ -1,7 +1,6 @@
 """Files of weights in a folder: what is found there, read without executing anything, and written whole or not at all."""
 
 import contextlib
-import json
 import pathlib
 import re
 import shutil
@@ -14,6 +13,7 @@ import safetensors
 import safetensors.numpy
 
 from spanjax.data.paths import is_file_name, link_problem, output_problem
+from spanjax.json_files import read_json
 from spanjax.torch_format.pickles import open_torch_file
 from spanjax.torch_format.training_checkpoint import encoder_settings, skipped_notes
 
@@ -68,17 +68,6 @@ def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found
     configs = [config] if config else [folder / name for name in CONFIGS if (folder / name).is_file()]
     settings = read_json(configs[0]) if configs else None
     return Found(tensors, settings, (*files, *configs[:1]), recorded, tuple(notes))
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """A JSON object; ValueError where the file is something else."""
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}): copy it again") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path}: a {type(found).__name__}, expected an object of settings")
-    return found
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:

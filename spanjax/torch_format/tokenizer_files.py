@@ -22,6 +22,7 @@ from spanjax.data.vocab import (
     load_vocabulary,
 )
 from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WORDPIECE_FILE
+from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
 
 FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert", "xlnet")
@@ -107,7 +108,7 @@ def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
             "Hugging Face tokenizer cannot tell apart: expected specials that no text spells; train the vocabulary without "
             "them in the text, or rename these pieces of text in its tokenizer.json"
         )
-    settings = json.loads(vocabulary.tokenizer_json)
+    settings = parse_json(vocabulary.tokenizer_json)
     ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
     model = settings["model"] | {"type": "BPE", "vocab": ids, "unk_token": vocabulary.pieces[vocabulary.specials.unk]}
     before = settings["pre_tokenizer"]
@@ -136,7 +137,7 @@ def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
     if not isinstance(vocabulary, ByteBpeVocabulary):
         return False
     mask = vocabulary.pieces[vocabulary.specials.mask]
-    added = json.loads(vocabulary.tokenizer_json).get("added_tokens") or []
+    added = parse_json(vocabulary.tokenizer_json).get("added_tokens") or []
     own = [token for token in added if token["content"] == mask]
     return mask == "<mask>" or not own or bool(own[0].get("lstrip"))
 
@@ -179,7 +180,7 @@ def tokenizer_notes(vocabulary: Vocabulary) -> list[str]:
         done = "lower-cases text and strips accents" if vocabulary.lower_case else "keeps case and accents"
         notes.append(f"The tokenizer {done}.")
     elif isinstance(vocabulary, ByteBpeVocabulary):
-        normalizer = json.loads(vocabulary.tokenizer_json).get("normalizer")
+        normalizer = parse_json(vocabulary.tokenizer_json).get("normalizer")
         done = f"normalises text ({normalizer['type']})" if normalizer else "does not normalise text"
         notes.append(f"A blank is put before a text that does not begin with one. The tokenizer {done}.")
     elif isinstance(vocabulary, SentencePieceVocabulary):
@@ -227,7 +228,7 @@ def vocabulary_of_folder(folder: pathlib.Path) -> Vocabulary | None:
     if CONFIG_FILE not in names or not isinstance(vocabulary, WordPieceVocabulary):
         return vocabulary
     try:
-        lower = json.loads((folder / CONFIG_FILE).read_bytes()).get("do_lower_case")
-    except (ValueError, AttributeError) as error:
+        lower = parse_json((folder / CONFIG_FILE).read_bytes(), dict).get("do_lower_case")
+    except ValueError as error:
         raise ValueError(f"{folder / CONFIG_FILE}: no JSON object ({error}); repair the file or remove it") from None
     return load_vocabulary(folder, lower) if isinstance(lower, bool) else vocabulary

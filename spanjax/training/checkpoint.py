@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from spanjax.distributed import barrier, gather
-from spanjax.training.checksums import damage, incomplete, write_checksums
+from spanjax.training.checksums import CHECKSUMS, UNCHECKED, damage, incomplete, write_checksums
 from spanjax.training.saved import (
     CheckpointError,
     SaveError,
@@ -226,11 +226,12 @@ class Checkpoints:
     def restore_newest(self, abstract: TrainState) -> TrainState | None:
         """The newest whole checkpoint, laid out as `abstract` says (shapes, types, shardings); None where there is none.
 
-        Damaged ones become `STEP.damaged` and are said, once a whole one was found. Raises CheckpointError when there were some
-        and none could be read; they stay as they are then, so that no run starts again from step 0 unasked.
+        Damaged ones become `STEP.damaged` and are said, once a whole one was found. Those without checksums count as damaged
+        where one with checksums can be read. Raises CheckpointError when there were some and none could be read; they stay as
+        they are then, so that no run starts again from step 0 unasked.
         """
-        found, passed = self.steps(), []
-        for step in reversed(found):
+        found, passed, unchecked = self.steps(), list[tuple[int, str]](), self._unchecked()
+        for step in sorted(reversed(found), key=lambda step: step in unchecked):
             state, reason = None, damage(self.folder / str(step)) if jax.process_index() == 0 else None
             reason = _agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
@@ -240,7 +241,10 @@ class Checkpoints:
                     reason = f"{type(error).__name__}: {reason_of(error)}"
                 reason = _agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
-                self._set_aside(passed)
+                known = {step, *dict(passed)}
+                self._set_aside([*passed, *((s, UNCHECKED) for s in found if s > step and s not in known)])
+                if step in unchecked and jax.process_index() == 0:
+                    log.warning("checkpoint %d is %s; it was not checked, as no other could be read", step, UNCHECKED)
                 return state
             passed.append((step, reason))
         if found:
@@ -250,6 +254,12 @@ class Checkpoints:
                 "copy a good one there, or use another --workdir to start again"
             )
         return None
+
+    def _unchecked(self) -> set[int]:
+        """Steps without checksums, as process 0 sees them."""
+        first = jax.process_index() == 0
+        steps = [s for s in self.steps() if first and not (self.folder / str(s) / CHECKSUMS).exists()]
+        return {int(step) for step in (_agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Counters that an older checkpoint does not have begin at 0."""

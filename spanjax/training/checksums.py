@@ -5,7 +5,10 @@ import os
 import pathlib
 import zlib
 
+from spanjax.json_files import parse_json
+
 CHECKSUMS = "checksums.json"
+UNCHECKED = f"without {CHECKSUMS}: the save was killed before its end, or the file was removed"
 EVALUATION = "evaluation.json"  # results of an evaluation, stored after the checksums and not covered by them
 
 
@@ -15,11 +18,9 @@ def damage(folder: pathlib.Path) -> str | None:
     if not path.exists():
         return None
     try:
-        expected = json.loads(path.read_text())
-    except ValueError:
-        return f"{CHECKSUMS} is not JSON"
-    if not isinstance(expected, dict):
-        return f"{CHECKSUMS} is not a list of files with their checksums"
+        expected = parse_json(path.read_bytes(), dict)
+    except (OSError, ValueError) as error:
+        return f"{CHECKSUMS} is no list of files with their checksums: {error}"
     actual = _contents(folder)
     missing = sorted(expected.keys() - actual.keys())
     changed = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])

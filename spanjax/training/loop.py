@@ -131,8 +131,9 @@ class Outcome:
 class Log:
     """Windows that have ended and are not written yet: a step later the devices are at work while their numbers are fetched."""
 
-    def __init__(self, loop: Loop, pulse: Pulse):
-        self.loop, self.pulse, self.window, self.ended = loop, pulse, Window(), list[tuple[int, Window]]()
+    def __init__(self, loop: Loop, pulse: Pulse, start: int):
+        self.loop, self.pulse, self.ended = loop, pulse, list[tuple[int, Window]]()
+        self.window = Window(loop.checkpoints.meta(start))
         self.since = time.perf_counter()
         self.waited = self.handed = 0.0  # seconds of waiting for rows and of handing work over, since then
 
@@ -146,7 +147,7 @@ class Log:
         while self.ended and self.ended[0][0] < before:
             step, window = self.ended.pop(0)
             self.pulse.at(DEVICES, step)
-            shown = jax.device_get(window.shown)
+            shown = window.all_shown(jax.device_get(window.shown))
             now = time.perf_counter()
             self._look(step, shown)
             values = window.record(shown, self.loop.steps - step, now - self.since)
@@ -171,8 +172,8 @@ class EvaluationStopped(Exception):
 class Evaluations:
     """The evaluations of one loop and their history."""
 
-    def __init__(self, loop: Loop, stop: StopRequest, pulse: Pulse, saving: Saving, start: int):
-        self.loop, self.stop, self.pulse, self.saving = loop, stop, pulse, saving
+    def __init__(self, loop: Loop, stop: StopRequest, log: Log, saving: Saving, start: int):
+        self.loop, self.stop, self.log, self.pulse, self.saving = loop, stop, log, log.pulse, saving
         self.history = Judged(loop.checkpoints.meta(start), start, loop.cadence.patience)
         self.held_out: dict[str, float] = {}
         """Numbers of the newest one."""
@@ -203,8 +204,8 @@ class Evaluations:
         return False
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The meta of the checkpoint of a step: that of the run and all evaluations so far."""
-        return {**self.loop.meta, **self.history.meta(step)}
+        """The meta of the checkpoint of a step: that of the run, all evaluations so far, and steps that are not logged yet."""
+        return {**self.loop.meta, **self.history.meta(step), **self.log.window.meta()}
 
     def _ask(self) -> None:
         if self.stop.requested():
@@ -238,10 +239,10 @@ def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pu
     """The steps. The host is a step ahead of the devices: it dispatches a step, fetches the next batch and starts its transfer,
     and then writes the log of the step before.
     """
-    log, recording = Log(loop, pulse), Recording(loop.profile, loop.profile_folder)
+    log, recording = Log(loop, pulse, start), Recording(loop.profile, loop.profile_folder)
     saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
     saving.newest = start  # what the run begins with is on the disk, or made anew from the seed
-    evaluations = Evaluations(loop, stop, pulse, saving, start)
+    evaluations = Evaluations(loop, stop, log, saving, start)
     history = evaluations.history
 
     def ended(step: int, interrupted: bool) -> Outcome:

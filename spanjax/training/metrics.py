@@ -18,6 +18,7 @@ import rich.live
 import rich.text
 
 from spanjax.chips import peak_flops
+from spanjax.json_files import parse_json
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 30.0  # between the moments when TensorBoard's file is brought to the disk
@@ -35,28 +36,38 @@ class Writer(Protocol):
         ...
 
 
+def record_of(line: bytes) -> dict[str, Any] | None:
+    """The record in a line of metrics.jsonl; None where it holds none."""
+    try:
+        found = parse_json(line, dict)
+    except ValueError:
+        return None
+    step = found.get("step")
+    return found if type(step) is int and 0 <= step < 2**63 else None
+
+
 class JsonLines:
     """One JSON object a line with `step` and the values; lines after `resumed_from` are cut off first.
 
     A record of that very step which the file has is not written twice: an evaluation that a resumed run makes once more.
+    Damaged lines are reported and dropped; the half line of a killed process is dropped silently.
     """
 
     def __init__(self, path: pathlib.Path, resumed_from: int):
         self.resumed_from, self.known = resumed_from, set[frozenset[str]]()
         if path.exists():
-            kept = [line for line in path.read_text().splitlines() if self._step(line) <= resumed_from]
-            self.known = {frozenset(json.loads(line)) for line in kept if self._step(line) == resumed_from}
+            lines = path.read_bytes().split(b"\n")
+            records = [record_of(line) for line in lines]
+            if bad := [n for n, line in enumerate(lines[:-1], 1) if line.strip() and records[n - 1] is None]:
+                shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+                log.warning("%s: %d damaged line(s) dropped, the others are kept (line %s)", path, len(bad), shown)
+            pairs = zip(lines, records, strict=True)
+            kept = [(line, record) for line, record in pairs if record and record["step"] <= resumed_from]
+            self.known = {frozenset(record) for _, record in kept if record["step"] == resumed_from}
             temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in kept))
+            temporary.write_bytes(b"".join(line + b"\n" for line, _ in kept))
             temporary.replace(path)
         self.file = path.open("a", buffering=1)
-
-    @staticmethod
-    def _step(line: str) -> float:
-        try:
-            return float(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
-            return float("inf")  # the half line of a killed process, or no record
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Appends a line."""

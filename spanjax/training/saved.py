@@ -13,7 +13,8 @@ from typing import Any
 
 import jax
 
-from spanjax.training.checksums import EVALUATION, damage, incomplete
+from spanjax.json_files import read_json
+from spanjax.training.checksums import CHECKSUMS, EVALUATION, UNCHECKED, damage, incomplete
 from spanjax.training.judging import KEY
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
@@ -107,7 +108,8 @@ def _first_whole(workdir: pathlib.Path, steps: list[int]) -> tuple[int, list[str
     for step in steps:
         reason = damage(folder / str(step)) or incomplete(folder / str(step))
         if reason is None:
-            return step, said
+            unchecked = not (folder / str(step) / CHECKSUMS).exists()
+            return step, [*said, f"checkpoint {step} is {UNCHECKED}; its files were not checked"] if unchecked else said
         said.append(f"checkpoint {step} is damaged ({reason}): passed over")
     raise CheckpointError(
         "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *said])
@@ -124,10 +126,9 @@ def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any]:
     """The meta of a step's folder, and the results of an evaluation after the save. OSError, ValueError where it is damaged."""
-    meta = json.loads((folder / "meta" / "metadata").read_text())
+    meta = read_json(folder / "meta" / "metadata")
     with contextlib.suppress(OSError, ValueError):  # none, or cut by a kill: the run evaluates that step again
-        found = json.loads((folder / EVALUATION).read_text())
-        meta |= found if isinstance(found, dict) else {}
+        meta |= read_json(folder / EVALUATION)
     return meta
 
 

@@ -15,7 +15,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from spanjax.json_files import parse_json
 from spanjax.training.delivery import Delivery, Record
+from spanjax.training.metrics import record_of
 from spanjax.training.redaction import holds_credentials
 from spanjax.training.saved import stored_meta
 from spanjax.training.trackers import MLflow, Wandb, import_problem
@@ -80,7 +82,7 @@ class Identity:
 
     def _read(self, workdir: pathlib.Path, begin: int) -> None:
         try:
-            stored = json.loads(self.path.read_text())
+            stored = parse_json(self.path.read_bytes(), dict)
             ids = {name: dict(id) for name, id in stored["ids"].items()}
             self.sent = {
                 name: {kind: int(step) for kind, step in sent.items()} for name, sent in stored["sent"].items()
@@ -184,11 +186,6 @@ def read_records(path: pathlib.Path) -> Iterator[Record]:
     """The records of a metrics file; half lines are passed over. Nothing where there is no file."""
     if not path.exists():
         return
-    with path.open() as file:
-        for line in file:
-            try:
-                values = json.loads(line)
-                step = values.pop("step")
-            except (ValueError, KeyError, AttributeError, TypeError):
-                continue
-            yield Record(step, values, time.time_ns() // 1_000_000)
+    with path.open("rb") as file:
+        for values in filter(None, map(record_of, file)):
+            yield Record(values.pop("step"), values, time.time_ns() // 1_000_000)

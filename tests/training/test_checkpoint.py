@@ -210,6 +210,26 @@ def test_damaged_ones_are_set_aside_when_there_is_a_whole_one(
             Checkpoints(tmp_path, keep=3).restore_newest(abstract(state(0, 1)))
 
 
+@pytest.mark.parametrize("content", [None, "[" * 100_000, "[1]"])
+def test_one_without_checksums_is_taken_last(
+    content: str | None, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The save was killed before its checksums, somebody removed them, or they are damaged."""
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for step in (1, 2):
+        checkpoints.save(state(step, 1), step, {}, None)
+    checkpoints.close()
+    for step in (2, 1):
+        file = tmp_path / "checkpoints" / str(step) / CHECKSUMS
+        file.unlink() if content is None or step == 1 else file.write_text(content)
+        restored = Checkpoints(tmp_path, keep=3).restore_newest(abstract(state(0, 1)))
+        assert restored is not None and int(restored.step) == 1
+    assert names(tmp_path) == ["1", "2.damaged"]
+    said = [record.getMessage() for record in caplog.records if "checkpoint" in record.getMessage()]
+    assert len(said) == 2 and CHECKSUMS in said[0] and "renamed 2.damaged" in said[0]
+    assert said[1].startswith(f"checkpoint 1 is without {CHECKSUMS}") and "it was not checked" in said[1]
+
+
 def test_a_checkpoint_from_before_the_counters_is_restored(tmp_path: pathlib.Path) -> None:
     class Older(NamedTuple):
         step: Any

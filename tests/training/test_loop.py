@@ -1,6 +1,7 @@
 """The loop with everything around it replaced by what notes when it is called."""
 
 import dataclasses
+import json
 import math
 import os
 import pathlib
@@ -148,6 +149,41 @@ def test_a_request_to_stop_saves_and_writes_no_half_window(monkeypatch: pytest.M
     outcome = run(9, Cadence(log_every=2), noted)
     assert outcome.interrupted and outcome.step == 3
     assert noted.events[-4:] == ["batch 4", "log 2", "save 3", "finish"]
+
+
+def test_a_stop_between_two_logs_changes_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps that were not logged yet are in the checkpoint, bit for bit; speeds are of this process alone."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(20, 4)).astype(np.float32)
+
+    class Drawn(Noted):
+        def train_step(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any]]:
+            after, shown = super().train_step(state, batch)
+            loss, accuracy, norm, rate = (jnp.float32(each) for each in draws[int(after.step)])
+            means = {"mlm/loss": Mean(loss, jnp.float32(1)), "mlm/accuracy": Mean(accuracy, jnp.float32(3))}
+            skipped = jnp.int32(int(after.step) == 5)
+            return after, {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": skipped}
+
+    def record(step: int, noted: Noted) -> dict[str, float]:
+        return {name: v for name, v in noted.logged[step].items() if not name.startswith(("speed/", "memory/"))}
+
+    cadence = Cadence(log_every=7, eval_every=4, checkpoint_every=5)
+    whole, parts = Drawn(), Drawn()
+    run(16, cadence, whole)
+    for start, end in ((0, 3), (3, 6), (6, 7), (7, 9), (9, 99)):
+        monkeypatch.setattr(loops.StopRequest, "agreed", lambda self, step, end=end: step == end)
+        if start:  # as JSON keeps it
+            parts.metas[start] = json.loads(json.dumps(parts.metas[start]))
+        outcome = run(16, cadence, parts, start=start)
+    assert outcome.step == 16 and "window" not in parts.metas[7] and len(parts.metas[6]["window"]["shown"]) == 6
+    assert [*whole.logged] == [*parts.logged] and {7, 14, 16} <= whole.logged.keys()
+    for step in whole.logged:
+        assert record(step, whole) == record(step, parts), step
+    del parts.metas[9]["window"]  # of version 0.1
+    old = Drawn()
+    old.metas = parts.metas
+    run(16, cadence, old, start=9)
+    assert record(14, old) != record(14, whole) and record(16, old) == record(16, whole)
 
 
 def test_speeds_leave_out_evaluation_and_saving(monkeypatch: pytest.MonkeyPatch) -> None:

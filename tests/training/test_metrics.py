@@ -133,6 +133,22 @@ def test_lines_that_are_no_records_are_cut_off(tmp_path: pathlib.Path) -> None:
     assert path.read_text() == '{"step": 1, "x": 2.0}\n{"step": 6, "x": 1.0}\n'
 
 
+@pytest.mark.parametrize(
+    "bad", [b'{"step": 2, "x": \xff}', b"[1]", b'{"step": 1' + b"0" * 400 + b"}", b"[" * 100_000, b'{"step": 2']
+)
+def test_a_damaged_line_costs_one_record(bad: bytes, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is reported once and mended; a run whose metrics have one goes on writing."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "x": 1.0}\n' + bad + b'\n{"step": 3, "x": 3.0}\n{"st')
+    for last in (3, 4):
+        lines = Steady("metrics.jsonl", lambda last: JsonLines(path, last), last)
+        lines.write(last + 1, {"x": 0.5})
+        lines.close()
+    assert [json.loads(line)["step"] for line in path.read_bytes().splitlines()] == [1, 3, 4, 5]
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said == f"{path}: 1 damaged line(s) dropped, the others are kept (line 2)"
+
+
 def test_utilisation_is_known_for_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert metrics.utilisation(1.0) == {}, "a CPU has no data sheet here"
     kinds = {"NVIDIA H200": 989.0, "TPU v5 lite": 197.0, "TPU v5p": 459.0}
