@@ -15,6 +15,7 @@ import rich.console
 import rich.table
 import tyro
 
+from spanjax.bounds import Bounds, flag_problems
 from spanjax.command import exit_code
 from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
@@ -45,7 +46,7 @@ class Evaluate:
     trained."""
     output: str = ""
     """Folder for predictions and scores."""
-    batch_size: int | None = None
+    batch_size: Annotated[int | None, Bounds(1)] = None
     """Rows that go through the model together; by default 32, of coreference one document."""
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
@@ -68,8 +69,7 @@ def evaluate(options: Evaluate) -> None:
     settings = dict(named)
     if options.threshold is not None:
         settings["threshold"] = options.threshold
-    small = options.batch_size is not None and options.batch_size < 1
-    problems = [f"--batch-size is {options.batch_size}: expected at least 1"] if small else []
+    problems = flag_problems(options)
     if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
         problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
     folder = pathlib.Path(options.output) if options.output else None

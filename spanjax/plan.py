@@ -20,6 +20,7 @@ from typing import Annotated, Any
 import tyro
 
 from spanjax import topology as places
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, flag_problems
 from spanjax.chips import SOURCE
 from spanjax.command import exit_code
 from spanjax.program import Program, exhausted, memory_of
@@ -42,17 +43,17 @@ def parse(arguments: list[str]) -> Any:
         """File that defines RUN."""
         topology: str
         """Devices: v4, v5e, v5p or v6e and the chips along each axis (v5e:16x16), or h200 and a number (h200:64)."""
-        slices: int = 1
+        slices: AtLeast1 = 1
         """TPU slices of that shape; each holds a copy of the state (mesh.replica)."""
-        vocab_size: int = 0
+        vocab_size: AtLeast0 = 0
         """Pieces of the vocabulary; 0 takes encoder.vocab_size, or BERT's 28,996 where that is 0 too."""
         length: int = 512
         """Tokens of a row."""
         blocks: int = 1
         """Blocks that are packed into a row at most; more need a few more slots."""
-        mfu: float = 45.0
+        mfu: Annotated[float, Bounds(0, 100, above=True)] = 45.0
         """Percent of the peak FLOP/s that computation alone is taken to reach."""
-        memory_fraction: float = 0.75
+        memory_fraction: Share = 0.75
         """Part of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). A TPU is taken whole."""
         flags: str = ""
         """File of XLA flags; empty takes the one in launch/xla_flags for this chip, where there is one, `none` no flags."""
@@ -82,13 +83,7 @@ def prepared(command: Any, topology: places.Topology) -> Any:
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, vocab_size=vocabulary))
     if topology.slices > 1 and run.mesh.replica == 1:
         run = dataclasses.replace(run, mesh=dataclasses.replace(run.mesh, replica=topology.slices))
-    problems = run.problems()
-    if not 0 < command.mfu <= 100:
-        problems.append(f"--mfu is {command.mfu}: expected percent, more than 0 and at most 100")
-    if not 0 < command.memory_fraction <= 1:
-        problems.append(f"--memory-fraction is {command.memory_fraction}: expected more than 0 and at most 1")
-    if vocabulary < 1:
-        problems.append(f"--vocab-size is {vocabulary}: expected at least 1")
+    problems = [*run.problems(), *flag_problems(command)]
     if command.blocks < 1 or command.length < 3 * command.blocks:
         problems.append(
             f"--length {command.length} has no room for --blocks {command.blocks}: expected 3 tokens a block"

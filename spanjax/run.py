@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Derived1, range_problems
 from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
@@ -39,7 +40,7 @@ class Data:
 
     rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",))] = ()
     """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
-    weights: tuple[float, ...] = ()
+    weights: Annotated[tuple[float, ...], Bounds(0, above=True)] = ()
     """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
     feed: Annotated[Literal["tf", "numpy"], tyro.conf.arg(aliases=("--feed",))] = "tf"
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
@@ -72,28 +73,21 @@ class Run:
     """Which steps are recorded with jax.profiler."""
     tracking: Tracking = Tracking()
     """Weights & Biases and MLflow."""
-    steps: int = AUTO
+    steps: Derived1 = AUTO
     """Number of updates. -1: 100,000 of pretraining; of a task, as many as objective.epochs takes."""
-    batch_size: int = 256
+    batch_size: AtLeast1 = 256
     """Rows of a global batch, over all devices and hosts."""
-    microbatches: int = 1
+    microbatches: AtLeast1 = 1
     """Parts into which each device's rows are split to save memory; the result is the same."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and of the gathered parameters; master weights and moments are always float32."""
-    seed: int = 0
+    seed: AtLeast0 = 0
     """The one seed of weights, order, masks and dropout."""
 
     def problems(self) -> list[str]:
         """What is wrong with these settings, in words; empty when nothing is."""
-        found = self.encoder.problems() + self.objective.problems(self.encoder)
-        found += self.optimizer.problems() + self.cadence.problems()
-        found += self.guard.problems() + self.profile.problems() + self.tracking.problems()
-        for name in ("steps", "batch_size", "microbatches"):
-            if getattr(self, name) < 1 and (name, getattr(self, name)) != ("steps", AUTO):
-                found.append(f"{name} is {getattr(self, name)}: expected at least 1")
-        if not 0 <= self.seed < 2**31:
-            found.append(f"seed is {self.seed}: expected 0 to {2**31 - 1}")
-        return found
+        found = range_problems(self) + self.encoder.problems() + self.objective.problems(self.encoder)
+        return list(dict.fromkeys([*found, *self.optimizer.problems(), *self.tracking.problems()]))
 
 
 def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_STEPS, every: int = 1000) -> Run:

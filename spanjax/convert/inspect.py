@@ -16,6 +16,7 @@ from spanjax.generator import FOLDER, PART, folder_beside, with_generator
 from spanjax.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
+from spanjax.torch_format.tables import unusable
 from spanjax.trees import named_leaves
 
 
@@ -59,7 +60,7 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
         if model.vocabulary is None
         else {name: getattr(model.vocabulary, name) for name in ("kind", "size", "casing", "fingerprint")},
         "run": run,
-        "notes": list(model.said),
+        "notes": [*model.said, *unusable(named_leaves(model.params))],
         "tensors": _listed(leaves),
     }
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MOST_PIECES = 2_000_000
+"""Largest vocabulary that is trained: the trainers allocate memory for all pieces first, and abort where that fails."""
 SETTINGS_FILE = "vocabulary.json"  # kind and settings of a saved vocabulary
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from spanjax.bounds import AtLeast0, AtLeast1, DropRate, NotNegative, Positive, range_problems
 from spanjax.nn.pointwise import ACTIVATIONS
 
 VOCABULARY_MULTIPLE = 128
@@ -13,32 +14,32 @@ REMAT = ("none", "dots", "full")
 class EncoderConfig:
     """Size and constants of the encoder."""
 
-    vocab_size: int = 0
+    vocab_size: AtLeast0 = 0
     """Number of pieces; 0 takes the size of the vocabulary of the rows."""
-    hidden_size: int = 768
+    hidden_size: AtLeast1 = 768
     """Width of the hidden states."""
-    layers: int = 12
+    layers: AtLeast1 = 12
     """Number of layers."""
-    heads: int = 12
+    heads: AtLeast1 = 12
     """Attention heads; must divide hidden_size."""
-    intermediate_size: int = 3072
+    intermediate_size: AtLeast1 = 3072
     """Width inside the feed-forward part of a layer."""
-    positions: int = 512
+    positions: AtLeast1 = 512
     """The longest block that can be encoded."""
-    position_offset: int = 0
+    position_offset: AtLeast0 = 0
     """Rows of the position table before that of position 0, which are never used: 2 in RoBERTa."""
-    embedding_size: int = 0
+    embedding_size: AtLeast0 = 0
     """Width of the embeddings, which a product widens to hidden_size (ALBERT); 0 takes hidden_size, without a product."""
-    groups: int = 0
+    groups: AtLeast0 = 0
     """Sets of parameters that the layers share, each used by consecutive layers: 1 in ALBERT; 0 gives every layer its own."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """Of feed-forward parts and heads: GELU by the error function (BERT), its tanh approximation (ALBERT v2), or max(x, 0)."""
-    types: int = 2
+    types: AtLeast0 = 2
     """Rows of the token type table; 0: there is none."""
     norm_first: bool = False
     """LayerNorm before attention and feed-forward parts, and one behind the last layer (pre-norm); the first attention reads the
     embeddings' own LayerNorm. False: after each of them, as in BERT."""
-    rotary: float = 0.0
+    rotary: NotNegative = 0.0
     """Positions turn queries and keys by angles with this base (rotary positions: 10,000, or 160,000 in ModernBERT), and there
     is no table of positions; 0: a learned table."""
     relative: bool = False
@@ -48,15 +49,15 @@ class EncoderConfig:
     """The activation of one product is multiplied by another one in feed-forward parts (GeGLU)."""
     biases: bool = True
     """Whether dense layers, LayerNorms and the masked token head have biases; its bias of every piece stays."""
-    dropout: float = 0.1
+    dropout: DropRate = 0.1
     """Dropout on the embeddings and on what attention and feed-forward add, in [0, 1)."""
-    attention_dropout: float = 0.1
+    attention_dropout: DropRate = 0.1
     """Dropout on attention probabilities, in [0, 1)."""
-    norm_epsilon: float = 1e-12
+    norm_epsilon: Positive = 1e-12
     """Added to the variance in every LayerNorm."""
-    initializer_std: float = 0.02
+    initializer_std: NotNegative = 0.02
     """Standard deviation of the normal initialisation of every kernel and table (not truncated)."""
-    unroll: int = 1
+    unroll: AtLeast1 = 1
     """Layers unrolled in one turn of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
     """What computes attention; auto takes what is best for the devices of the mesh, and outside of a run xla."""
@@ -105,9 +106,7 @@ class EncoderConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        found = []
-        lowest = ("embedding_size", "groups", "position_offset", "types", "rotary")
-        found += [f"encoder.{n} is {getattr(self, n)}: expected 0 or more" for n in lowest if getattr(self, n) < 0]
+        found = range_problems(self, "encoder.")
         if self.groups > 0 and self.layers % self.groups:
             found.append(
                 f"encoder.layers {self.layers} is not a multiple of encoder.groups {self.groups}: change either"
@@ -123,11 +122,6 @@ class EncoderConfig:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         if self.activation not in ACTIVATIONS:
             found.append(f"encoder.activation is {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
-        sizes = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "unroll")
-        found += [f"encoder.{n} is {getattr(self, n)}: expected at least 1" for n in sizes if getattr(self, n) < 1]
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                found.append(f"encoder.{name} is {getattr(self, name)}: expected at least 0 and less than 1")
         if self.heads > 0 and self.hidden_size % self.heads:
             found.append(
                 f"encoder.hidden_size {self.hidden_size} is not a multiple of encoder.heads {self.heads}: change either"

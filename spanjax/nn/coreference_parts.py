@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import AtLeast0, AtLeast1, DropRate, Share, range_problems
+
 DEVIATION = 0.02  # of all initial weights, whatever the encoder's
 PART = 128  # spans whose vectors and pairs are made together
 BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 64 and more
@@ -20,21 +22,21 @@ BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 
 class CoreferenceConfig:
     """Sizes of the model; by default those of the paper's models."""
 
-    max_width: int = 30
+    max_width: AtLeast1 = 30
     """Most pieces of a mention."""
-    spans_per_piece: float = 0.4
+    spans_per_piece: Share = 0.4
     """Spans that are kept, for each piece of the document."""
-    max_spans: int = 3900
+    max_spans: AtLeast1 = 3900
     """Most spans that are kept."""
-    antecedents: int = 50
+    antecedents: AtLeast1 = 50
     """Candidates for the antecedent of each span that reach the fine scores."""
-    hidden_size: int = 3000
+    hidden_size: AtLeast1 = 3000
     """Size of the hidden layers of mention and pair scores."""
-    feature_size: int = 20
+    feature_size: AtLeast1 = 20
     """Size of the embeddings of width, distance, speaker and genre."""
-    dropout: float = 0.3
+    dropout: DropRate = 0.3
     """Dropout of hidden layers, features and coarse scores, in [0, 1)."""
-    refinements: int = 1
+    refinements: AtLeast0 = 1
     """Times that spans take on what their antecedents are before the last fine score. The published coref_depth of 2 refines
     twice and uses the first alone (D20)."""
     words_only: bool = True
@@ -48,19 +50,7 @@ class CoreferenceConfig:
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        found = []
-        for name in ("max_width", "max_spans", "antecedents", "hidden_size", "feature_size"):
-            if getattr(self, name) < 1:
-                found.append(f"objective.model.{name} is {getattr(self, name)}: expected at least 1")
-        if not 0 < self.spans_per_piece <= 1:
-            found.append(
-                f"objective.model.spans_per_piece is {self.spans_per_piece}: expected more than 0 and at most 1"
-            )
-        if not 0 <= self.dropout < 1:
-            found.append(f"objective.model.dropout is {self.dropout}: expected at least 0 and less than 1")
-        if self.refinements < 0:
-            found.append(f"objective.model.refinements is {self.refinements}: expected 0 or more")
-        return found
+        return range_problems(self, "objective.model.")
 
 
 class Pieces(NamedTuple):

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import DropRate
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.heads import gather_positions
@@ -37,7 +38,7 @@ class SpanNetworkConfig:
     """How the pieces of a span become its vector: a convolution with the maximum over its windows, or attention over them."""
     span_level: Literal["cnn", "attention", "max"] = "cnn"
     """How the vectors of spans become one: the same two, or their maximum alone, without parameters (Table 7's single layer)."""
-    dropout: float = 0.1
+    dropout: DropRate = 0.1
     """Dropout on the vectors of spans, in [0, 1)."""
     padding: Literal["masked", "as-released"] = "masked"
     """masked: padding takes no part. as-released: spans are padded to `pieces` and rows to `spans` with zeros, and the maxima

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import range_problems
 from spanjax.data.batch import FeedSpec
 from spanjax.data.masking import GeometricSpans, MaskingPolicy
 from spanjax.data.pairing import Pairing, Single
@@ -61,11 +62,7 @@ class MaskedPrediction(Pretraining):
         found = [] if self.token_terms else ["objective.terms has none on tokens: expected at least MaskedTokens()"]
         names = [term.name for term in self.terms]
         found += [f"objective.terms has {n!r} more than once: keep one" for n in sorted({*names}) if names.count(n) > 1]
-        found += [f"objective {t.name} weight is {t.weight}: expected 0 or more" for t in self.terms if t.weight < 0]
-        boundary = self.boundary_term()
-        if boundary and min(boundary.position_size, boundary.max_offset) < 1:
-            found.append(f"objective sbo position_size and max_offset must be at least 1, got {boundary}")
-        return found + self._pairing_problems(encoder)
+        return range_problems(self, "objective.") + found + self._pairing_problems(encoder)
 
     def _pairing_problems(self, encoder: EncoderConfig) -> list[str]:
         pairing, label = type(self.pairing).__name__, self.pairing.label

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import AtLeast0, NotNegative, range_problems
 from spanjax.data.batch import FeedSpec
 from spanjax.data.masking import MaskingPolicy, Ngrams
 from spanjax.data.order import Order
@@ -38,9 +39,9 @@ STATES, USED = "memory_states", "memory_used"
 class PermutedTokens(TokenTerm):
     """The query stream's hidden states at the slots, decoded as they are."""
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Weight in the sum of losses."""
-    extra_count: float = 0.0
+    extra_count: NotNegative = 0.0
     """Added to the number of targets that the loss is divided by."""
 
     @property
@@ -88,10 +89,10 @@ class PermutedPrediction(Pretraining):
     """Which tokens are targets. Nothing is replaced: the content stream reads all tokens."""
     pairing: Pairing = Single()
     """What the sequences are; the label of pairs is not read."""
-    block: int = 0
+    block: AtLeast0 = 0
     """Positions of a row that are permuted among each other, before those of the next block: 256 of 512 in XLNet; 0 permutes
     whole rows."""
-    memory: int = 0
+    memory: AtLeast0 = 0
     """Positions of the row before that are seen (384 in XLNet); more than 0 reads rows as streams, one a place of the batch."""
     both_ways: bool = True
     """Every other place of the batch reads its stream backwards, and its memory is what follows (XLNet's bidirectional data)."""
@@ -103,11 +104,7 @@ class PermutedPrediction(Pretraining):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Settings that do not go together."""
-        found = [
-            f"objective.{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("block", "memory")
-            if getattr(self, name) < 0
-        ]
+        found = range_problems(self, "objective.")
         if not encoder.relative:
             found.append("encoder.relative is False: expected True, both streams attend by distances")
         found += [

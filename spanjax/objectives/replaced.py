@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import NotNegative, Share, range_problems
 from spanjax.data.batch import FeedSpec
 from spanjax.data.masking import MaskingPolicy, Tokens
 from spanjax.data.order import Order
@@ -86,13 +87,13 @@ class ReplacedDetection(Pretraining):
     """Which tokens the generator fills, and what it sees in their place; any policy: spans, say."""
     pairing: Pairing = Single()
     """What the sequences are; the label of pairs is not read."""
-    generator_size: float = 0.25
+    generator_size: Share = 0.25
     """Width of the generator's layers over that of the encoder's: 1/4 in ELECTRA small and large, 1/3 in base."""
-    generator_depth: float = 1.0
+    generator_depth: Share = 1.0
     """Layers of the generator over those of the encoder."""
-    generator_weight: float = 1.0
+    generator_weight: NotNegative = 1.0
     """Weight of the generator's masked language model."""
-    detection_weight: float = 50.0
+    detection_weight: NotNegative = 50.0
     """Weight of the detection."""
     boundary: SpanBoundary | None = None
     """The span boundary objective on the encoder, beside detection: it predicts what was masked from the tokens around it."""
@@ -108,18 +109,10 @@ class ReplacedDetection(Pretraining):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Impossible sizes and weights."""
-        found = []
-        for name in ("generator_size", "generator_depth"):
-            if not 0 < getattr(self, name) <= 1:
-                found.append(f"objective.{name} is {getattr(self, name)}: expected more than 0 and at most 1")
-        for name in ("generator_weight", "detection_weight"):
-            if getattr(self, name) < 0:
-                found.append(f"objective.{name} is {getattr(self, name)}: expected 0 or more")
+        found = range_problems(self, "objective.")
         if not found and encoder.heads > 0:
             told = f"objective.generator_size {self.generator_size}: the generator's "
             found += [told + each for each in self.generator(encoder).problems()]
-        if self.boundary and min(self.boundary.position_size, self.boundary.max_offset) < 1:
-            found.append(f"objective.boundary position_size and max_offset must be at least 1, got {self.boundary}")
         return found + type_problems(self.pairing, encoder)
 
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:

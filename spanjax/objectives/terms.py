@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.replacement import Boundaries
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
@@ -55,9 +56,9 @@ class TokenTerm(Term):
 class MaskedTokens(TokenTerm):
     """Masked language model: predict each masked piece from its own hidden state (SpanBERT 2, Devlin et al., 2019)."""
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Weight in the sum of losses."""
-    extra_count: float = 0.0
+    extra_count: NotNegative = 0.0
     """Added to the number of targets that the loss is divided by."""
 
     @property
@@ -86,13 +87,13 @@ class MaskedTokens(TokenTerm):
 class SpanBoundary(TokenTerm):
     """Span boundary objective: predict each masked piece from the tokens around its span and its offset (SpanBERT 3.2)."""
 
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Weight in the sum of losses."""
-    extra_count: float = 0.0
+    extra_count: NotNegative = 0.0
     """Added to the number of targets that the loss is divided by; the released code adds 1 (D6)."""
-    position_size: int = 200
+    position_size: AtLeast1 = 200
     """Width of the offset embedding."""
-    max_offset: int = 15
+    max_offset: AtLeast1 = 15
     """Rows of the offset table; tokens further inside a span have no boundary loss (D5)."""
     specials: bool = True
     """Whether [CLS] and [SEP] may be a boundary (the paper: every masked token has the loss); False as released (D5)."""
@@ -134,9 +135,9 @@ class SentencePair(Term):
 
     name: Literal["nsp", "sop"] = "nsp"
     """nsp: is B from another document? goes with NextSentence(). sop: are A and B swapped? goes with SentenceOrder()."""
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Weight in the sum of losses; 0 trains on pairs without the loss, and still measures it."""
-    extra_count: float = 0.0
+    extra_count: NotNegative = 0.0
     """Added to the number of pairs that the loss is divided by."""
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:

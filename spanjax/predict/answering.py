@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import tyro
 
 from spanjax.applying import open_model
+from spanjax.bounds import Bounds, flag_problems
 from spanjax.command import SomeFailedError, exit_code
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
@@ -28,7 +29,7 @@ AnyModel = Annotated[
     tyro.conf.arg(metavar="MODEL", help="A run directory, a checkpoint, or a folder of PyTorch weights."),
 ]
 Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON each; empty prints them.")]
-Batch = Annotated[int, tyro.conf.arg(help="Rows that go through the model together.")]
+Batch = Annotated[int, Bounds(1), tyro.conf.arg(help="Rows that go through the model together.")]
 
 
 class WithModel(Protocol):
@@ -96,7 +97,7 @@ def answer_options(
     problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).is_file()]
     if not given and not options.file:
         problems.append(nothing)
-    problems += batch_problems(options.batch_size)
+    problems += flag_problems(options)
     problems += [problem] if (problem := file_problem(options.output, options.file)) else []
     if problems:
         raise ValueError("\n".join(problems))
@@ -115,11 +116,6 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
         return f"--output {output} is a folder: expected the name of a file"
     same = [name for name in files if pathlib.Path(name).resolve() == path.resolve()]
     return f"--output {output} is read as --file: give another name" if same else ""
-
-
-def batch_problems(size: int) -> list[str]:
-    """What is wrong with --batch-size, in words."""
-    return [] if size > 0 else [f"--batch-size is {size}: expected at least 1"]
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:

@@ -11,6 +11,7 @@ import numpy as np
 import rich.console
 import tyro
 
+from spanjax.bounds import flag_problems
 from spanjax.command import exit_code
 from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
@@ -128,7 +129,8 @@ def sharer(rows: Rows, reading: Reading) -> HostShare:
 def reading_problems(reading: Reading) -> list[str]:
     """What is wrong with epoch and step."""
     numbers = {"epoch": reading.epoch, "step": reading.step}
-    return [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
+    found = [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
+    return found + flag_problems(reading)
 
 
 def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from spanjax.bounds import flag_problems
 from spanjax.data.annotate import annotator_problems
+from spanjax.data.base_vocab import MOST_PIECES
 from spanjax.data.block import MOST_LAYERS
 from spanjax.data.cleaning import Normalization
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
@@ -96,6 +98,8 @@ def option_problems(options: Prepare) -> list[str]:
         "no vocabulary: give --vocab FILE or --train-vocab SIZE": not options.vocab and not options.train_vocab,
         f"--train-vocab {options.train_vocab}: expected 100 or more pieces": options.train_vocab
         and options.train_vocab < 100,
+        f"--train-vocab {options.train_vocab}: expected at most {MOST_PIECES:,} pieces": options.train_vocab
+        > MOST_PIECES,
         "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab
         and options.casing is not None,
         "--max-documents is for --runner local: Beam reads all groups at once; cut the input instead": beam
@@ -106,5 +110,5 @@ def option_problems(options: Prepare) -> list[str]:
         or len(set(options.tags)) < len(options.tags),
         "--annotator without --tags: name the layers to store": options.annotator and not options.tags,
     }
-    found = [message for message, broken in rules.items() if broken]
+    found = [message for message, broken in rules.items() if broken] + flag_problems(options)
     return found + (annotator_problems(options.annotator, options.tags) if options.annotator else [])

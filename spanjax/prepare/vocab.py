@@ -21,7 +21,9 @@ from typing import Literal
 import tyro
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
+from spanjax.bounds import flag_problems
 from spanjax.command import exit_code
+from spanjax.data.base_vocab import MOST_PIECES
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
@@ -87,6 +89,7 @@ def _problems(options: TrainVocabulary) -> list[str]:
     known = {pathlib.Path(name).suffix for name in MODEL_FILES.values()}
     rules = {
         f"--size {options.size}: expected 100 or more pieces": options.size < 100,
+        f"--size {options.size}: expected at most {MOST_PIECES:,} pieces": options.size > MOST_PIECES,
         f"--sentences {options.sentences}: expected 1 or more": options.sentences < 1,
         f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
         f"--min-frequency {options.min_frequency}: expected 1 or more": options.min_frequency < 1,
@@ -107,6 +110,7 @@ def _problems(options: TrainVocabulary) -> list[str]:
     }
     found = [message for message, broken in rules.items() if broken]
     problem = output_problem(output.parent)
+    found += flag_problems(options)
     return [*found, f"--output {output}: {problem}"] if problem else found
 
 

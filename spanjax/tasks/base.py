@@ -15,6 +15,7 @@ import numpy as np
 import tyro
 from flax import nnx
 
+from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive, range_problems
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
@@ -46,13 +47,13 @@ class Task(Objective):
     """Files of training examples."""
     dev: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--dev",))] = ()
     """Files of examples on which the best checkpoint is chosen."""
-    length: int = 128
+    length: Annotated[int, Bounds(8)] = 128
     """Most tokens of a row, specials included; longer input is cut, or read in windows where the task has them."""
-    epochs: float = 3.0
+    epochs: Positive = 3.0
     """Passes over the training examples; they decide the number of steps."""
-    evaluations: int = 1
+    evaluations: AtLeast1 = 1
     """Evaluations in an epoch; the checkpoint with the best score is kept beside the newest."""
-    warmup: float = 0.1
+    warmup: DropRate = 0.1
     """Share of the steps over which the learning rate grows; it takes the place of optimizer.warmup_steps."""
     skip_bad: Annotated[bool, tyro.conf.arg(aliases=("--skip-bad",))] = False
     """Leave out examples that cannot be used, and list them, instead of refusing the file."""
@@ -61,16 +62,7 @@ class Task(Objective):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """What is wrong with these settings, in words; empty when nothing is."""
-        found = []
-        if self.length < 8:
-            found.append(f"objective.length is {self.length}: expected at least 8")
-        if self.epochs <= 0:
-            found.append(f"objective.epochs is {self.epochs}: expected more than 0")
-        if self.evaluations < 1:
-            found.append(f"objective.evaluations is {self.evaluations}: expected at least 1")
-        if not 0 <= self.warmup < 1:
-            found.append(f"objective.warmup is {self.warmup}: expected at least 0 and less than 1")
-        return found
+        return range_problems(self, "objective.")
 
     @property
     @abc.abstractmethod

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
@@ -42,7 +43,7 @@ class Coref(Task):
 
     length: int = 384
     """Positions of a segment, [CLS] and [SEP] included."""
-    max_segments: int = 3
+    max_segments: AtLeast1 = 3
     """Training takes so many consecutive segments of a longer document, others each time; farther
     segments are told apart no more."""
     overlap: bool = False
@@ -52,7 +53,7 @@ class Coref(Task):
     singletons: Literal["drop", "keep"] = "drop"
     """Clusters of one mention: OntoNotes has none, LitBank has. drop: neither learnt nor predicted nor scored. keep: a span with
     a mention score above 0 is a cluster though nothing refers to it; it needs a `mention_loss`."""
-    mention_loss: float = 0.0
+    mention_loss: NotNegative = 0.0
     """Weight of a loss of mention scores, the cross-entropy of being a gold mention over the spans that are kept. The published
     model has none: a mention that is not kept teaches it nothing."""
     keep_gold: bool = False
@@ -70,11 +71,7 @@ class Coref(Task):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """See `Task.problems`."""
-        found = super().problems(encoder) + self.model.problems()
-        if self.max_segments < 1:
-            found.append(f"objective.max_segments is {self.max_segments}: expected at least 1")
-        if self.mention_loss < 0:
-            found.append(f"objective.mention_loss is {self.mention_loss}: expected 0 or more")
+        found = super().problems(encoder)
         if self.singletons == "keep" and self.mention_loss == 0:
             found.append("objective.mention_loss is 0: expected more with objective.singletons keep, say 1")
         return found

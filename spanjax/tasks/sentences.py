@@ -7,13 +7,14 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from spanjax.bounds import Bounds
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
@@ -36,7 +37,7 @@ class SentenceTask(Task):
 
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
-    class_weights: tuple[float, ...] = ()
+    class_weights: Annotated[tuple[float, ...], Bounds(0)] = ()
     """How much an example of each class counts in the loss, in the order of `labels`; empty: all alike."""
     pooler: Literal["dense", "gelu", "none"] = "dense"
     """What is between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
@@ -67,8 +68,6 @@ class SentenceTask(Task):
                 f"objective.class_weights has {len(self.class_weights)} values for the {len(self.labels)} labels"
                 f" {', '.join(self.labels)}: give one each"
             )
-        if any(weight < 0 for weight in self.class_weights):
-            found.append(f"objective.class_weights is {self.class_weights}: expected 0 or more")
         return found + (self.spans.problems(self.length) if self.spans else [])
 
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:

@@ -85,8 +85,6 @@ class SpanTuning:
             found.append("ngrams is not set: give the file that `python -m spanjax.prepare ngrams` writes")
         if self.most < 0:
             found.append(f"most is {self.most}: expected 1 or more, or 0 for all n-grams")
-        if not 0 <= self.network.dropout < 1:
-            found.append(f"network.dropout is {self.network.dropout}: expected at least 0 and less than 1")
         try:
             self._layout(max(length, 5))
         except ValueError as error:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from spanjax.bounds import AtLeast1
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
@@ -41,15 +42,15 @@ class Questions(Task):
     version: Literal["1.1", "2.0", "mrqa"] = "1.1"
     """1.1: every passage has the answer, the first one of the file is learnt; 2.0: there can be none; mrqa: as 1.1, but the
     occurrence that is first in the passage is learnt, of the shortest if several begin there."""
-    stride: int = 128
+    stride: AtLeast1 = 128
     """Pieces from the start of a window of a long passage to that of the next."""
-    max_query: int = 64
+    max_query: AtLeast1 = 64
     """Most pieces of a question; the rest is cut off."""
     first: Literal["question", "passage"] = "question"
     """What comes first in a row: the question as released, or the passage as in the paper (D15)."""
-    n_best: int = 20
+    n_best: AtLeast1 = 20
     """Starts, ends and answers that are looked at."""
-    max_answer: int = 30
+    max_answer: AtLeast1 = 30
     """Most pieces of an answer."""
     threshold: float = 0.0
     """Version 2.0: a question whose null odds are above this is answered by nothing. Where it is 0 a model that is used takes
@@ -74,9 +75,6 @@ class Questions(Task):
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """See `Task.problems`; also settings with which no passage would be seen, and halves of what is trained on."""
         found = super().problems(encoder)
-        for name in ("stride", "max_query", "n_best", "max_answer"):
-            if getattr(self, name) < 1:
-                found.append(f"objective.{name} is {getattr(self, name)}: expected at least 1")
         found += self._room_problems(1)
         if self.answers == "set" and self.version != "1.1":
             found.append(f"objective.answers is set: expected objective.version 1.1, got {self.version}")

@@ -82,6 +82,9 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
 
     ValueError lists names that the table does not have, names that are missing, wrong shapes and tied tensors that differ.
     """
+    if encoder.own_layers > len(tensors):  # before a list of so many names is made
+        told = f"config.json says {encoder.own_layers:,} layers, there are {len(tensors):,} tensors in all"
+        raise ValueError(_told(family, [], [], [told]))
     used: set[str] = set()
     leaves: dict[str, np.ndarray] = {}
     missing: list[str] = []
@@ -113,6 +116,7 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
                 problems.append(f"{entry.theirs} has different shapes in different layers: {sorted(shapes)}")
             else:
                 leaves[entry.ours] = np.stack(found) if _rows(entry, encoder) else found[0]
+    problems += unusable({name: tensors[name] for name in sorted(used)})
     repeated = [name for name, other in family.tied.items() if name in tensors and other in tensors]
     problems += [
         f"{name} differs from {family.tied[name]}, to which it is tied: a model with an output table of its own is not known here"
@@ -124,6 +128,21 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
     if missing or unknown or problems:
         raise ValueError(_told(family, missing, unknown, problems))
     return Loaded(_nested(leaves), tuple(sorted(used)), tuple(repeated), tuple(buffers))
+
+
+def unusable(tensors: Mapping[str, Any]) -> list[str]:
+    """Tensors that are no weights of a model: whole numbers or truth values, NaN or infinite numbers."""
+    found = []
+    for name, array in tensors.items():
+        if array.dtype.kind in "iub":
+            found.append(
+                f"{name} holds {array.dtype}, expected floating-point numbers: quantised weights are not known here"
+            )
+        elif wrong := int(array.size - np.isfinite(np.asarray(array, np.float32)).sum()):
+            found.append(
+                f"{name} holds {wrong:,} of {array.size:,} numbers that are NaN or infinite: take other weights"
+            )
+    return found
 
 
 def _parts(entries: list[Entry]) -> dict[str, list[Entry]]:

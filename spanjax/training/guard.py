@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from spanjax.bounds import AtLeast0, NotNegative, range_problems
+
 FILE = "nonfinite.jsonl"
 
 
@@ -16,21 +18,17 @@ FILE = "nonfinite.jsonl"
 class Guard:
     """What happens when loss or gradient are not finite (the update is left out, the next batch follows) or nothing moves."""
 
-    limit: int = 10
+    limit: AtLeast0 = 10
     """So many updates left out in a row stop the run; 0 never stops it. Seen when the next log is written."""
 
-    stall_seconds: float = 300.0
+    stall_seconds: NotNegative = 300.0
     """A step that waits so long is told, with the process that holds it up; 0 never tells."""
-    stall_exit_seconds: float = 1800.0
+    stall_exit_seconds: NotNegative = 1800.0
     """A wait for rows or devices that is so long ends the run with exit code 3, so that it is started again; 0 never ends it."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        return [
-            f"guard.{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("limit", "stall_seconds", "stall_exit_seconds")
-            if getattr(self, name) < 0
-        ]
+        return range_problems(self, "guard.")
 
 
 class NonFiniteError(ValueError):

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1, range_problems
 from spanjax.data.batch import Batch
 from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.parallel import to_global
@@ -37,38 +38,29 @@ AUTO = -1  # of a setting: derived from the run's other settings
 SETTLE_STEPS = 10
 
 
-DERIVED = ("eval_every", "checkpoint_every")
-
-
 @dataclasses.dataclass(frozen=True)
 class Cadence:
     """How often things happen, in steps."""
 
-    log_every: int = 20
+    log_every: AtLeast1 = 20
     """Steps between records of losses and speed."""
-    eval_every: int = AUTO
+    eval_every: Derived0 = AUTO
     """Steps between evaluations on the held-out rows; 0 evaluates only at the end. -1: 1000; of a task, as many as
     objective.evaluations says."""
-    checkpoint_every: int = AUTO
+    checkpoint_every: Derived1 = AUTO
     """Steps between checkpoints; the end is always saved. -1: 1000; of a task, those between evaluations."""
-    keep: int = 3
+    keep: AtLeast1 = 3
     """Newest checkpoints that are kept, besides the best one."""
-    retry_save_steps: int = 100
+    retry_save_steps: AtLeast1 = 100
     """Steps after which a checkpoint that could not be written (a full disk) is tried again."""
-    eval_batches: int = 0
+    eval_batches: AtLeast0 = 0
     """Held-out batches per evaluation; 0 takes all of them."""
-    patience: int = 0
+    patience: AtLeast0 = 0
     """Evaluations in a row that are no better than the best, after which the run ends early; 0 goes on to the end."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        lowest = {"log_every": 1, "eval_every": 0, "checkpoint_every": 1, "keep": 1, "eval_batches": 0}
-        lowest |= {"retry_save_steps": 1, "patience": 0}
-        return [
-            f"cadence.{name} is {getattr(self, name)}: expected at least {low}"
-            for name, low in lowest.items()
-            if getattr(self, name) < low and not (name in DERIVED and getattr(self, name) == AUTO)
-        ]
+        return range_problems(self, "cadence.")
 
 
 TrainStep = Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]

@@ -4,6 +4,7 @@ LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
 
 import abc
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
+from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
 from spanjax.training.optimizers.adam import AdamForm, decay_first, scale_by_adam_form
 from spanjax.training.optimizers.gradients import (
     ENCODER,
@@ -31,19 +33,19 @@ WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 class Optimizer(abc.ABC):
     """What all of them share: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
 
-    learning_rate: float = 1e-4
+    learning_rate: Positive = 1e-4
     """Peak learning rate."""
-    warmup_steps: int = -1
+    warmup_steps: Derived0 = -1
     """Updates over which the rate grows linearly to its peak. -1: 10,000; of a task, the share objective.warmup of its steps."""
     warmup_form: WarmupForm = "from_one"
     """from_one: update n (from 1) has n / warmup_steps of the peak. from_zero: n counts from 0, through update warmup_steps, as
     in fairseq (D9) and BertAdam. from_zero_exclusive: n counts from 0, below update warmup_steps, as in BERT's TensorFlow code;
     it differs where the decay is measured from the start."""
-    beta1: float = 0.9
+    beta1: DropRate = 0.9
     """Decay of the first moment."""
-    beta2: float = 0.999
+    beta2: DropRate = 0.999
     """Decay of the second moment."""
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
     """Added to the root of the second moment."""
     epsilon_hat: bool = False
     """Add epsilon to the root of the uncorrected second moment (the epsilon hat of Kingma & Ba, 2015), as in fairseq's and
@@ -51,26 +53,26 @@ class Optimizer(abc.ABC):
     bias_correction: bool = True
     """Adam's division of its moments by 1 - beta^n; False: without it, as in the code that BERT, ALBERT, ELECTRA and XLNet were
     trained with, whose first updates are about three times as large."""
-    weight_decay: float = 0.1
+    weight_decay: NotNegative = 0.1
     """Decoupled: each update also subtracts rate * weight_decay * parameter."""
     no_decay: tuple[str, ...] = ("bias$", "norm[12]?/")
     """Patterns of parameter names without weight decay; empty decays everything, as the released code does (D8)."""
-    clip_norm: float = 1.0
+    clip_norm: NotNegative = 1.0
     """Largest global norm of the gradient; 0 does not clip."""
-    gradient_scale: float = 1.0
+    gradient_scale: Positive = 1.0
     """Gradients are multiplied by this before clipping."""
-    sample_size_workers: int = 0
+    sample_size_workers: AtLeast0 = 0
     """Multiply gradients by this number over the targets of the batch's first loss (masked tokens, over all devices and hosts):
     the released code divides a gradient that is a mean already by the targets of a worker's batch (D7). 0 does not."""
     decay_from: DecayFrom = "warmup"
     """Where the linear decay is measured from: the end of warm-up, or update 0 as released (D9)."""
-    peak_every: int = 0
+    peak_every: AtLeast0 = 0
     """The first and, after warm-up, every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
 
-    layer_decay: float = 1.0
+    layer_decay: Share = 1.0
     """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
     that of the heads; less than 1 keeps what is below as it was pretrained."""
-    head_learning_rate: float = 0.0
+    head_learning_rate: NotNegative = 0.0
     """Peak rate of all that is not the encoder; 0: that of the encoder."""
     head_warmup: bool = True
     """Whether `head_learning_rate` grows over warmup_steps; False: it begins at its peak, as released for
@@ -82,26 +84,17 @@ class Optimizer(abc.ABC):
     fine-tuning of questions, relations and GLUE."""
     head_bias_correction: bool | None = None
     """Bias correction of all that is not the encoder; None: that of the encoder."""
-    head_epsilon: float = 0.0
+    head_epsilon: NotNegative = 0.0
     """Epsilon of all that is not the encoder; 0: that of the encoder."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        found = []
-        if not 0 < self.layer_decay <= 1:
-            found.append(f"optimizer.layer_decay is {self.layer_decay}: expected more than 0 and at most 1")
-        for name in ("learning_rate", "epsilon", "gradient_scale"):
-            if getattr(self, name) <= 0:
-                found.append(f"optimizer.{name} is {getattr(self, name)}: expected more than 0")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                found.append(f"optimizer.{name} is {getattr(self, name)}: expected at least 0 and less than 1")
-        if self.warmup_steps < -1:
-            found.append(f"optimizer.warmup_steps is {self.warmup_steps}: expected 0 or more, or -1 for the default")
-        at_least_0 = ("weight_decay", "clip_norm", "sample_size_workers", "peak_every")
-        for name in (*at_least_0, "head_learning_rate", "head_epsilon"):
-            if getattr(self, name) < 0:
-                found.append(f"optimizer.{name} is {getattr(self, name)}: expected 0 or more")
+        found = range_problems(self, "optimizer.")
+        for number, pattern in enumerate(self.no_decay):
+            try:
+                re.compile(pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                found.append(f"optimizer.no_decay.{number} is {pattern!r}: expected a regular expression ({error})")
         if self.clip_apart and self.clip_per_parameter:
             found.append("optimizer.clip_apart and optimizer.clip_per_parameter are both set: keep one")
         if self.epsilon_hat and not (self.bias_correction or self.head_bias_correction):
@@ -216,9 +209,9 @@ class Lamb(Optimizer):
     Biases and LayerNorms keep Adam's update, as in the released ALBERT: a bias of nothing could not grow by its own norm.
     """
 
-    epsilon: float = 1e-6
+    epsilon: Positive = 1e-6
     """Added to the root of the second moment."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Part of the direction before it is scaled."""
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
@@ -245,19 +238,10 @@ class Muon(Optimizer):
     Updates of kernels are scaled to the root mean square of Adam's (0.2), so that AdamW's learning rates fit both.
     """
 
-    momentum: float = 0.95
+    momentum: DropRate = 0.95
     """Decay of the kernels' momentum (Nesterov)."""
-    iterations: int = 5
+    iterations: AtLeast1 = 5
     """Newton-Schulz iterations."""
-
-    def problems(self) -> list[str]:
-        """See `Optimizer.problems`."""
-        found = super().problems()
-        if not 0 <= self.momentum < 1:
-            found.append(f"optimizer.momentum is {self.momentum}: expected at least 0 and less than 1")
-        if self.iterations < 1:
-            found.append(f"optimizer.iterations is {self.iterations}: expected at least 1")
-        return found
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """See `Optimizer.direction`."""

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 
+from spanjax.bounds import AtLeast0, range_problems
 from spanjax.training.state import TrainState
 
 
@@ -11,18 +12,14 @@ from spanjax.training.state import TrainState
 class Profile:
     """A window of steps that is recorded with jax.profiler, into the folder `profile` of the work directory."""
 
-    start: int = 20
+    start: AtLeast0 = 20
     """The first step of the window, counted from where this process starts: compilation and warm-up are before it."""
-    steps: int = 0
+    steps: AtLeast0 = 0
     """Length of the window; 0 records nothing."""
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        return [
-            f"profile.{name} is {getattr(self, name)}: expected 0 or more"
-            for name in ("start", "steps")
-            if getattr(self, name) < 0
-        ]
+        return range_problems(self, "profile.")
 
 
 class Recording:

@@ -79,7 +79,7 @@ class Noted:
 def run(
     steps: int, cadence: Cadence, noted: Noted, start: int = 0, evaluate: Any = None, leave: Any = None
 ) -> loops.Outcome:
-    defaults = {name: 1000 for name in loops.DERIVED if getattr(cadence, name) == loops.AUTO}
+    defaults = {name: 1000 for name in ("eval_every", "checkpoint_every") if getattr(cadence, name) == loops.AUTO}
     cadence = dataclasses.replace(cadence, **defaults)
     loop = Loop(
         mesh=make_mesh(MeshConfig()),

@@ -1,0 +1,96 @@
+"""Bounds of settings, declared beside each field and checked in one place.
+
+A field without bounds is checked too: no number of a setting may be NaN or infinite, no whole number beyond 32 bits.
+"""
+
+import dataclasses
+import math
+import typing
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+LARGEST = 2**31 - 1
+"""Largest whole number of a setting: steps, seeds and sizes are int32 on devices."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """The values that a number may have; of a tuple, each number in it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+    """`low` itself is excluded."""
+    below: bool = False
+    """`high` itself is excluded."""
+    default: str = ""
+    """What -1 stands for, where it is allowed."""
+
+    def hold(self, value: float) -> bool:
+        """Whether a finite number is one of them."""
+        if self.default and value == -1:
+            return True
+        return (value > self.low if self.above else value >= self.low) and (
+            value < self.high if self.below else value <= self.high
+        )
+
+    def __str__(self) -> str:
+        low = f"{'more than' if self.above else 'at least'} {self.low:g}" if self.low > -math.inf else ""
+        high = f"{'less than' if self.below else 'at most'} {self.high:,}" if self.high < math.inf else ""
+        text = " and ".join(filter(None, (low, high)))
+        text = "0 or more" if text == "at least 0" else text
+        return f"{text}, or -1 for {self.default}" if self.default else text
+
+
+Positive = Annotated[float, Bounds(0, above=True)]
+NotNegative = Annotated[float, Bounds(0)]
+Share = Annotated[float, Bounds(0, 1, above=True)]
+DropRate = Annotated[float, Bounds(0, 1, below=True)]
+AtLeast0 = Annotated[int, Bounds(0)]
+AtLeast1 = Annotated[int, Bounds(1)]
+Derived0 = Annotated[int, Bounds(0, default="the default")]
+Derived1 = Annotated[int, Bounds(1, default="the default")]
+
+
+def range_problems(settings: Any, prefix: str = "") -> list[str]:
+    """Numbers of a dataclass, and of those inside of it, that are out of their bounds: "NAME is VALUE: expected ...".
+
+    Names begin with `prefix`.
+    """
+    return [
+        problem
+        for field in dataclasses.fields(settings)
+        for problem in _problems(f"{prefix}{field.name}", getattr(settings, field.name), _bounds(field.type))
+    ]
+
+
+def flag_problems(options: Any) -> list[str]:
+    """The same of a command's own options, but for a run that is among them."""
+    own = [field.name for field in dataclasses.fields(options) if field.name != "run"]
+    kinds = {field.name: _bounds(field.type) for field in dataclasses.fields(options)}
+    return [p for name in own for p in _problems(f"--{name}", getattr(options, name), kinds[name])]
+
+
+def _bounds(kind: Any) -> Bounds:
+    """Those of an annotation; an annotation that is a string has none."""
+    return next((each for each in typing.get_args(kind) if isinstance(each, Bounds)), Bounds())
+
+
+def _problems(name: str, value: Any, bounds: Bounds) -> Iterator[str]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from range_problems(value, f"{name}.")
+    elif isinstance(value, tuple | list):
+        for number, each in enumerate(value):
+            yield from _problems(f"{name}.{number}", each, bounds)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
+            expected = f"at most {LARGEST:,}" if value > 0 else str(bounds) or f"at least {-LARGEST:,}"
+        elif not math.isfinite(value):
+            expected = ", ".join(filter(None, ("a finite number", str(bounds))))
+        elif not bounds.hold(value):
+            expected = str(bounds)
+        else:
+            return
+        name = name.replace("_", "-") if name.startswith("--") else name
+        digits = f"a number of {len(str(abs(value)))} digits" if abs(value) > 1e30 and isinstance(value, int) else value
+        yield f"{name} is {digits}: expected {expected}"
