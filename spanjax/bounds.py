@@ -5,6 +5,7 @@ A field without bounds is checked too: no number of a setting may be NaN or infi
 
 import dataclasses
 import math
+import types
 import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -64,6 +65,26 @@ def range_problems(settings: Any, prefix: str = "") -> list[str]:
     ]
 
 
+def type_problems(settings: Any, prefix: str = "") -> list[str]:
+    """Values of a dataclass, and of those inside of it, that are not of the type of their field."""
+    found = []
+    for field, kind in ((each, _kind(each.type)) for each in dataclasses.fields(settings)):
+        name, value = f"{prefix}{field.name}", getattr(settings, field.name)
+        fits = isinstance(value, int | float if kind is float else kind)
+        if not fits or (isinstance(value, bool) and kind in (int, float)):
+            found.append(f"{name} is {value!r:.60}: expected {kind.__name__}")
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found += type_problems(value, f"{name}.")
+    return found
+
+
+def _kind(annotation: Any) -> type:
+    """The class of an annotation; object for choices and unions, which are checked elsewhere."""
+    annotation = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
+    annotation = typing.get_origin(annotation) or annotation
+    return annotation if isinstance(annotation, type) and annotation is not types.UnionType else object
+
+
 def flag_problems(options: Any) -> list[str]:
     """The same of a command's own options, but for a run that is among them."""
     own = [field.name for field in dataclasses.fields(options) if field.name != "run"]
@@ -92,5 +113,7 @@ def _problems(name: str, value: Any, bounds: Bounds) -> Iterator[str]:
         else:
             return
         name = name.replace("_", "-") if name.startswith("--") else name
-        digits = f"a number of {len(str(abs(value)))} digits" if abs(value) > 1e30 and isinstance(value, int) else value
+        digits = (
+            f"a number of {len(str(abs(value)))} digits" if abs(value) > 10**18 and isinstance(value, int) else value
+        )
         yield f"{name} is {digits}: expected {expected}"

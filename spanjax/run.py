@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Derived1, range_problems
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Derived1, range_problems, type_problems
 from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
@@ -167,9 +167,13 @@ def load(path: str) -> Run:
         first = [each for each in near if pathlib.Path(each).stem in FIRST]
         close = difflib.get_close_matches(path, near, n=1) or first or near[:3]
         raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
+    if file.suffix != ".py":
+        raise ValueError(
+            f"--config {path} is no Python file: give one that defines RUN, such as configs/pretrain/demo.py"
+        )
     try:
         module = _executed(file)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
         raise ValueError(
@@ -182,6 +186,8 @@ def load(path: str) -> Run:
             f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__}):"
             " write `RUN = Run(...)`"
         )
+    if wrong := type_problems(run, "RUN."):
+        raise ValueError("\n".join(f"--config {path}: {each}" for each in wrong))
     return run
 
 

@@ -278,11 +278,14 @@ def main(arguments: list[str] | None = None) -> int:
         if problem := start_problem(error):
             print(f"spanjax.train: {problem}", file=sys.stderr)
             return leave(WRONG_INPUT)
+        from spanjax.json_files import JsonError
         from spanjax.lock import LockedError
         from spanjax.training.guard import NonFiniteError
         from spanjax.training.saved import CheckpointError
 
-        known = CheckpointError | LockedError | NonFiniteError | ProcessesMissing
+        known = CheckpointError | JsonError | LockedError | NonFiniteError | ProcessesMissing
+        if isinstance(error, OSError) and error.filename:  # of a file; without one it may be the network's
+            error = ValueError(f"{error.strerror} ({error.filename})")
         if type(error) is not ValueError and not isinstance(error, known):
             leave(1, error)
             raise

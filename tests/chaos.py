@@ -18,16 +18,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spanjax.launch.processes import free_port
 from tests.running import ROOT, TINY, environment, final_leaves, last_step, records, shrunk, wait_until
 
 EVERY, ADVANCE, DISK = 10, 12, 64 * 2**20
+LOG = (
+    4  # steps between records: stops and checkpoints lie between them, and every record is that of the undisturbed run
+)
 FULL_SECONDS, END_SECONDS, RUN_SECONDS = 120.0, 240.0, 1800.0
-METRICS = ("train/mlm/loss", "train/sbo/loss", "train/gradient_norm", "eval/loss")
-TASK_METRICS = ("train/task/loss", "train/gradient_norm", "eval/task/loss", "eval/score/accuracy")
+TIMED = ("speed/", "memory/")  # metrics that are another in every run
 
 
 @dataclasses.dataclass
@@ -60,7 +62,12 @@ class Supervisor:
     def launch(self, workdir: pathlib.Path | None = None) -> None:
         """Starts all processes; what they print goes to a file each."""
         more = [f"--cadence.checkpoint-every={EVERY}", f"--cadence.eval-every={2 * EVERY}", "--encoder.dropout=0.1"]
-        more += ["--cadence.retry-save-steps=3", "--guard.stall-seconds=1", "--batch-size=12"]
+        more += [
+            f"--cadence.log-every={LOG}",
+            "--cadence.retry-save-steps=3",
+            "--guard.stall-seconds=1",
+            "--batch-size=12",
+        ]
         folder = workdir or self.workdir
         if self.task:
             arguments = ["--config=configs/finetune/glue.py", *TINY, f"--workdir={folder}", f"--steps={self.steps}"]
@@ -288,7 +295,7 @@ def disturb(run: Supervisor, kind: str) -> Fault:
     before, saved = run.logged(), run.saved()
     if way == "saves":
         assert set(fault.codes) == {75}, (fault.codes, run.printed())
-        assert saved[-1] == before, (saved, before)
+        assert 0 <= saved[-1] - before < LOG, (saved, before)
     else:
         assert 0 not in fault.codes and 2 not in fault.codes, (fault.codes, run.printed())
     if 3 in fault.codes:
@@ -297,9 +304,8 @@ def disturb(run: Supervisor, kind: str) -> Fault:
     # "step 21/120 ...": the evaluation that a resumed run makes first is a line "step 20  held-out ..."
     trained = re.compile(r"^step ([\d,]+)/", re.MULTILINE)
     assert run.wait(lambda: trained.search(run.printed())), run.printed()
-    first = trained.search(run.printed())
-    assert first is not None
-    fault.lost = max(0, before - (int(first[1].replace(",", "")) - 1))
+    resumed = re.search(r"^continuing \S+ from step ([\d,]+)", run.printed(), re.MULTILINE)
+    fault.lost = max(0, before - (int(resumed[1].replace(",", "")) if resumed else 0))
     if way == "damaged":
         assert f"checkpoint {saved[-1]} is damaged" in run.printed(), run.printed()
         assert (run.workdir / "checkpoints" / f"{saved[-1]}.damaged").is_dir()
@@ -370,7 +376,7 @@ def chaos(
             assert set(run.ended(RUN_SECONDS)) == {0}, run.printed()
         finally:
             run.signal_all(signal.SIGKILL)
-        compare(folder / "undisturbed", run.workdir, TASK_METRICS if task else METRICS)
+        compare(folder / "undisturbed", run.workdir)
     table: dict[str, dict[str, Any]] = collections.defaultdict(
         lambda: {"tried": 0, "survived": 0, "lost": [], "ends": []}
     )
@@ -393,13 +399,16 @@ def chaos(
     }
 
 
-def compare(expected: pathlib.Path, got: pathlib.Path, metrics: Sequence[str] = METRICS) -> None:
+def compare(expected: pathlib.Path, got: pathlib.Path) -> None:
     """The final state bit for bit, and every number that both logged."""
     one, other = final_leaves(expected), final_leaves(got)
     assert one.keys() == other.keys() and len(one) > 40
     different = [name for name in one if one[name].tobytes() != other[name].tobytes()]
     assert not different, different
-    for key in metrics:
+    lines = (json.loads(line) for line in (expected / "metrics.jsonl").read_text().splitlines())
+    metrics = {key for line in lines for key in line if not key.startswith(TIMED)} - {"step"}
+    assert {"train/gradient_norm", "eval/loss"} <= metrics or "train/task/loss" in metrics, metrics
+    for key in sorted(metrics):
         first, second = records(expected, key), records(got, key)
         both = first.keys() & second.keys()
         assert len(both) > 0.5 * len(first), (key, len(both), len(first))

@@ -33,7 +33,8 @@ class SentencePieceVocabulary(Vocabulary):
             raise ValueError(
                 f"{name}: not a SentencePiece model ({error}); give the .model file that spm_train wrote"
             ) from None
-        own = self.processor.get_piece_size()
+        if not (own := self.processor.get_piece_size()):
+            raise ValueError(f"{name}: a SentencePiece model without pieces; give the .model file that spm_train wrote")
         pieces = [self.processor.id_to_piece(number) for number in range(own)]
         found = {"[UNK]": self.processor.unk_id(), "[PAD]": self.processor.pad_id()}
         for piece in SPECIAL_PIECES:

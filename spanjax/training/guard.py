@@ -2,11 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from spanjax.bounds import AtLeast0, NotNegative, range_problems
@@ -32,7 +35,15 @@ class Guard:
 
 
 class NonFiniteError(ValueError):
-    """Too many updates in a row were left out; the message names the step."""
+    """Too many updates in a row were left out, or one left parameters that are not finite; the message names the step."""
+
+
+@jax.jit
+def all_finite(params: Any) -> jax.Array:
+    """Whether no number in a tree of arrays is NaN or infinite."""
+    return functools.reduce(
+        jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), jnp.bool(True)
+    )
 
 
 def not_finite(shown: Mapping[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ import jax
 
 from spanjax.distributed import any_process
 from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.guard import NonFiniteError, all_finite
 from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
 
@@ -33,9 +34,18 @@ class Saving:
             self._finish(step)
 
     def save(self, state: TrainState, step: int, loss: float | None, ends: bool) -> None:
-        """Starts a save. Where the run `ends` here it is waited for, and a failure is raised as SaveError."""
+        """Starts a save. Where the run `ends` here it is waited for, and a failure is raised as SaveError.
+
+        NonFiniteError where parameters are not finite: loss and gradient of the step were, its update was not.
+        """
         if self.checkpoints.pending():
             self._finish(step)
+        if not all_finite(state.params):
+            raise NonFiniteError(
+                f"step {step}: parameters are not finite, though the losses before were: no checkpoint of them is saved;"
+                " lower optimizer.learning_rate or raise optimizer.epsilon, and run the same command to go on from the newest"
+                " checkpoint"
+            )
         self.again = None
         try:
             self.checkpoints.save(state, step, self.meta, loss)
@@ -58,7 +68,7 @@ class Saving:
 
         For a thread of a process that is about to end: it does not meet other processes.
         """
-        with contextlib.suppress(SaveError):
+        with contextlib.suppress(SaveError, NonFiniteError):
             if self.newest != step:
                 self.save(state, step, None, ends=False)
             return self.newest == step and self.checkpoints.wait()

@@ -18,6 +18,7 @@ import pytest
 from spanjax.mean import Mean
 from spanjax.parallel import MeshConfig, make_mesh
 from spanjax.training import loop as loops
+from spanjax.training.guard import NonFiniteError
 from spanjax.training.judging import Judged, stored_values
 from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.recording import Profile
@@ -233,6 +234,21 @@ class Full(Noted):
 
 def saves(noted: Noted) -> list[str]:
     return [event for event in noted.events if event.startswith("save")]
+
+
+def test_parameters_that_are_not_finite_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update may be infinite where loss and gradient are not."""
+    noted = Noted()
+    step = noted.train_step
+
+    def overflowing(state: TrainState, batch: Any) -> Any:
+        after, shown = step(state, batch)
+        return after._replace(params={"kernel": jnp.array([1.0, jnp.inf if int(after.step) > 4 else 2.0])}), shown
+
+    monkeypatch.setattr(noted, "train_step", overflowing)
+    with pytest.raises(NonFiniteError, match=r"step 6: parameters are not finite.*lower optimizer\.learning_rate"):
+        run(9, Cadence(log_every=50, eval_every=0, checkpoint_every=3), noted)
+    assert saves(noted) == ["save 3"]
 
 
 def test_a_save_that_fails_is_said_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
