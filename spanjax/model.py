@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spanjax import __version__
+from spanjax.bounds import type_problems
 from spanjax.data.vocab import Vocabulary, vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.masked import MaskedPrediction
@@ -203,7 +204,7 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
     settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
     try:
         encoder = EncoderConfig(**settings)
-        problems = encoder.problems()
+        problems = type_problems(encoder, "encoder.") or encoder.problems()
     except TypeError as error:
         raise ValueError(f"{folder}: its meta is damaged ({error}): take another step") from error
     if problems:

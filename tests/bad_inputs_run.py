@@ -246,7 +246,7 @@ RUN_CASES = (
     plan("an accelerator that is not known", ("'v9:4x4'", "expected one of", "v5e:4x4"), planned("--topology=v9:4x4")),
     plan("a topology without its size", ("v5e", "no size", "v5e:4x4"), planned("--topology=v5e")),
     plan("options out of range at once",
-         ("--mfu is 0", "--memory-fraction is 2", "--length 9999", "steps is 0"),
+         ("--mfu is 0.0: expected more than 0 and at most 100", "--memory-fraction is 2", "--length 9999", "steps is 0"),
          planned("--topology=h200:8", "--mfu=0", "--memory-fraction=2", "--length=9999", "--steps=0")),
     plan("a number of slices that is none", ("--slices", "some"), planned("--topology=v5e:4x4", "--slices=some")),
     plan("a batch that the devices do not divide", ("batch_size 32", "64 device(s)", "multiple of 64"),

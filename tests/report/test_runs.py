@@ -82,6 +82,15 @@ def test_the_summary_stands_in_for_a_lost_evaluation(tmp_path: pathlib.Path) -> 
     assert run.best is not None and run.best.step == 20 and run.finished
 
 
+def test_damaged_lines_are_counted_and_the_others_read(tmp_path: pathlib.Path) -> None:
+    path = made_run(tmp_path / "run", [{"mean": 1.0}])
+    for bad in (b'{"step": 1' + b"0" * 400 + b"}", b"[" * 100_000, b'{"step": 10, "x": \xff}', b"[1]"):
+        with (path / "metrics.jsonl").open("ab") as file:
+            file.write(bad + b"\n")
+    run = read_run(path)
+    assert run.bad_lines == 4 and len(run.evaluations) == 1
+
+
 def test_all_problems_come_at_once_and_a_folder_counts_once(tmp_path: pathlib.Path) -> None:
     good = made_run(tmp_path / "good")
     (tmp_path / "empty").mkdir()
