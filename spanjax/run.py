@@ -274,7 +274,8 @@ def completed(described: dict[str, Any]) -> dict[str, Any]:
             return [filled(each) for each in part]
         if not isinstance(part, dict):
             return part
-        defaults = describe(own[part["class"]]()) if part.get("class") in own else {}
+        kind = own.get(str(part.get("class")))
+        defaults = describe(kind()) if kind else {}
         return defaults | {name: filled(value) for name, value in part.items()}
 
     return filled(described)

@@ -17,7 +17,7 @@ from spanjax.data.rows import open_rows
 from spanjax.data.stages import Stage, Staged
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.prepare import main as prepare
-from spanjax.run import Run, describe, differences, load, with_defaults
+from spanjax.run import Run, claim_workdir, describe, differences, load, with_defaults
 from spanjax.training import metrics, tracking
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
@@ -38,6 +38,26 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture) -> str:
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err and captured.err.startswith("spanjax.train: ")
     return captured.err
+
+
+def test_a_file_that_the_system_refuses_is_one_message(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device", "runs/summary.json")
+
+    monkeypatch.setattr(train, "train", full)
+    assert refused([f"--config={DEMO}"], capsys) == "spanjax.train: No space left on device (runs/summary.json)\n"
+    monkeypatch.setattr(train, "train", lambda *_: (_ for _ in ()).throw(ConnectionResetError(104, "reset")))
+    with pytest.raises(ConnectionResetError):  # of no file: the same command may work again
+        train.main([f"--config={DEMO}"])
+
+
+def test_run_json_with_classes_that_are_no_names_is_of_another_run(tmp_path: pathlib.Path) -> None:
+    for wrong in ('{"objective": {"class": [1]}}', '{"encoder": {"class": {}}}'):
+        (tmp_path / "run.json").write_text(wrong)
+        with pytest.raises(ValueError, match="holds another run"):
+            claim_workdir(tmp_path, describe(Run()))
 
 
 def test_dry_run_prints_the_plan_and_an_example(

@@ -20,7 +20,7 @@ MODULES: Mapping[str, str] = {
 
 def is_task(described: Any) -> bool:
     """Whether a described objective is that of a task."""
-    return isinstance(described, dict) and described.get("class") in MODULES
+    return isinstance(described, dict) and str(described.get("class")) in MODULES
 
 
 def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:

@@ -96,7 +96,7 @@ def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
     found: dict[int, float] = {}
     steps = steps_of(workdir)
     for step in steps:
-        with contextlib.suppress(TypeError, ValueError, AttributeError):  # a meta that is damaged
+        with contextlib.suppress(TypeError, ValueError, AttributeError, OverflowError):  # a meta that is damaged
             found |= {int(at): float(value) for at, value in stored_meta(workdir, step).get(KEY, [])}
     return {step: found[step] for step in steps if math.isfinite(found.get(step, math.nan))}
 

@@ -91,7 +91,7 @@ class Identity:
             return
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             self.say(f"{self.path} cannot be read ({error}): ids are taken from the checkpoint")
         if begin:
             self.ids = {name: dict(id) for name, id in stored_meta(workdir, begin).get("tracking", {}).items()}

@@ -147,7 +147,7 @@ def test_every_problem_of_a_pair_is_named() -> None:
     wrong = MaskedPrediction(pairing=SentenceOrder(), terms=(MaskedTokens(), SentencePair("nsp", weight=-1.0)))
     problems = "\n".join(wrong.problems(dataclasses.replace(ENCODER, types=1)))
     for said in (
-        "nsp weight is -1.0",
+        "objective.terms.1.weight is -1.0",
         "the label 'sop': use NextSentence()",
         "add SentencePair('sop')",
         "encoder.types of at least 2, got 1",
