@@ -5,6 +5,7 @@ A field without bounds is checked too: no number of a setting may be NaN or infi
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Annotated, Any
 
 LARGEST = 2**31 - 1
 """Largest whole number of a setting: steps, seeds and sizes are int32 on devices."""
+_ACCEPTED = {int: numbers.Integral, float: numbers.Real, tuple: (tuple, list)}  # beyond the class: NumPy's, and lists
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +72,7 @@ def type_problems(settings: Any, prefix: str = "") -> list[str]:
     found = []
     for field, kind in ((each, _kind(each.type)) for each in dataclasses.fields(settings)):
         name, value = f"{prefix}{field.name}", getattr(settings, field.name)
-        fits = isinstance(value, int | float if kind is float else kind)
+        fits = isinstance(value, _ACCEPTED.get(kind, kind))
         if not fits or (isinstance(value, bool) and kind in (int, float)):
             found.append(f"{name} is {value!r:.60}: expected {kind.__name__}")
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -78,11 +80,12 @@ def type_problems(settings: Any, prefix: str = "") -> list[str]:
     return found
 
 
-def _kind(annotation: Any) -> type:
-    """The class of an annotation; object for choices and unions, which are checked elsewhere."""
+def _kind(annotation: Any) -> Any:
+    """The class of an annotation; object for protocols, choices and unions, which are checked elsewhere."""
     annotation = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     annotation = typing.get_origin(annotation) or annotation
-    return annotation if isinstance(annotation, type) and annotation is not types.UnionType else object
+    plain = isinstance(annotation, type) and annotation is not types.UnionType
+    return annotation if plain and not getattr(annotation, "_is_protocol", False) else object
 
 
 def flag_problems(options: Any) -> list[str]:
@@ -103,17 +106,16 @@ def _problems(name: str, value: Any, bounds: Bounds) -> Iterator[str]:
     elif isinstance(value, tuple | list):
         for number, each in enumerate(value):
             yield from _problems(f"{name}.{number}", each, bounds)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        if isinstance(value, int) and not -LARGEST <= value <= LARGEST:
-            expected = f"at most {LARGEST:,}" if value > 0 else str(bounds) or f"at least {-LARGEST:,}"
-        elif not math.isfinite(value):
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        number = int(value) if isinstance(value, numbers.Integral) else float(value)
+        if isinstance(number, int) and abs(number) > LARGEST:
+            expected = f"at most {LARGEST:,}" if number > 0 else str(bounds) or f"at least {-LARGEST:,}"
+        elif not math.isfinite(number):
             expected = ", ".join(filter(None, ("a finite number", str(bounds))))
-        elif not bounds.hold(value):
+        elif not bounds.hold(number):
             expected = str(bounds)
         else:
             return
         name = name.replace("_", "-") if name.startswith("--") else name
-        digits = (
-            f"a number of {len(str(abs(value)))} digits" if abs(value) > 10**18 and isinstance(value, int) else value
-        )
-        yield f"{name} is {digits}: expected {expected}"
+        long = isinstance(number, int) and abs(number) > 10**18
+        yield f"{name} is {f'a number of {len(str(abs(number)))} digits' if long else value}: expected {expected}"

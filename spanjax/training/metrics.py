@@ -57,15 +57,17 @@ class JsonLines:
         self.resumed_from, self.known = resumed_from, set[frozenset[str]]()
         if path.exists():
             lines = path.read_bytes().split(b"\n")
-            records = [record_of(line) for line in lines]
-            if bad := [n for n, line in enumerate(lines[:-1], 1) if line.strip() and records[n - 1] is None]:
+            steps: list[int | None] = []
+            for record in map(record_of, lines):
+                steps.append(record["step"] if record else None)
+                if record and record["step"] == resumed_from:
+                    self.known.add(frozenset(record))
+            if bad := [n for n, line in enumerate(lines[:-1], 1) if line.strip() and steps[n - 1] is None]:
                 shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
                 log.warning("%s: %d damaged line(s) dropped, the others are kept (line %s)", path, len(bad), shown)
-            pairs = zip(lines, records, strict=True)
-            kept = [(line, record) for line, record in pairs if record and record["step"] <= resumed_from]
-            self.known = {frozenset(record) for _, record in kept if record["step"] == resumed_from}
+            kept = (line for line, step in zip(lines, steps, strict=True) if step is not None and step <= resumed_from)
             temporary = path.with_suffix(".tmp")
-            temporary.write_bytes(b"".join(line + b"\n" for line, _ in kept))
+            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
             temporary.replace(path)
         self.file = path.open("a", buffering=1)
 
