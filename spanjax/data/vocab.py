@@ -91,7 +91,8 @@ def _from_folder(folder: pathlib.Path, lower_case: bool | None) -> Vocabulary:
         try:
             return vocabulary_from_files({name: (folder / name).read_bytes() for name in known})
         except (KeyError, AttributeError, JsonError) as error:
-            raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({error!r}); save the vocabulary again") from None
+            reason = error if isinstance(error, JsonError) else repr(error)
+            raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({reason}); save the vocabulary again") from None
     models = sorted(name for name in names if name.endswith(".model"))
     if TOKENIZER_FILE in names and len(models) != 1:  # beside a .model file it is the copy of the two
         return _from_file(folder / TOKENIZER_FILE, lower_case)
