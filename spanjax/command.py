@@ -18,6 +18,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 """Requests to save and stop: of schedulers, of Ctrl-C, and of a terminal or an ssh connection that is closed."""
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Those of STOP_SIGNALS that this process is to obey: with nohup, which ignores SIGHUP, it outlives its terminal."""
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if not (nohup and number == signal.SIGHUP)]
+
+
 class StopSignals:
     """Catches STOP_SIGNALS inside a `with` block of the main thread; on another thread it does nothing.
 
@@ -35,10 +41,7 @@ class StopSignals:
             os.set_blocking(self._writing, False)
             self._old_wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
             threading.Thread(target=self._watch, name="spanjax-signals", daemon=True).start()
-            # nohup ignores SIGHUP: the run is meant to outlive its terminal
-            hung_up = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
-            caught = [number for number in STOP_SIGNALS if number not in hung_up]
-            self._before = {number: signal.signal(number, self._handler) for number in caught}
+            self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,5 +1,6 @@
 """Runs one command in several processes on this machine: output with the number in front, signals handed on, one exit code."""
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
-from spanjax.command import PROCESSES_MISSING, STOP_SIGNALS, STOPPED
+from spanjax.command import PROCESSES_MISSING, STOPPED, stop_signals
 from spanjax.distributed.variables import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 
@@ -59,7 +60,10 @@ def _copy(source: BinaryIO, target: TextIO, prefix: str, lock: threading.Lock) -
     """Lines of a process with the prefix; one line is never inside of another."""
     with source:
         for line in source:
-            with lock:
+            with (
+                lock,
+                contextlib.suppress(OSError),
+            ):  # a closed terminal: the process is to save, and its pipe stays open
                 target.write(prefix + line.decode(errors="replace").rstrip("\r\n") + "\n")
                 target.flush()
 
@@ -128,7 +132,7 @@ class Group:
         if failed is not None and not self._wait(time.monotonic() + grace):
             index, code = failed
             own = self.running[index].returncode
-            how = f"was killed by {signal.Signals(-own).name}" if own < 0 else f"ended with {code}"
+            how = f"was killed by signal {-own}" if own < 0 else f"ended with {code}"
             print(f"process {index} {how}: the others are ended {grace:g} s later", file=sys.stderr)
             self.send(signal.SIGTERM)
             if not self._wait(time.monotonic() + KILL_SECONDS):
@@ -160,7 +164,7 @@ def run_local(settings: Local, train: Sequence[str], program: Sequence[str] = PR
     def hand_on(number: int, _: object) -> None:
         early.append(number) if group is None else group.send(number)
 
-    before = {number: signal.signal(number, hand_on) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, hand_on) for number in stop_signals()}
     try:
         variables = environments(settings, os.environ, free_port())
         group = Group([command] * settings.processes, variables)
