@@ -2,7 +2,7 @@
 
 The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 something that a person has to change (wrong
 input, a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are
-named), 75 stopped by a signal after saving (3 and 75: run the same command again).
+named), 75 stopped by a signal after saving, or before the first step (3 and 75: run the same command again).
 
 Signals are caught from the first line of `main` on, so this module imports nothing that takes long.
 """
