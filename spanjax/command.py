@@ -58,10 +58,11 @@ class StopSignals:
         os.close(self._reading)
 
 
-def stop_at_once(number: int) -> None:
-    """Ends a process that has nothing to save; the same command starts it again."""
+def stop_at_once(number: int | None) -> None:
+    """Ends a process that has nothing to save after a signal, its own or another process's (None)."""
+    name = signal.Signals(number).name if number else "another process"
     with contextlib.suppress(OSError):
-        os.write(2, f"stopped by {signal.Signals(number).name}. Run the same command to continue.\n".encode())
+        os.write(2, f"stopped by {name}. Run the same command to continue.\n".encode())
     os._exit(STOPPED)
 
 

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from spanjax.command import STOP_SIGNALS, STOPPED
-from tests.running import ROOT, environment, finish, last_step, shrunk, start, wait_until
+from tests.running import ROOT, begin_together, environment, finish, last_step, shrunk, start, wait_until
 
 CONFIG = "configs/pretrain/demo.py"
 
@@ -113,3 +113,27 @@ def test_a_closed_terminal_saves_and_leaves_at_once(rows_folder: pathlib.Path, t
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == STOPPED
     assert usage.ru_utime + usage.ru_stime - before < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("moment", ["imports", "restore", "compilation"])
+def test_two_processes_stop_at_any_moment_of_the_start(
+    moment: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """While they import, all get the signal, as from a launcher; after they have met, one is enough."""
+    workdir = tmp_path / "run"
+    pair = begin_together(2, shrunk(CONFIG, rows_folder, workdir, 100_000, "--data.feed=numpy"))
+    file = workdir / ("run.lock" if moment == "restore" else "metrics.jsonl")
+
+    def come() -> bool:
+        if moment == "imports":
+            return all("jaxlib" in pathlib.Path(f"/proc/{each.pid}/maps").read_text() for each in pair)
+        return file.exists()
+
+    assert wait_until(pair, come, 300), [each.communicate()[0] for each in pair]
+    for each in pair[:: 1 if moment == "imports" else -2]:
+        each.send_signal(signal.SIGTERM)
+    for each in pair:
+        finish(each, STOPPED, timeout=120)
+    assert not list(workdir.glob("checkpoints/[0-9]*"))

@@ -95,9 +95,10 @@ class Group:
         for command, own in zip(
             commands, variables, strict=True
         ):  # all before the first thread: a fork copies no threads
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-            process = subprocess.Popen(command, env=own, start_new_session=True, preexec_fn=prepare, **pipes)
-            self.running.append(process)
+            pipe = subprocess.PIPE
+            self.running.append(
+                subprocess.Popen(command, env=own, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=prepare)
+            )
         for index, process in enumerate(self.running):
             for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
                 copy = threading.Thread(target=_copy, args=(source, target, f"[{index}] ", lock), daemon=True)
