@@ -16,6 +16,8 @@ DONE, WRONG_INPUT, PROCESSES_MISSING, SOME_FAILED, STOPPED, INTERRUPTED = 0, 2, 
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 """Requests to save and stop: of schedulers, of Ctrl-C, and of a terminal or an ssh connection that is closed."""
+LAUNCHER = "SPANJAX_LAUNCHER"
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -56,6 +58,17 @@ class StopSignals:
             if number[0] in STOP_SIGNALS:
                 self._tell(number[0])
         os.close(self._reading)
+
+
+def end_with_launcher() -> None:
+    """Has the main thread get SIGTERM when the process that set SPANJAX_LAUNCHER to its id ends, however it does. Linux alone."""
+    launcher = os.environ.pop(LAUNCHER, "")
+    if launcher and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if launcher != str(os.getppid()):  # it has ended already
+            stop_at_once(None)
 
 
 def stop_at_once(number: int | None) -> None:

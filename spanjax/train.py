@@ -18,7 +18,15 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, NoReturn
 
-from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, StopSignals, start_problem, stop_at_once
+from spanjax.command import (
+    PROCESSES_MISSING,
+    STOPPED,
+    WRONG_INPUT,
+    StopSignals,
+    end_with_launcher,
+    start_problem,
+    stop_at_once,
+)
 
 
 def parse(arguments: list[str]) -> Any:
@@ -302,6 +310,7 @@ def end(code: int) -> NoReturn:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
     with StopSignals(stop_at_once):
+        end_with_launcher()
         return _main(arguments)
 
 

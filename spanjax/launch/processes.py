@@ -1,7 +1,6 @@
 """Runs one command in several processes on this machine: output with the number in front, signals handed on, one exit code."""
 
 import contextlib
-import ctypes
 import os
 import secrets
 import signal
@@ -10,17 +9,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
-from spanjax.command import PROCESSES_MISSING, STOPPED, stop_signals
+from spanjax.command import LAUNCHER, PROCESSES_MISSING, STOPPED, stop_signals
 from spanjax.distributed.variables import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0
 PROGRAM = (sys.executable, "-m", "spanjax.train")
 CPU_DEVICES = "--xla_force_host_platform_device_count="
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def free_port() -> int:
@@ -38,7 +36,7 @@ def environments(settings: Local, inherited: Mapping[str, str], port: int) -> li
         shared.pop(name, None)
     shared["JAX_NUM_PROCESSES"] = str(count)
     shared[EXPECTED] = str(settings.gpus or count * settings.cpu_devices)
-    shared[TOKEN] = secrets.token_hex(16)
+    shared |= {TOKEN: secrets.token_hex(16), LAUNCHER: str(os.getpid())}
     if not settings.gpus:
         others = [flag for flag in inherited.get("XLA_FLAGS", "").split() if not flag.startswith(CPU_DEVICES)]
         shared["JAX_PLATFORMS"] = "cpu"
@@ -60,46 +58,26 @@ def _copy(source: BinaryIO, target: TextIO, prefix: str, lock: threading.Lock) -
     """Lines of a process with the prefix; one line is never inside of another."""
     with source:
         for line in source:
-            with (
-                lock,
-                contextlib.suppress(OSError),
-            ):  # a closed terminal: the process is to save, and its pipe stays open
+            # where the terminal is closed, the process is to save: its pipe stays open
+            with lock, contextlib.suppress(OSError):
                 target.write(prefix + line.decode(errors="replace").rstrip("\r\n") + "\n")
                 target.flush()
-
-
-def _ends_with_parent() -> Callable[[], None] | None:
-    """What a new process runs to get SIGTERM when this one is gone, however it ended (Linux; None elsewhere)."""
-    if sys.platform != "linux":
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def prepare() -> None:
-        prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(STOPPED)
-
-    return prepare
 
 
 class Group:
     """Processes that are one run. Each has a session of its own, so that Ctrl-C reaches it once, through `send`.
 
-    They get SIGTERM, and so save, when the process that made the group is killed.
+    spanjax.train gets SIGTERM, and so saves, when this process is killed (`command.end_with_launcher`).
     """
 
     def __init__(self, commands: Sequence[Sequence[str]], variables: Sequence[Mapping[str, str]]):
         lock, self.copies = threading.Lock(), list[threading.Thread]()
-        prepare = _ends_with_parent()
         self.running: list[subprocess.Popen[Any]] = []
-        for command, own in zip(
-            commands, variables, strict=True
-        ):  # all before the first thread: a fork copies no threads
-            pipe = subprocess.PIPE
-            self.running.append(
-                subprocess.Popen(command, env=own, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=prepare)
+        for index, (command, own) in enumerate(zip(commands, variables, strict=True)):
+            process = subprocess.Popen(
+                command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
             )
-        for index, process in enumerate(self.running):
+            self.running.append(process)
             for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
                 copy = threading.Thread(target=_copy, args=(source, target, f"[{index}] ", lock), daemon=True)
                 copy.start()

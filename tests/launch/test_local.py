@@ -113,9 +113,10 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: pathlib.Path) -
     """They get SIGTERM, and their output into a pipe that nobody reads ends nothing."""
     train = f"""
 import os, pathlib, signal, sys, time
-from spanjax.command import StopSignals
+from spanjax.command import StopSignals, end_with_launcher
 folder, me, got = pathlib.Path({str(tmp_path)!r}), os.environ["JAX_PROCESS_ID"], []
 with StopSignals(got.append):
+    end_with_launcher()
     (folder / me).write_text(str(os.getpid()))
     while not got:
         time.sleep(0.01)
