@@ -299,7 +299,8 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
 def end(code: int) -> NoReturn:
     """Ends the process at once: what is open has been closed, and the interpreter's own end takes seconds of a core."""
     if "jax" in sys.modules:
-        sys.modules["jax"].distributed.shutdown()  # where several processes have met, they part together
+        with contextlib.suppress(Exception):  # where several processes have met they part together, unless one is gone
+            sys.modules["jax"].distributed.shutdown()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
