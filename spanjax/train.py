@@ -157,10 +157,11 @@ def _fit(
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     with contextlib.ExitStack() as resources:
-        writers, meta = (), _meta(session)
-        if terminal:
-            resources.callback(terminal.close)
-            writers, meta = _writers(command, session, begin, meta, terminal, resources)
+        with stop.leavable():
+            writers, meta = (), _meta(session)
+            if terminal:
+                resources.callback(terminal.close)
+                writers, meta = _writers(command, session, begin, meta, terminal, resources)
 
         def leave() -> None:
             resources.close()
