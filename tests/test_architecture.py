@@ -261,18 +261,18 @@ def check_docstrings(tree: Tree) -> list[str]:
 
 def functions_of(tree: Tree) -> dict[tuple[str, str], tuple[str, Function]]:
     """(module, name) -> the module that defines it and the function: its own, methods, and what it imports from ours by name."""
-    found = {}
+    found: dict[tuple[str, str], tuple[str, Function]] = {}
+    brought: list[tuple[tuple[str, str], tuple[str, str]]] = []
     for name, module in tree.items():
         for node in ast.walk(module.syntax):
             if isinstance(node, Function):
                 found[name, node.name] = (name, node)
+            elif isinstance(node, ast.ImportFrom):
+                brought += [((str(node.module), each.name), (name, each.asname or each.name)) for each in node.names]
     for _ in range(3):  # through packages that pass names on
-        for name, module in tree.items():
-            for node in ast.walk(module.syntax):
-                if isinstance(node, ast.ImportFrom) and not node.level:
-                    for alias in node.names:
-                        if origin := found.get((str(node.module), alias.name)):
-                            found.setdefault((name, alias.asname or alias.name), origin)
+        for origin, here in brought:
+            if origin in found:
+                found.setdefault(here, found[origin])
     return found
 
 
