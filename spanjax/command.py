@@ -21,7 +21,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Those of STOP_SIGNALS that this process is to obey: with nohup, which ignores SIGHUP, it outlives its terminal."""
+    """Returns the STOP_SIGNALS that this process obeys: under nohup, which ignores SIGHUP, it outlives its terminal."""
     nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [number for number in STOP_SIGNALS if not (nohup and number == signal.SIGHUP)]
 
@@ -61,7 +61,7 @@ class StopSignals:
 
 
 def end_with_launcher() -> None:
-    """Has the main thread get SIGTERM when the process that set SPANJAX_LAUNCHER to its id ends, however it does. Linux alone."""
+    """Requests a SIGTERM for the moment at which the launcher, whose id is SPANJAX_LAUNCHER, ends in any way. Linux only."""
     launcher = os.environ.pop(LAUNCHER, "")
     if launcher and sys.platform == "linux":
         import ctypes

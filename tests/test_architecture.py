@@ -277,7 +277,7 @@ def functions_of(tree: Tree) -> dict[tuple[str, str], tuple[str, Function]]:
 
 
 def begins_threads(call: ast.Call) -> list[ast.expr]:
-    """What a call runs on another thread: Thread(target=f), Timer(1, f), submit(f), map(f); and what StopSignals is given."""
+    """Returns what a call runs on another thread: Thread(target=f), Timer(1, f), submit(f), map(f), StopSignals(f)."""
     name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
     if name == "Thread":
         return [word.value for word in call.keywords if word.arg == "target"]

@@ -50,7 +50,7 @@ def coordination() -> Any:
 
 
 def jax_on_any_thread() -> Any:
-    """jax, for functions that run on threads, too.
+    """Returns jax, in functions that may run on threads.
 
     tensorflow_datasets replaces `builtins.__import__` for a while, for all threads: an import statement then gets a stand-in of
     the module. `importlib.import_module` does not go through it.

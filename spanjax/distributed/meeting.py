@@ -96,8 +96,8 @@ def _resolved(host: str, port: int) -> list[Any]:
     return []
 
 
-class _Door:
-    """The connections to a listening socket that have not said yet who they are. They are read side by side."""
+class _Pending:
+    """Connections to a listening socket that have not sent their greeting yet, read side by side."""
 
     def __init__(self, server: socket.socket):
         self.server, self.strangers = server, 0
@@ -107,7 +107,7 @@ class _Door:
         server.setblocking(False)
         self.selector.register(server, selectors.EVENT_READ)
 
-    def __enter__(self) -> "_Door":
+    def __enter__(self) -> "_Pending":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,7 +118,7 @@ class _Door:
             log.warning("%d connections to the coordinator's port were not processes of this run", self.strangers)
 
     def lines(self, seconds: float) -> Iterator[tuple[socket.socket, str, bytes]]:
-        """Connection, address and line of all that have said one, after waiting at most so long for something to happen."""
+        """Yields connection, address and line of those that have sent one, after at most so many seconds of waiting."""
         for key, _ in self.selector.select(max(0.0, seconds)):
             if key.fileobj is self.server:
                 self._accept()
@@ -136,17 +136,17 @@ class _Door:
                 new = b""
             said += new
             if not new or len(said) > MOST_GREETING:
-                self.stranger(connection, address)
+                self.reject(connection, address)
             elif b"\n" in new:
                 self._forget(connection)
                 yield connection, address, bytes(said)
         now = time.monotonic()
         for connection, (address, _, until) in [*self.waiting.items()]:
             if now > until:
-                self.stranger(connection, address)
+                self.reject(connection, address)
 
-    def stranger(self, connection: socket.socket, address: str, why: str = "is not a process of this run") -> None:
-        """Closes a connection that is none of ours; the first ones are told."""
+    def reject(self, connection: socket.socket, address: str, why: str = "is not a process of this run") -> None:
+        """Closes a connection that does not belong to the run; logs the first ones."""
         self.strangers += 1
         if self.strangers <= MOST_WARNINGS:
             log.warning("a connection from %s to the coordinator's port %s: closed", address, why)
@@ -182,7 +182,7 @@ class _Door:
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """A line of JSON that is an object; ValueError for anything else."""
+    """Parses a line of JSON that is an object; ValueError for anything else."""
     try:
         found = json.loads(line)
     except RecursionError:
@@ -200,7 +200,7 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
     began, said = time.monotonic(), time.monotonic()
     count = ours["processes"]
     there: dict[int, tuple[str, socket.socket | None]] = {0: (ours["host"], None)}
-    with _Door(server) as door:
+    with _Pending(server) as pending:
         try:
             while len(there) < count:
                 left = began + timeout - time.monotonic()
@@ -213,8 +213,8 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
                 if time.monotonic() - said > SAY_EVERY:
                     said = time.monotonic()
                     log.warning("waiting for %s since %.0f s", names, said - began)
-                for connection, address, line in door.lines(min(left, 1.0)):
-                    _admit(door, connection, address, line, ours, there)
+                for connection, address, line in pending.lines(min(left, 1.0)):
+                    _admit(pending, connection, address, line, ours, there)
                 if len(there) == count:  # one may have been killed while the others were awaited
                     for each in [each for each, (_, connection) in there.items() if _gone(connection)]:
                         del there[each]
@@ -222,7 +222,7 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
             message = {"error": str(error), "missing": isinstance(error, ProcessesMissing)}
             _answer(there, message)
             if isinstance(error, ValueError):
-                _answer_late(door, message)
+                _answer_late(pending, message)
             raise
     roster = {each: host for each, (host, _) in sorted(there.items())}
     _answer(there, {"hosts": list(roster.values())})
@@ -230,7 +230,7 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
 
 
 def _greeting(line: bytes) -> dict[str, Any] | None:
-    """What a process of some run of spanjax says of itself; None where it is no such thing."""
+    """Returns the greeting of a process of spanjax; None for any other line."""
     with contextlib.suppress(ValueError):
         said = _parsed(line)
         texts = [said.get(name) for name in ("greeting", "host", "jax")] + [said.get("token", "")]
@@ -242,7 +242,7 @@ def _greeting(line: bytes) -> dict[str, Any] | None:
 
 
 def _admit(
-    door: _Door,
+    pending: _Pending,
     connection: socket.socket,
     address: str,
     line: bytes,
@@ -252,7 +252,7 @@ def _admit(
     """Reads who has come; strangers are let go. ValueError where no run can come of it."""
     said = _greeting(line)
     if said is None:
-        door.stranger(connection, address)
+        pending.reject(connection, address)
         return
     each, host, token = said["process"], said["host"], ours.get("token", "")
     if token and not hmac.compare_digest(said.get("token", "").encode(), token.encode()):
@@ -260,7 +260,7 @@ def _admit(
             f"process 0 refused process {each}: its SPANJAX_MEETING_TOKEN is not set or another one; all need the same"
         )
         _tell(connection, {"error": told, "missing": True})
-        door.stranger(connection, address, f"says that it is process {each} and has not the token of this run")
+        pending.reject(connection, address, f"says that it is process {each} and has not the token of this run")
         return
     known = there.get(each)
     there[each if known is None else -1] = (host, connection)  # answered with the others in any case
@@ -272,7 +272,7 @@ def _admit(
             )
     if each >= ours["processes"]:
         del there[each]
-        door.stranger(connection, address, f"says that it is process {each} of {ours['processes']}")
+        pending.reject(connection, address, f"says that it is process {each} of {ours['processes']}")
         return
     if known is not None and not _gone(known[1]):
         raise ValueError(
@@ -316,16 +316,16 @@ def _answer(there: Mapping[int, tuple[str, socket.socket | None]], message: Mapp
 
 
 def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
-    """Tells one of whom nothing is known, without waiting for it."""
+    """Sends an answer without waiting until it is read."""
     with contextlib.suppress(OSError):
         connection.send(json.dumps(message).encode() + b"\n")
 
 
-def _answer_late(door: _Door, message: Mapping[str, Any]) -> None:
+def _answer_late(pending: _Pending, message: Mapping[str, Any]) -> None:
     """Tells those that come in the next moment as well."""
     until = time.monotonic() + READ_SECONDS
     while (left := until - time.monotonic()) > 0:
-        for connection, _, line in door.lines(left):
+        for connection, _, line in pending.lines(left):
             if _greeting(line):
                 _tell(connection, message)
             connection.close()
@@ -361,7 +361,7 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
 
 
 def _answered(connection: socket.socket, deadline: float, count: int) -> dict[str, Any]:
-    """What process 0 answers; OSError where nothing comes until `deadline`, ValueError for what it would not say."""
+    """Reads the answer of process 0; OSError where none comes until `deadline`, ValueError for a line that is none."""
     line = bytearray()
     while b"\n" not in line:
         if (left := deadline - time.monotonic()) <= 0:
