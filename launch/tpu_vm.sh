@@ -19,6 +19,7 @@ mountpoint -q /data || sudo mount -t nfs ADDRESS:/SHARE /data
 sudo docker stop --time=600 spanjax >/dev/null 2>&1 || true
 exec sudo docker run --rm --name=spanjax --privileged --net=host --user=0 \
   --volume=/data:/data \
+  --env="SPANJAX_MEETING_TOKEN=$SPANJAX_MEETING_TOKEN" \
   --env=SPANJAX_EXPECTED_DEVICES=32 \
   --env=SPANJAX_STARTUP_TIMEOUT=600 \
   REGION-docker.pkg.dev/PROJECT/spanjax/spanjax:tpu \
@@ -42,8 +43,11 @@ delete() {
   gcloud compute tpus queued-resources delete "$name" "${place[@]}" --force --quiet
 }
 
-train() {
-  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --command="$worker_command"
+train() { # with a new word by which the workers know each other
+  local SPANJAX_MEETING_TOKEN
+  SPANJAX_MEETING_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all \
+    --command="SPANJAX_MEETING_TOKEN=$SPANJAX_MEETING_TOKEN"$'\n'"$worker_command"
 }
 
 failures=0

@@ -13,6 +13,9 @@ exec python -m spanjax.train --config configs/pretrain/spanbert_base.py --data.r
 END
 )
 
+# the word by which the hosts of this workload know each other
+SPANJAX_MEETING_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+
 exec xpk workload create --cluster=CLUSTER \
   --workload=spanjax \
   --project=PROJECT \
@@ -25,6 +28,7 @@ exec xpk workload create --cluster=CLUSTER \
   --restart-on-exit-codes=3,75 \
   --termination-grace-period-seconds=600 \
   --storage=data \
+  --env "SPANJAX_MEETING_TOKEN=$SPANJAX_MEETING_TOKEN" \
   --env SPANJAX_EXPECTED_DEVICES=32 \
   --env SPANJAX_STARTUP_TIMEOUT=1800 \
   --command="$pod_command"

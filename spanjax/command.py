@@ -1,14 +1,82 @@
 """What every command line shares: commands by their first word, and errors as one message and an exit code, not a traceback."""
 
+import contextlib
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
 DONE, WRONG_INPUT, PROCESSES_MISSING, SOME_FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 4, 75, 130
 """Exit codes, for launchers: 3, processes, rows or devices do not come; 4, some of many records failed, the others are done;
 75, stopped after saving, to be continued."""
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+"""Requests to save and stop: of schedulers, of Ctrl-C, and of a terminal or an ssh connection that is closed."""
+LAUNCHER = "SPANJAX_LAUNCHER"
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Returns the STOP_SIGNALS that this process obeys: under nohup, which ignores SIGHUP, it outlives its terminal."""
+    nohup = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if not (nohup and number == signal.SIGHUP)]
+
+
+class StopSignals:
+    """Catches STOP_SIGNALS inside a `with` block of the main thread; on another thread it does nothing.
+
+    `tell` is called with the number on a thread, so also while the main thread is blocked in C (a compiler, a wait for other
+    processes), where Python runs no handler. `handler` is Python's own, which runs in the main thread when it can.
+    """
+
+    def __init__(self, tell: Callable[[int], None], handler: Callable[[int, Any], None] = lambda number, frame: None):
+        self._tell, self._handler = tell, handler
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "StopSignals":
+        if threading.current_thread() is threading.main_thread():
+            self._reading, self._writing = os.pipe()
+            os.set_blocking(self._writing, False)
+            self._old_wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+            threading.Thread(target=self._watch, name="spanjax-signals", daemon=True).start()
+            self._before = {number: signal.signal(number, self._handler) for number in stop_signals()}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._before:
+            signal.set_wakeup_fd(self._old_wakeup)
+            os.close(self._writing)  # ends the thread
+
+    def _watch(self) -> None:
+        while number := os.read(self._reading, 1):
+            if number[0] in STOP_SIGNALS:
+                self._tell(number[0])
+        os.close(self._reading)
+
+
+def end_with_launcher() -> None:
+    """Requests a SIGTERM for the moment at which the launcher, whose id is SPANJAX_LAUNCHER, ends in any way. Linux only."""
+    launcher = os.environ.pop(LAUNCHER, "")
+    if launcher and sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if launcher != str(os.getppid()):  # it has ended already
+            stop_at_once(None)
+
+
+def stop_at_once(number: int | None) -> None:
+    """Ends a process that has nothing to save after a signal, its own or another process's (None)."""
+    name = signal.Signals(number).name if number else "another process"
+    with contextlib.suppress(OSError):
+        os.write(2, f"stopped by {name}. Run the same command to continue.\n".encode())
+    os._exit(STOPPED)
 
 
 class SomeFailedError(ValueError):

@@ -2,7 +2,9 @@
 
 The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 something that a person has to change (wrong
 input, a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are
-named), 75 stopped by a signal after saving (3 and 75: run the same command again).
+named), 75 stopped by a signal after saving, or before the first step (3 and 75: run the same command again).
+
+Signals are caught from the first line of `main` on, so this module imports nothing that takes long.
 """
 
 import contextlib
@@ -14,15 +16,23 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-import tyro
-
-from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, start_problem
+from spanjax.command import (
+    PROCESSES_MISSING,
+    STOPPED,
+    WRONG_INPUT,
+    StopSignals,
+    end_with_launcher,
+    start_problem,
+    stop_at_once,
+)
 
 
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
+    import tyro
+
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
 
@@ -132,7 +142,9 @@ def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], termi
     return tuple(writers), {**meta, **trackers.meta()}
 
 
-def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any, close: Callable[[], None]) -> Any:
+def _fit(
+    command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any, stop: Any, close: Callable[[], None]
+) -> Any:
     """Runs the loop with every writer open, and closes them on every path; returns how it ended.
 
     `close` closes what the process has open besides, before a request to stop ends it inside the loop.
@@ -145,10 +157,11 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     with contextlib.ExitStack() as resources:
-        writers, meta = (), _meta(session)
-        if terminal:
-            resources.callback(terminal.close)
-            writers, meta = _writers(command, session, begin, meta, terminal, resources)
+        with stop.leavable():
+            writers, meta = (), _meta(session)
+            if terminal:
+                resources.callback(terminal.close)
+                writers, meta = _writers(command, session, begin, meta, terminal, resources)
 
         def leave() -> None:
             resources.close()
@@ -158,9 +171,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
                 checkpoints.abandon()
             close()
             distributed.leave(STOPPED)
-            logging.shutdown()
-            sys.stdout.flush()
-            os._exit(STOPPED)
+            end(STOPPED)
 
         loop = Loop(
             mesh=session.mesh,
@@ -179,9 +190,9 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
             profile=run.profile,
             profile_folder=str(workdir / "profile"),
             watch=Watch(run.guard, workdir if terminal else None, session.batch_rows),
-            leave=leave,
         )
-        return fit(loop, state, begin)
+        stop.leave = leave
+        return fit(loop, state, begin, stop)
 
 
 def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contextlib.ExitStack) -> list[str]:
@@ -205,8 +216,11 @@ def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contex
     return notes
 
 
-def _run(command: Any, session: Any, start: Any, notes: list[str], resources: contextlib.ExitStack) -> int:
-    """Starts or continues the run in its work directory; `notes` are printed first, `resources` closes at the end."""
+def _run(command: Any, session: Any, start: Any, notes: list[str], stop: Any, resources: contextlib.ExitStack) -> int:
+    """Starts or continues the run in its work directory; `notes` are printed first, `resources` closes at the end.
+
+    Until the loop begins, the checkpoints are not among `resources`: a stop does not wait for a restore.
+    """
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -217,16 +231,17 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], resources: co
     if terminal:
         resources.callback(terminal.close)
         terminal.note("\n".join([f"attention by {session.attention}", *session.notes, *notes]))
-    checkpoints = resources.enter_context(Checkpoints(workdir, session.run.cadence.keep))
-    state = checkpoints.restore_newest(session.abstract)
-    if state is None:
-        state = session.fresh_state(start)
-        if terminal and start:
-            terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
-    elif terminal:
-        terminal.note(f"continuing {workdir} from step {int(state.step):,}")
-    outcome = _fit(command, session, checkpoints, state, terminal, resources.close)
-    checkpoints.close()
+    with Checkpoints(workdir, session.run.cadence.keep) as checkpoints:
+        with stop.leavable():
+            state = checkpoints.restore_newest(session.abstract)
+            if state is None:
+                state = session.fresh_state(start)
+                if terminal and start:
+                    terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
+            elif terminal:
+                terminal.note(f"continuing {workdir} from step {int(state.step):,}")
+        resources.push(checkpoints)
+        outcome = _fit(command, session, checkpoints, state, terminal, stop, resources.close)
     if terminal and outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
     elif terminal:
@@ -243,31 +258,65 @@ def train(command: Any, named: Collection[str] = ()) -> int:
 
     keep_freed_blocks()
     distributed.start()
+    from spanjax.training.stopping import StopRequest
+
+    with contextlib.ExitStack() as resources:
+
+        def leave() -> None:
+            resources.close()
+            distributed.leave(STOPPED)
+            stop_at_once(stop.signal)
+
+        stop = StopRequest(leave)
+        with stop:
+            return _train(command, named, stop, resources)
+
+
+def _train(command: Any, named: Collection[str], stop: Any, resources: contextlib.ExitStack) -> int:
     import jax
 
+    from spanjax import distributed
     from spanjax.training.compilation_cache import use_compilation_cache
     from spanjax.training.saved import has_checkpoints
     from spanjax.training.tracking import require
 
-    use_compilation_cache(command.compilation_cache)
-    session = distributed.together("rows and mesh", lambda: opened(command.run, named))
-    workdir = pathlib.Path(command.workdir)
-    begun = bool(command.workdir) and has_checkpoints(workdir)
-    start = None if begun else session.start()
-    if command.dry_run:
-        lines = words_of(session).dry_run_lines(session)
-        print("\n".join([*lines, *(f"init-from   {line}" for line in (start.lines if start else ()))]))
-        return 0
-    if not command.workdir:
-        raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-    distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
-    with contextlib.ExitStack() as resources:
+    with stop.leavable():
+        use_compilation_cache(command.compilation_cache)
+        session = distributed.together("rows and mesh", lambda: opened(command.run, named))
+        workdir = pathlib.Path(command.workdir)
+        begun = bool(command.workdir) and has_checkpoints(workdir)
+        start = None if begun else session.start()
+        if command.dry_run:
+            lines = words_of(session).dry_run_lines(session)
+            print("\n".join([*lines, *(f"init-from   {line}" for line in (start.lines if start else ()))]))
+            return 0
+        if not command.workdir:
+            raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
+        distributed.together("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
         notes = _claim(workdir, _description(session), resources)
-        return _run(command, session, start, notes, resources)
+    return _run(command, session, start, notes, stop, resources)
+
+
+def end(code: int) -> NoReturn:
+    """Ends the process at once: what is open has been closed, and the interpreter's own end takes seconds of a core."""
+    if "jax" in sys.modules:
+        with contextlib.suppress(Exception):  # where several processes have met they part together, unless one is gone
+            sys.modules["jax"].distributed.shutdown()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
+    with StopSignals(stop_at_once):
+        end_with_launcher()
+        return _main(arguments)
+
+
+def _main(arguments: list[str] | None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     from spanjax.distributed import ProcessesMissing, leave
 
@@ -294,4 +343,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

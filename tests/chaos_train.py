@@ -4,7 +4,6 @@ evaluations do not begin while that with ".evaluation" behind the name does. Eac
 
 import os
 import pathlib
-import sys
 import time
 
 from spanjax import session, train, tuning
@@ -49,4 +48,4 @@ if __name__ == "__main__":
     session.open_feed = late
     held(session.Session)
     held(tuning.TaskSession)
-    sys.exit(train.main())
+    train.end(train.main())

@@ -273,11 +273,72 @@ def check_docstrings(tree: Tree) -> list[str]:
     return problems + [line for name, module in tree.items() for line in undocumented(module.syntax.body, name)]
 
 
+def functions_of(tree: Tree) -> dict[tuple[str, str], tuple[str, Function]]:
+    """(module, name) -> the module that defines it and the function: its own, methods, and what it imports from ours by name."""
+    found: dict[tuple[str, str], tuple[str, Function]] = {}
+    brought: list[tuple[tuple[str, str], tuple[str, str]]] = []
+    for name, module in tree.items():
+        for node in ast.walk(module.syntax):
+            if isinstance(node, Function):
+                found[name, node.name] = (name, node)
+            elif isinstance(node, ast.ImportFrom):
+                brought += [((str(node.module), each.name), (name, each.asname or each.name)) for each in node.names]
+    for _ in range(3):  # through packages that pass names on
+        for origin, here in brought:
+            if origin in found:
+                found.setdefault(here, found[origin])
+    return found
+
+
+def begins_threads(call: ast.Call) -> list[ast.expr]:
+    """Returns what a call runs on another thread: Thread(target=f), Timer(1, f), submit(f), map(f), StopSignals(f)."""
+    name = getattr(call.func, "attr", None) or getattr(call.func, "id", "")
+    if name == "Thread":
+        return [word.value for word in call.keywords if word.arg == "target"]
+    if name == "Timer":
+        return [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "function")]
+    if name in ("submit", "StopSignals") or (name == "map" and isinstance(call.func, ast.Attribute)):
+        return call.args[:1]
+    return []
+
+
+def check_threads(tree: Tree) -> list[str]:
+    """No import runs on a thread.
+
+    tensorflow_datasets replaces `builtins.__import__` while it loads, for all threads: an import on another one gets a stand-in
+    of the module then, or fails. Followed are functions and methods by their name, in their module and where they are imported.
+    """
+    known, waiting, seen, problems = functions_of(tree), list[tuple[str, str]](), set[int](), list[str]()
+    for name, module in tree.items():
+        if "Thread" not in module.text and "Timer" not in module.text and "StopSignals" not in module.text:
+            continue  # `submit` and `map` of processes have importers of their own
+        for call in (node for node in ast.walk(module.syntax) if isinstance(node, ast.Call)):
+            for target in begins_threads(call):
+                said = getattr(target, "attr", None) or getattr(target, "id", None)
+                waiting += [(name, said)] if said else []
+    while waiting:
+        where, function = known.get(waiting.pop(), ("", None))
+        if function is None or id(function) in seen:
+            continue
+        seen.add(id(function))
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                problems.append(f"{where}:{node.lineno} imports in {function.name}, which runs on a thread")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                waiting.append((where, node.func.id))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of_self = isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
+                waiting += [(where, node.func.attr)] if of_self else []
+    return sorted(problems)
+
+
 Check = Callable[[Tree], list[str]]
+THREAD = "import threading\nfrom spanjax.lock import g\n"
 FEED = {"data/feed.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
     *(check_partition_spec, check_private_jax, check_json, check_size, check_manners, check_docstrings),
+    check_threads,
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
@@ -304,6 +365,13 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_size, "f has 61 lines", {"run.py": "def f():\n" + "    x = 1\n" * 60}),
     (check_manners, "name it", {"data/utils.py": ""}),
     (check_manners, "uses global", {"run.py": "def f():\n    global x\n    x = 1"}),
+    (check_threads, "run:3 imports in f", {"run.py": "from threading import Thread\ndef f():\n    import jax\nThread(target=f)"}),
+    (check_threads, "imports in b", {"run.py": THREAD + "class A:\n    def a(self):\n        self.b()\n    def b(self):\n"
+     "        from jax import numpy\n    def c(self):\n        threading.Thread(target=self.a).start()"}),
+    (check_threads, "imports in f", {"run.py": THREAD + "def f():\n    import jax\nthreading.Timer(1.0, f)"}),
+    (check_threads, "imports in f", {"run.py": "pool = ThreadPoolExecutor()\ndef f():\n    import jax\npool.submit(f, 1)"}),
+    (check_threads, "lock:2 imports in g", {"run.py": THREAD + "def f():\n    g()\nthreading.Thread(target=f)",
+     "lock.py": "def g():\n    import jax"}),
     (check_docstrings, "spanjax.run has no docstring", {"run.py": "x = 1"}),
     (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
 )  # fmt: skip
@@ -314,6 +382,8 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
     (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),
     (check_private_jax, {"distributed/jax_internals.py": "from jax._src import clusters"}),
     (check_json, {"run.py": "import json\nx = json.loads(json.dumps(1))"}),
+    (check_threads, {"run.py": THREAD + "def f():\n    import jax\ndef h():\n    g()\nthreading.Thread(target=h)",
+     "lock.py": "def g():\n    print()"}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

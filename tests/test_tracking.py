@@ -19,7 +19,7 @@ import pytest
 
 from spanjax import train
 from spanjax.training import tracking
-from spanjax.training.loop import StopRequest
+from spanjax.training.stopping import StopRequest
 from tests.fake_trackers import install_fakes
 from tests.running import (
     ROOT,

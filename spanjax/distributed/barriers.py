@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from spanjax.distributed.jax_internals import coordination
+from spanjax.distributed.jax_internals import coordination, jax_on_any_thread
 from spanjax.distributed.meeting import ProcessesMissing, name_processes
 from spanjax.distributed.variables import BARRIER, own_variables
 
@@ -39,8 +39,7 @@ def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[s
     It goes through the coordinator and does not wait for devices. ProcessesMissing names the barrier and who did not come
     within `timeout_s` (SPANJAX_BARRIER_TIMEOUT, 600 s).
     """
-    import jax
-
+    jax = jax_on_any_thread()
     if jax.process_count() == 1:
         return [value]
     client, count, me = _client(), jax.process_count(), jax.process_index()
@@ -60,8 +59,7 @@ def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[s
 
 def _missing(client: Any, name: str, folder: str, limit: float, error: Exception) -> ProcessesMissing:
     """The error of a barrier that failed, with the processes that have left no mark."""
-    import jax
-
+    jax = jax_on_any_thread()
     if "DEADLINE_EXCEEDED" not in str(error):
         return ProcessesMissing(f"barrier {name!r} failed: {str(error).splitlines()[0]}; see the output of the others")
     marks = {int(key.rpartition("/")[2]) for key, _ in client.key_value_dir_get(folder)}
@@ -94,8 +92,7 @@ def ask(name: str, why: str) -> None:
 
 def asked(name: str, timeout_s: float) -> bool:
     """Whether a process has left this mark, waiting so long for it."""
-    import jax
-
+    jax = jax_on_any_thread()
     try:
         return bool(_client().blocking_key_value_get(f"spanjax/{name}", int(1000 * timeout_s)))
     except jax.errors.JaxRuntimeError as error:
@@ -106,8 +103,7 @@ def asked(name: str, timeout_s: float) -> bool:
 
 def put_mark(name: str, value: str) -> None:
     """Sets this process's mark of a name, which the others read when they like."""
-    import jax
-
+    jax = jax_on_any_thread()
     _client().key_value_set(f"spanjax/{name}/{jax.process_index()}", value, allow_overwrite=True)
 
 

@@ -46,9 +46,16 @@ def missing(names: Mapping[str, tuple[str, ...]] = NAMES) -> list[str]:
 
 def coordination() -> Any:
     """jax's state of `jax.distributed`: `client` and `preemption_sync_manager` (None in a single process), `process_id`."""
-    from jax._src.distributed import global_state
+    return importlib.import_module("jax._src.distributed").global_state
 
-    return global_state
+
+def jax_on_any_thread() -> Any:
+    """Returns jax, in functions that may run on threads.
+
+    tensorflow_datasets replaces `builtins.__import__` for a while, for all threads: an import statement then gets a stand-in of
+    the module. `importlib.import_module` does not go through it.
+    """
+    return importlib.import_module("jax")
 
 
 def detected_pod(*arguments: Any) -> tuple[Any, ...]:

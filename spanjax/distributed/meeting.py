@@ -2,20 +2,28 @@
 
 jax itself aborts without naming anybody when a process does not come. Here process 0 listens, every other one says who it is,
 and after the time limit all that came are told who is missing. A connection is one line of JSON each way.
+
+Anybody who reaches the port may connect, so a connection is given a few seconds and a few bytes, all are read at once, and what
+is not a greeting of this run is closed. Where the launcher gave a token (SPANJAX_MEETING_TOKEN), only those that have it count.
 """
 
 import contextlib
 import errno
+import hmac
 import json
 import logging
+import selectors
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 log = logging.getLogger(__name__)
 GREETING = "spanjax meeting 1"
 RETRY_SECONDS, READ_SECONDS, SAY_EVERY, PORT_TAKEN_SECONDS = 0.2, 2.0, 30.0, 30.0
+MOST_GREETING, MOST_ANSWER = 4096, 2**20  # bytes of a line; an answer holds the names of all hosts
+MOST_WAITING = 512  # connections that have said nothing yet; a flood pushes the oldest out
+MOST_WARNINGS = 5
 LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
@@ -88,6 +96,102 @@ def _resolved(host: str, port: int) -> list[Any]:
     return []
 
 
+class _Pending:
+    """Connections to a listening socket that have not sent their greeting yet, read side by side."""
+
+    def __init__(self, server: socket.socket):
+        self.server, self.strangers = server, 0
+        self.selector = selectors.DefaultSelector()
+        self.waiting: dict[socket.socket, tuple[str, bytearray, float]] = {}
+        """Connection -> its address, what it has said, and when it has to be done; the oldest first."""
+        server.setblocking(False)
+        self.selector.register(server, selectors.EVENT_READ)
+
+    def __enter__(self) -> "_Pending":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in [*self.waiting]:
+            self._drop(connection)
+        self.selector.close()
+        if self.strangers > MOST_WARNINGS:
+            log.warning("%d connections to the coordinator's port were not processes of this run", self.strangers)
+
+    def lines(self, seconds: float) -> Iterator[tuple[socket.socket, str, bytes]]:
+        """Yields connection, address and line of those that have sent one, after at most so many seconds of waiting."""
+        for key, _ in self.selector.select(max(0.0, seconds)):
+            if key.fileobj is self.server:
+                self._accept()
+                continue
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
+            if connection not in self.waiting:
+                continue
+            address, said, _ = self.waiting[connection]
+            try:
+                new = connection.recv(MOST_GREETING)
+            except BlockingIOError:
+                continue
+            except OSError:
+                new = b""
+            said += new
+            if not new or len(said) > MOST_GREETING:
+                self.reject(connection, address)
+            elif b"\n" in new:
+                self._forget(connection)
+                yield connection, address, bytes(said)
+        now = time.monotonic()
+        for connection, (address, _, until) in [*self.waiting.items()]:
+            if now > until:
+                self.reject(connection, address)
+
+    def reject(self, connection: socket.socket, address: str, why: str = "is not a process of this run") -> None:
+        """Closes a connection that does not belong to the run; logs the first ones."""
+        self.strangers += 1
+        if self.strangers <= MOST_WARNINGS:
+            log.warning("a connection from %s to the coordinator's port %s: closed", address, why)
+        self._drop(connection)
+
+    def _accept(self) -> None:
+        for _ in range(64):  # then those that have come are read
+            try:
+                connection, address = self.server.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # too many open files: the oldest has to go
+                if not self.waiting:
+                    time.sleep(RETRY_SECONDS)
+                    return
+                self._drop(next(iter(self.waiting)))
+                self.strangers += 1
+                continue
+            connection.setblocking(False)
+            self.waiting[connection] = (str(address[0]), bytearray(), time.monotonic() + READ_SECONDS)
+            self.selector.register(connection, selectors.EVENT_READ)
+            if len(self.waiting) > MOST_WAITING:
+                self._drop(next(iter(self.waiting)))
+                self.strangers += 1
+
+    def _forget(self, connection: socket.socket) -> None:
+        if self.waiting.pop(connection, None):
+            self.selector.unregister(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        self._forget(connection)
+        connection.close()
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """Parses a line of JSON that is an object; ValueError for anything else."""
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("lists in lists without end") from None
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return found
+
+
 def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, str], timeout: float) -> dict[int, str]:
     """Process 0: waits for the others and tells them that all are there, or who is not. Returns process id -> host.
 
@@ -96,46 +200,67 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
     began, said = time.monotonic(), time.monotonic()
     count = ours["processes"]
     there: dict[int, tuple[str, socket.socket | None]] = {0: (ours["host"], None)}
-    try:
-        while len(there) < count:
-            left = began + timeout - time.monotonic()
-            names = name_processes([each for each in range(count) if each not in there], hosts)
-            if left <= 0:
-                raise ProcessesMissing(
-                    f"{len(there)} of {count} processes started within {timeout:.0f} s; missing: {names}. Start the same command"
-                    " there and look at its output, or wait longer with SPANJAX_STARTUP_TIMEOUT=SECONDS"
-                )
-            if time.monotonic() - said > SAY_EVERY:
-                said = time.monotonic()
-                log.warning("waiting for %s since %.0f s", names, said - began)
-            server.settimeout(min(left, 1.0))
-            with contextlib.suppress(TimeoutError):
-                connection, address = server.accept()
-                _admit(connection, str(address[0]), ours, there)
-    except (ProcessesMissing, ValueError) as error:
-        message = {"error": str(error), "missing": isinstance(error, ProcessesMissing)}
-        _answer(there, message)
-        if isinstance(error, ValueError):
-            _answer_late(server, message)
-        raise
+    with _Pending(server) as pending:
+        try:
+            while len(there) < count:
+                left = began + timeout - time.monotonic()
+                names = name_processes([each for each in range(count) if each not in there], hosts)
+                if left <= 0:
+                    raise ProcessesMissing(
+                        f"{len(there)} of {count} processes started within {timeout:.0f} s; missing: {names}. Start the same"
+                        " command there and look at its output, or wait longer with SPANJAX_STARTUP_TIMEOUT=SECONDS"
+                    )
+                if time.monotonic() - said > SAY_EVERY:
+                    said = time.monotonic()
+                    log.warning("waiting for %s since %.0f s", names, said - began)
+                for connection, address, line in pending.lines(min(left, 1.0)):
+                    _admit(pending, connection, address, line, ours, there)
+                if len(there) == count:  # one may have been killed while the others were awaited
+                    for each in [each for each, (_, connection) in there.items() if _gone(connection)]:
+                        del there[each]
+        except (ProcessesMissing, ValueError) as error:
+            message = {"error": str(error), "missing": isinstance(error, ProcessesMissing)}
+            _answer(there, message)
+            if isinstance(error, ValueError):
+                _answer_late(pending, message)
+            raise
     roster = {each: host for each, (host, _) in sorted(there.items())}
     _answer(there, {"hosts": list(roster.values())})
     return roster
 
 
+def _greeting(line: bytes) -> dict[str, Any] | None:
+    """Returns the greeting of a process of spanjax; None for any other line."""
+    with contextlib.suppress(ValueError):
+        said = _parsed(line)
+        texts = [said.get(name) for name in ("greeting", "host", "jax")] + [said.get("token", "")]
+        numbers = [said.get(name) for name in ("process", "processes")]
+        good = all(isinstance(each, str) and each.isprintable() for each in texts)
+        good &= all(type(each) is int and each >= 0 for each in numbers)
+        return said if good and said["greeting"] == GREETING else None
+    return None
+
+
 def _admit(
-    connection: socket.socket, address: str, ours: Mapping[str, Any], there: dict[int, tuple[str, socket.socket | None]]
+    pending: _Pending,
+    connection: socket.socket,
+    address: str,
+    line: bytes,
+    ours: Mapping[str, Any],
+    there: dict[int, tuple[str, socket.socket | None]],
 ) -> None:
-    """Reads who has come; strangers are let go."""
-    try:
-        connection.settimeout(READ_SECONDS)
-        said = json.loads(connection.makefile("rb").readline(4096))
-        if said["greeting"] != GREETING:
-            raise ValueError
-        each, host = int(said["process"]), str(said["host"])
-    except (OSError, ValueError, KeyError, TypeError):
-        log.warning("a connection from %s to the coordinator's port is not a process of this run: closed", address)
-        connection.close()
+    """Reads who has come; strangers are let go. ValueError where no run can come of it."""
+    said = _greeting(line)
+    if said is None:
+        pending.reject(connection, address)
+        return
+    each, host, token = said["process"], said["host"], ours.get("token", "")
+    if token and not hmac.compare_digest(said.get("token", "").encode(), token.encode()):
+        told = (
+            f"process 0 refused process {each}: its SPANJAX_MEETING_TOKEN is not set or another one; all need the same"
+        )
+        _tell(connection, {"error": told, "missing": True})
+        pending.reject(connection, address, f"says that it is process {each} and has not the token of this run")
         return
     known = there.get(each)
     there[each if known is None else -1] = (host, connection)  # answered with the others in any case
@@ -145,6 +270,10 @@ def _admit(
                 f"process {each} ({host}) says {name} = {said[name]!r}, process 0 ({ours['host']}) {ours[name]!r}:"
                 " every process needs the same"
             )
+    if each >= ours["processes"]:
+        del there[each]
+        pending.reject(connection, address, f"says that it is process {each} of {ours['processes']}")
+        return
     if known is not None and not _gone(known[1]):
         raise ValueError(
             f"two processes say that they are process {each}: on {known[0]} and on {host}; every process needs an id of its own"
@@ -155,16 +284,19 @@ def _admit(
 
 
 def _gone(connection: socket.socket | None) -> bool:
-    """Whether the other side of a connection on which nothing is sent has closed it."""
+    """Whether the other side of a connection on which nothing is sent has closed it; then it is closed here, too."""
     if connection is None:
         return False
+    connection.settimeout(0.0)
     try:
-        connection.settimeout(0.0)
-        return connection.recv(1) == b""
+        gone = connection.recv(1) == b""
     except BlockingIOError:
         return False
     except OSError:
-        return True
+        gone = True
+    if gone:
+        connection.close()
+    return gone
 
 
 def _answer(there: Mapping[int, tuple[str, socket.socket | None]], message: Mapping[str, Any]) -> None:
@@ -175,22 +307,28 @@ def _answer(there: Mapping[int, tuple[str, socket.socket | None]], message: Mapp
         with contextlib.suppress(OSError):
             connection.settimeout(READ_SECONDS)
             connection.sendall(line)
+    until = time.monotonic() + READ_SECONDS
     for connection in connections:
         with contextlib.suppress(OSError):
+            connection.settimeout(max(0.01, until - time.monotonic()))
             connection.recv(1)
         connection.close()
 
 
-def _answer_late(server: socket.socket, message: Mapping[str, Any]) -> None:
+def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    """Sends an answer without waiting until it is read."""
+    with contextlib.suppress(OSError):
+        connection.send(json.dumps(message).encode() + b"\n")
+
+
+def _answer_late(pending: _Pending, message: Mapping[str, Any]) -> None:
     """Tells those that come in the next moment as well."""
     until = time.monotonic() + READ_SECONDS
     while (left := until - time.monotonic()) > 0:
-        server.settimeout(left)
-        with contextlib.suppress(OSError):
-            connection, _ = server.accept()
-            connection.settimeout(READ_SECONDS)
-            connection.makefile("rb").readline(4096)
-            _answer({-1: ("", connection)}, message)
+        for connection, _, line in pending.lines(left):
+            if _greeting(line):
+                _tell(connection, message)
+            connection.close()
 
 
 def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[int, str]:
@@ -204,11 +342,8 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
         try:
             with socket.create_connection((host, port), timeout=min(left, 5.0)) as connection:
                 connection.sendall(json.dumps(ours).encode() + b"\n")
-                connection.settimeout(timeout + 2 * READ_SECONDS)  # process 0 may have started after this one
-                line = connection.makefile("rb").readline()
-            if not line:
-                raise ConnectionError("it hung up: see the output of process 0")
-            said = json.loads(line)
+                # process 0 may have started after this one
+                said = _answered(connection, time.monotonic() + timeout + 2 * READ_SECONDS, ours["processes"])
             break
         except ValueError:
             last = "what answers there is not process 0 of this run"
@@ -223,3 +358,24 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
     if "error" in said:
         raise (ProcessesMissing if said["missing"] else ValueError)(said["error"])
     return dict(enumerate(said["hosts"]))
+
+
+def _answered(connection: socket.socket, deadline: float, count: int) -> dict[str, Any]:
+    """Reads the answer of process 0; OSError where none comes until `deadline`, ValueError for a line that is none."""
+    line = bytearray()
+    while b"\n" not in line:
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError("it does not answer")
+        connection.settimeout(left)
+        new = connection.recv(65536)
+        if not new:
+            raise ConnectionError("it hung up: see the output of process 0")
+        line += new
+        if len(line) > MOST_ANSWER:
+            raise ValueError("an answer without end")
+    said = _parsed(bytes(line))
+    hosts = said.get("hosts")
+    roster = isinstance(hosts, list) and len(hosts) == count and all(isinstance(each, str) for each in hosts)
+    if not roster and not (isinstance(said.get("error"), str) and isinstance(said.get("missing"), bool)):
+        raise ValueError("no answer of process 0")
+    return said

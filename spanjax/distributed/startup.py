@@ -13,7 +13,7 @@ from spanjax.distributed.barriers import HOSTS
 from spanjax.distributed.jax_internals import detected_pod, use_gloo_at
 from spanjax.distributed.launch import Launch, detect
 from spanjax.distributed.meeting import GREETING, attend, is_local, listen, receive, split_address
-from spanjax.distributed.variables import EXPECTED, own_variables
+from spanjax.distributed.variables import EXPECTED, TOKEN, own_variables
 
 log = logging.getLogger(__name__)
 REMEDIES = {"gpu": "pip install 'jax[cuda13]'", "tpu": "pip install 'jax[tpu]'"}
@@ -67,7 +67,7 @@ def _join(launch: Launch, timeout: float) -> None:
     began = time.monotonic()
     host = socket.gethostname()
     ours = {"greeting": GREETING, "process": launch.process_id, "processes": launch.processes, "host": host}
-    ours["jax"] = importlib.metadata.version("jax")
+    ours |= {"jax": importlib.metadata.version("jax"), "token": os.environ.get(TOKEN, "").strip()}
     address = None
     if launch.process_id == 0:
         asked = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS", "")

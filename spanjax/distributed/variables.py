@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 EXPECTED, STARTUP, BARRIER = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOUT", "SPANJAX_BARRIER_TIMEOUT"
+TOKEN = "SPANJAX_MEETING_TOKEN"
+"""A word that all processes of one start have from their launcher, and strangers have not; unset where it gives none."""
 STARTUP_SECONDS, BARRIER_SECONDS = 300, 600
 _UNSET = {EXPECTED: "no check", STARTUP: f"{STARTUP_SECONDS} s", BARRIER: f"{BARRIER_SECONDS} s"}
 

@@ -8,7 +8,7 @@ made it fail, so the rules of the JobSet look for the number of that rule: they 
 import dataclasses
 
 from spanjax.command import STOPPED, WRONG_INPUT
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import fill, indented, pod_scalar, scalar
 from spanjax.launch.settings import Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
@@ -192,15 +192,19 @@ class JobSet(Settings):
         return indented(["nodeSelector:", *(f"  {line}" for line in lines)], 14) if lines else ""
 
     def _variables(self, pods: int, chips: int) -> list[str]:
-        """Entries of `env`. GKE adds its own to pods with TPUs; for GPUs the JobSet is told by its annotations."""
-        named = []
+        """Entries of `env`. GKE adds its own to pods with TPUs; for GPUs the JobSet is told by its annotations.
+
+        The JobSet's uid, which only those read who may look into the cluster, is the token of the pods' meeting.
+        """
+        annotations = {} if TOKEN in self.variables() else {TOKEN: "jobset-uid"}
         own = {EXPECTED: str(pods * chips), STARTUP: str(self.startup_seconds)}
         if self.gpus_per_node > 0:
             own["NNODES"] = str(pods)
-            annotations = {"JOBSET_NAME": "jobset-name", "REPLICATED_JOB_NAME": "replicatedjob-name"}
-            for name, key in annotations.items():
-                path = scalar(f"metadata.annotations['jobset.sigs.k8s.io/{key}']")
-                named += [f"- name: {name}", f"  valueFrom: {{fieldRef: {{fieldPath: {path}}}}}"]
+            annotations |= {"JOBSET_NAME": "jobset-name", "REPLICATED_JOB_NAME": "replicatedjob-name"}
+        named = []
+        for name, key in annotations.items():
+            path = scalar(f"metadata.annotations['jobset.sigs.k8s.io/{key}']")
+            named += [f"- name: {name}", f"  valueFrom: {{fieldRef: {{fieldPath: {path}}}}}"]
         plain_ones = merged(own, self)
         return named + [f"- {{name: {name}, value: {pod_scalar(value)}}}" for name, value in plain_ones.items()]
 

@@ -1,6 +1,8 @@
 """Runs one command in several processes on this machine: output with the number in front, signals handed on, one exit code."""
 
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -10,11 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
-from spanjax.command import STOPPED
-from spanjax.distributed.variables import EXPECTED
+from spanjax.command import LAUNCHER, PROCESSES_MISSING, STOPPED, stop_signals
+from spanjax.distributed.variables import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0
 PROGRAM = (sys.executable, "-m", "spanjax.train")
 CPU_DEVICES = "--xla_force_host_platform_device_count="
@@ -35,6 +36,7 @@ def environments(settings: Local, inherited: Mapping[str, str], port: int) -> li
         shared.pop(name, None)
     shared["JAX_NUM_PROCESSES"] = str(count)
     shared[EXPECTED] = str(settings.gpus or count * settings.cpu_devices)
+    shared |= {TOKEN: secrets.token_hex(16), LAUNCHER: str(os.getpid())}
     if not settings.gpus:
         others = [flag for flag in inherited.get("XLA_FLAGS", "").split() if not flag.startswith(CPU_DEVICES)]
         shared["JAX_PLATFORMS"] = "cpu"
@@ -56,13 +58,17 @@ def _copy(source: BinaryIO, target: TextIO, prefix: str, lock: threading.Lock) -
     """Lines of a process with the prefix; one line is never inside of another."""
     with source:
         for line in source:
-            with lock:
+            # where the terminal is closed, the process is to save: its pipe stays open
+            with lock, contextlib.suppress(OSError):
                 target.write(prefix + line.decode(errors="replace").rstrip("\r\n") + "\n")
                 target.flush()
 
 
 class Group:
-    """Processes that are one run. Each has a session of its own, so that Ctrl-C reaches it once, through `send`."""
+    """Processes that are one run. Each has a session of its own, so that Ctrl-C reaches it once, through `send`.
+
+    spanjax.train gets SIGTERM, and so saves, when this process is killed (`command.end_with_launcher`).
+    """
 
     def __init__(self, commands: Sequence[Sequence[str]], variables: Sequence[Mapping[str, str]]):
         lock, self.copies = threading.Lock(), list[threading.Thread]()
@@ -94,7 +100,8 @@ class Group:
     def finish(self, grace: float) -> int:
         """Waits for all; ends them `grace` seconds after the first that failed. The exit code of the run.
 
-        It is the code of the first that failed (128 + number for a signal), else 75 where one stopped after saving, else 0.
+        It is the code of the first that failed, else 75 where one stopped after saving, else 0. One that was killed among
+        several is missing to the others: 3; alone, its code is 128 + the number of the signal.
         """
         failed = None
         while failed is None and any(process.poll() is None for process in self.running):
@@ -103,7 +110,9 @@ class Group:
         failed = self._failed() if failed is None else failed
         if failed is not None and not self._wait(time.monotonic() + grace):
             index, code = failed
-            print(f"process {index} ended with {code}: the others are ended {grace:g} s later", file=sys.stderr)
+            own = self.running[index].returncode
+            how = f"was killed by signal {-own}" if own < 0 else f"ended with {code}"
+            print(f"process {index} {how}: the others are ended {grace:g} s later", file=sys.stderr)
             self.send(signal.SIGTERM)
             if not self._wait(time.monotonic() + KILL_SECONDS):
                 self.send(signal.SIGKILL)
@@ -118,8 +127,10 @@ class Group:
         """Number and exit code of a process that has failed."""
         for index, process in enumerate(self.running):
             code = process.poll()
+            if code is not None and code < 0:
+                return index, PROCESSES_MISSING if len(self.running) > 1 else 128 - code
             if code not in (None, 0, STOPPED):
-                return index, code if code > 0 else 128 - code
+                return index, code
         return None
 
 
@@ -132,7 +143,7 @@ def run_local(settings: Local, train: Sequence[str], program: Sequence[str] = PR
     def hand_on(number: int, _: object) -> None:
         early.append(number) if group is None else group.send(number)
 
-    before = {number: signal.signal(number, hand_on) for number in FORWARDED}
+    before = {number: signal.signal(number, hand_on) for number in stop_signals()}
     try:
         variables = environments(settings, os.environ, free_port())
         group = Group([command] * settings.processes, variables)

@@ -5,9 +5,13 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
+from spanjax.distributed.variables import TOKEN
+
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@%+-]*")
+DRAWN_TOKEN = f"{TOKEN}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
+"""Shell: the token of the processes' meeting, another one each time."""
 ON_SHARE = (
     *("--config", "configs/pretrain/spanbert_base.py", "--data.rows", "/data/rows"),
     *("--workdir", "/data/runs/spanbert_base"),

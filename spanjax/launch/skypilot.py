@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from spanjax.command import STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, fill, indented, options, scalar, word
 from spanjax.launch.settings import Settings, at_least, merged, plain
 
@@ -36,6 +36,7 @@ setup: |
   python3 -m uv venv --quiet --allow-existing --python @@python ~/spanjax
   python3 -m uv pip install --quiet --python ~/spanjax/bin/python -r requirements.txt 'jax[@@extra]'
 run: |
+  export @@token="${SKYPILOT_TASK_ID:-}" # by which the nodes know each other: of this job alone
   exec ~/spanjax/bin/@@command
 """
 
@@ -94,6 +95,7 @@ class SkyPilot(Settings):
             "max_restarts": self.max_restarts,
             "bucket": scalar(self.bucket),
             "envs": indented((f"{name}: {scalar(value)}" for name, value in merged(variables, self).items()), 2),
+            "token": TOKEN,
             "extra": self.extra,
             "python": self.python,
             "command": continued(["python -m spanjax.train", *options(train)], 4),

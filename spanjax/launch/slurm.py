@@ -3,11 +3,12 @@
 import dataclasses
 import re
 
-from spanjax.command import STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.command import PROCESSES_MISSING, STOPPED
+from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, exports, fill, options, word
-from spanjax.launch.settings import Settings, at_least, merged, plain
+from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
 
+SPARE_SECONDS = 20  # for SLURM to take a running job back into the queue before its time is over. Chosen, not measured.
 TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
 TEMPLATE = """\
 #!/usr/bin/env bash
@@ -29,19 +30,47 @@ TEMPLATE = """\
 # Printed by `python -m spanjax.launch slurm --print`, which has these settings as options.
 
 set -u
+@@token
+export @@token_name
 @@exports
+
+step=
+timer=
+caught=
+ended_by_slurm=
+
+queue_again() {
+  echo "$1: job $SLURM_JOB_ID goes back into the queue"
+  scontrol requeue "$SLURM_JOB_ID"
+}
+
+# SLURM sends USR1 to this script alone, @@save_seconds s before the time is over; srun passes it to every task, and they save and
+# end with @@stopped. Tasks that have not ended @@spare s before that time are given up, as a job that reaches it is never queued
+# again: the next go resumes from the last checkpoint.
+# shellcheck disable=SC2329 # the trap calls it
+on_usr1() {
+  caught=1
+  if [ -n "$step" ]; then
+    kill -USR1 "$step"
+  fi
+  if [ -z "$timer" ]; then
+    (
+      trap 'kill "$!"; exit' TERM
+      sleep @@patience &
+      wait "$!" && queue_again "the time is nearly over"
+    ) &
+    timer=$!
+  fi
+}
+trap on_usr1 USR1
+# In a preemption SLURM sends TERM to the tasks (22.05 to them alone): they save, end with @@stopped, and the job is queued again
+# below. Where this script gets TERM, too, SLURM decides: it queues a preempted job again and a cancelled one not. srun,
+# which would kill the tasks on TERM, is not told.
+trap 'caught=1; ended_by_slurm=1' TERM
 
 srun --label --kill-on-bad-exit=0 --wait=@@wait --cpus-per-task=@@cpus \\
   @@command &
 step=$!
-
-# SLURM sends USR1 to this script alone, @@save_seconds s before the time is over; srun hands it on to every task, and they
-# save and end with @@stopped. TERM comes with a preemption or `scancel`, and the tasks get it from SLURM itself: srun, which
-# would kill them on it, is not told. SLURM queues a preempted job again and a cancelled one not, so neither is queued here.
-caught=
-ended_by_slurm=
-trap 'caught=1; kill -USR1 "$step"' USR1
-trap 'caught=1; ended_by_slurm=1' TERM
 
 while true; do # a signal ends `wait` before srun has ended: wait again
   caught=
@@ -51,10 +80,20 @@ while true; do # a signal ends `wait` before srun has ended: wait again
     break
   fi
 done
+if [ -n "$timer" ]; then
+  kill "$timer" 2>/dev/null
+fi
 
-if [ "$code" -eq @@stopped ] && [ -z "$ended_by_slurm" ]; then
-  echo "stopped after saving: job $SLURM_JOB_ID goes back into the queue"
-  scontrol requeue "$SLURM_JOB_ID"
+if [ -n "$ended_by_slurm" ]; then
+  exit "$code"
+elif [ "$code" -eq @@stopped ]; then
+  queue_again "stopped after saving"
+elif [ "$code" -eq @@missing ] || [ "$code" -gt 128 ]; then # processes are missing, or were killed by a signal
+  if [ "${SLURM_RESTART_COUNT:-0}" -lt @@max_restarts ]; then
+    queue_again "processes were lost (exit code $code)"
+  else
+    echo "processes were lost (exit code $code); after ${SLURM_RESTART_COUNT:-0} restarts the job ends" >&2
+  fi
 fi
 exit "$code"
 """
@@ -78,6 +117,8 @@ class Slurm(Settings):
     """Time limit of one go, HH:MM:SS or D-HH:MM:SS; a longer run continues in the next."""
     save_seconds: int = 300
     """So long before the end of that time the run is told to save: an evaluation, a step and a save have to fit in."""
+    max_restarts: int = 20
+    """Restarts in all (SLURM counts those after saving too) up to which a job that lost processes is queued again."""
     partition: str = ""
     """Partition; empty takes the cluster's default."""
     account: str = ""
@@ -90,8 +131,8 @@ class Slurm(Settings):
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
         found = super().problems()
-        found += at_least(self, nodes=1, gpus_per_node=0, tasks_per_node=1, cpus_per_task=1, save_seconds=1)
-        found += at_least(self, startup_seconds=1) + plain(self, "partition", "account", needed=False)
+        found += at_least(self, nodes=1, gpus_per_node=0, tasks_per_node=1, cpus_per_task=1, save_seconds=2)
+        found += at_least(self, startup_seconds=1, max_restarts=0) + plain(self, "partition", "account", needed=False)
         if not TIME.fullmatch(self.time):
             found.append(f"--time is {self.time!r}: expected HH:MM:SS or D-HH:MM:SS")
         if not self.python:
@@ -110,6 +151,7 @@ class Slurm(Settings):
             variables[EXPECTED] = str(self.nodes * self.gpus_per_node)
         each = f" with {self.gpus_per_node} GPUs each" if self.gpus_per_node else ""
         what = f"{self.nodes} node(s){each}, {self.tasks_per_node} task(s) a node"
+        spare = min(SPARE_SECONDS, self.save_seconds // 2)
         values = {
             "name": self.name,
             "nodes": self.nodes,
@@ -127,5 +169,11 @@ class Slurm(Settings):
             "wait": self.save_seconds,
             "command": continued([f"{word(self.python)} -m spanjax.train", *options(train)], 4),
             "stopped": STOPPED,
+            "missing": PROCESSES_MISSING,
+            "max_restarts": self.max_restarts,
+            "spare": spare,
+            "patience": self.save_seconds - spare,
+            "token": DRAWN_TOKEN,
+            "token_name": TOKEN,
         }
         return fill(TEMPLATE, values)

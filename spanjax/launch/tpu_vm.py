@@ -3,9 +3,9 @@
 import dataclasses
 
 from spanjax.command import DONE, WRONG_INPUT
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import Settings, at_least, merged, plain
+from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
 
 TEMPLATE = """\
@@ -45,8 +45,11 @@ delete() {
   gcloud compute tpus queued-resources delete "$name" "${place[@]}" --force --quiet
 }
 
-train() {
-  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all --command="$worker_command"
+train() { # with a new word by which the workers know each other
+  local @@token_name
+  @@token
+  gcloud compute tpus tpu-vm ssh "$name" "${place[@]}" --worker=all \\
+    --command="@@token_name=$@@token_name"$'\\n'"$worker_command"
 }
 
 failures=0
@@ -122,6 +125,7 @@ class TpuVm(Settings):
         docker = [
             f"--rm --name={self.name} --privileged --net=host --user=0",
             "--volume=/data:/data",
+            f'--env="{TOKEN}=${TOKEN}"',
             *(f"--env={word(f'{name}={value}')}" for name, value in variables.items()),
             word(self.image),
             "python -m spanjax.train",
@@ -142,6 +146,8 @@ class TpuVm(Settings):
             "type": shape.accelerator_type,
             "runtime": shape.generation.runtime,
             "spot": "--spot" if self.spot else "",
+            "token_name": TOKEN,
+            "token": DRAWN_TOKEN,
             "done": DONE,
             "wrong": WRONG_INPUT,
             "max_restarts": self.max_restarts,

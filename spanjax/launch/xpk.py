@@ -4,9 +4,9 @@ import dataclasses
 import re
 
 from spanjax.command import PROCESSES_MISSING, STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import Settings, at_least, merged, plain
+from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
 from spanjax.launch.tpu import read_slice, slice_problems
 
 TEMPLATE = """\
@@ -24,6 +24,9 @@ pod_command=$(
 exec @@command
 END
 )
+
+# the word by which the hosts of this workload know each other
+@@token
 
 exec xpk workload create @@options
 """
@@ -87,11 +90,13 @@ class Xpk(Settings):
         }
         lines = [f"--{name}={word(value)}" for name, value in given.items()]
         lines += [f"--storage={word(self.storage)}"] if self.storage else []
+        lines += [f'--env "{TOKEN}=${TOKEN}"']
         lines += [f"--env {word(f'{name}={value}')}" for name, value in merged(variables, self).items()]
         command = " ".join(["python -m spanjax.train", *options(train)])
         values = {
             "what": f"{self.slices} TPU slice(s) {self.topology}",
             "file": word(self.output or f"launch/{self.FILE}"),
+            "token": DRAWN_TOKEN,
             "codes": codes.replace(",", " and "),
             "max_restarts": self.max_restarts,
             "command": command.replace("$", "$$"),

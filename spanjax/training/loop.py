@@ -94,8 +94,6 @@ class Loop:
     profile_folder: str = ""
     watch: Watch = Watch()
     """Looks after updates that are left out."""
-    leave: Callable[[], None] | None = None
-    """Ends the process after a stop, at once; None: it always ends by returning."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Passes a record to every writer."""
@@ -208,13 +206,13 @@ class Evaluations:
         return step > 0 and self.loop.evaluates(step) and not self.history.knows(step)
 
 
-def fit(loop: Loop, state: TrainState, start: int) -> Outcome:
-    """Trains from step `start` to the end, or until asked to stop; the state is saved either way.
+def fit(loop: Loop, state: TrainState, start: int, stop: StopRequest) -> Outcome:
+    """Trains from step `start` to the end, or until asked to `stop`, which is open; the state is saved either way.
 
     ProcessesMissing where a step failed because another process is gone.
     """
     assert loop.cadence.eval_every >= 0 < loop.cadence.checkpoint_every, "the run has its defaults: run.with_defaults"
-    with StopRequest(loop.leave) as stop, Pulse(loop.watch.guard) as pulse:
+    with Pulse(loop.watch.guard) as pulse:
         try:
             return _fit(loop, state, start, stop, pulse)
         except jax.errors.JaxRuntimeError as error:

@@ -197,7 +197,10 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
 
 
 class Terminal:
-    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen."""
+    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen.
+
+    Nothing is raised where nobody reads any more (a closed terminal, a launcher that was killed).
+    """
 
     def __init__(self, steps: int):
         self.steps = steps
@@ -216,16 +219,19 @@ class Terminal:
         elif self.live:
             self.live.update(rich.text.Text(progress_line(step, self.steps, values)))
         else:
-            print(progress_line(step, self.steps, values), flush=True)
+            with contextlib.suppress(OSError):
+                print(progress_line(step, self.steps, values), flush=True)
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, soft_wrap=True, markup=False)
+        with contextlib.suppress(OSError, SystemExit):  # rich turns a broken pipe into SystemExit
+            self.console.print(text, soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Leaves the last line on the screen."""
         if self.live:
-            self.live.stop()
+            with contextlib.suppress(OSError, SystemExit):
+                self.live.stop()
 
 
 def utilisation(tflops: float) -> dict[str, float]:

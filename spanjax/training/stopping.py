@@ -2,7 +2,6 @@
 
 import contextlib
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -10,9 +9,9 @@ from typing import Any
 
 import jax
 
+from spanjax.command import StopSignals
 from spanjax.distributed import ask, asked, gather, preempted
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 LOOK_SECONDS = 1.0
 # The threads of all processes answer within LOOK_SECONDS of the mark. A minute is for one whose main thread holds the interpreter
 # (tracing, a large import); chosen, not measured.
@@ -21,7 +20,7 @@ ASKED, TOLD, LEAVES = "asked to stop", "how far each process is", "leaves"
 
 
 class StopRequest:
-    """SIGTERM or SIGUSR1 (a scheduler that wants the machine back), Ctrl-C, or jax's preemption service, on any process.
+    """A signal of `command.STOP_SIGNALS`, or jax's preemption service, on any process.
 
     A process with a signal puts a mark at the coordinator. A thread of every process looks for it there, then tells how many
     times its loop has asked (at every step and at every batch of an evaluation); the loop waits at its next question until
@@ -33,47 +32,44 @@ class StopRequest:
     """
 
     def __init__(self, leave: Callable[[], None] | None = None) -> None:
-        """`leave` ends the process; without it, `leavable` changes nothing."""
+        """`leave` ends the process; without it, `leavable` changes nothing. It may be replaced outside of `leavable`."""
         self.signal: int | None = None
         self.leave = leave
         self._questions, self._last, self._waiting = 0, None, False
         self._error: Exception | None = None
         self._changed, self._ended = threading.Condition(), threading.Event()
-        self._before: dict[int, Any] = {}
+        self._interrupted = False
         self._exit = threading.RLock()  # held by the thread that ends the process: the main thread cannot pass it
         self._prepare: Callable[[], bool] | None = None
-        self._threads = [threading.Thread(target=self._listen, name="spanjax-stop", daemon=True)]
-        self._wakeup: tuple[socket.socket, socket.socket] | None = None
+        self._signals = StopSignals(self._arrived, self._note)
+        self._thread = threading.Thread(target=self._listen, name="spanjax-stop", daemon=True)
 
     def __enter__(self) -> "StopRequest":
-        several = jax.process_count() > 1
-        if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
-            if not several:
-                self._threads = [threading.Thread(target=self._watch, name="spanjax-stop", daemon=True)]
-                # The handler above runs in the main thread alone, which a compilation blocks; the socket is written at once.
-                self._wakeup = socket.socketpair()
-                for end in self._wakeup:
-                    end.setblocking(end is self._wakeup[0])
-                self._old_wakeup = signal.set_wakeup_fd(self._wakeup[1].fileno(), warn_on_full_buffer=False)
-        if several or self._wakeup:
-            self._threads[0].start()
+        several = jax.process_count() > 1  # may start the backend, which takes a while: before the handlers change
+        self._signals.__enter__()
+        if several:
+            self._thread.start()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if self._wakeup:
-            signal.set_wakeup_fd(self._old_wakeup)
-            self._wakeup[1].close()  # ends the thread's reading
-        if self._threads[0].is_alive() and error is None:
-            self._threads[0].join(2 * LOOK_SECONDS)
+        self._signals.__exit__(kind, error, trace)
+        if self._thread.is_alive() and error is None:
+            self._thread.join(2 * LOOK_SECONDS)
 
     def _note(self, number: int, _: Any) -> None:
-        if number == signal.SIGINT and self.signal == signal.SIGINT:
+        """The handler, in the main thread."""
+        if number == signal.SIGINT and self._interrupted:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait for a checkpoint
+        self._interrupted |= number == signal.SIGINT
         self.signal = number
+
+    def _arrived(self, number: int) -> None:
+        """The same on the thread of `StopSignals`: a process that is alone ends here where that is allowed."""
+        self.signal = number
+        if jax.process_count() == 1:
+            with self._exit:
+                self._end()
 
     @contextlib.contextmanager
     def leavable(self, prepare: Callable[[], bool] = lambda: True) -> Iterator[None]:
@@ -96,16 +92,6 @@ class StopRequest:
         """Ends the process if it is inside `leavable`."""
         if self._prepare is not None and self.leave is not None and self._prepare():
             self.leave()
-
-    def _watch(self) -> None:
-        """The thread of a process that is alone: a signal ends it where that is allowed."""
-        assert self._wakeup is not None
-        reading = self._wakeup[0]
-        while number := reading.recv(1):
-            if number[0] in SIGNALS:
-                with self._exit:
-                    self._end()
-        reading.close()
 
     def agreed(self, step: int) -> bool:
         """Whether all processes stop after this step. Called once a step, on all of them."""

@@ -1,5 +1,6 @@
 """The variables that launch files set, with those of their platforms, are what spanjax.distributed reads."""
 
+import pathlib
 import re
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 import yaml
 
 from spanjax.distributed import Launch, detect
-from tests.launching import printed
+from spanjax.distributed.variables import TOKEN
+from tests.launching import ARGV, printed, programs, run_script, seen
 
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_GPUS_ON_NODE": "8"}
 PORT = 4711 % 4096 + 65535 - 4096 + 1
@@ -16,6 +18,9 @@ PORT = 4711 % 4096 + 65535 - 4096 + 1
 def exported(text: str) -> dict[str, str]:
     """Variables that a script exports."""
     return dict(re.findall(r"^export (\w+)=(\S+)$", text, re.M))
+
+
+GROUP = {f"jobset.sigs.k8s.io/{key}": "a" for key in ("jobset-name", "replicatedjob-name")}
 
 
 def pods(*settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -28,8 +33,8 @@ def pods(*settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def pod_variables(env: list[dict[str, Any]], annotations: dict[str, str]) -> dict[str, str]:
-    """What a pod with these annotations gets of an `env`."""
-    found = {}
+    """What a pod with these annotations, and the JobSet's uid, gets of an `env`."""
+    found, annotations = {}, {**annotations, "jobset.sigs.k8s.io/jobset-uid": "uid"}
     for entry in env:
         if "value" in entry:
             found[entry["name"]] = entry["value"]
@@ -98,6 +103,26 @@ def test_skypilot(index: int) -> None:
     found = detect(task["envs"] | sky)
     is_process(found, index, 2, "10.0.0.5:8476", 16)
     assert found.local_devices == 8
+
+
+def test_every_file_gives_the_processes_a_token(tmp_path: pathlib.Path) -> None:
+    """Another one for each submission; the one of --env wins."""
+    for settings in ((), ("--gpus-per-node", "8")):
+        assert pod_variables(pods(*settings)[1], GROUP)[TOKEN] == "uid"
+        assert pod_variables(pods(*settings, "--env", f"{TOKEN}=mine")[1], GROUP)[TOKEN] == "mine"
+    run = yaml.safe_load(printed("skypilot"))["run"]
+    assert run.splitlines()[0].startswith(f'export {TOKEN}="${{SKYPILOT_TASK_ID:-}}"')
+    drawn = []
+    for _ in range(2):
+        run_script(printed("xpk"), tmp_path, programs(tmp_path / "bin", xpk=ARGV))
+        drawn += [word for word in seen(tmp_path / "bin") if word.startswith(TOKEN)]
+    gcloud = '#!/usr/bin/env bash\ncase "$*" in *describe*) echo ACTIVE ;; *ssh*) printf "%s\\0" "$@" >"$ARGV_FILE" ;; esac\n'
+    for _ in range(2):
+        run_script(printed("tpu-vm"), tmp_path, programs(tmp_path / "bin", gcloud=gcloud))
+        command = seen(tmp_path / "bin")[-1].removeprefix("--command=")
+        assert f'--env="{TOKEN}=${TOKEN}"' in command
+        drawn.append(command.splitlines()[0])
+    assert len(set(drawn)) == 4 and all(re.fullmatch(f"{TOKEN}=[0-9a-f]{{32}}", word) for word in drawn)
 
 
 def test_tpu_vm_and_xpk_count_all_chips() -> None:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spanjax.command import STOP_SIGNALS
 from spanjax.distributed import detect
+from spanjax.distributed.variables import TOKEN
 from spanjax.launch import processes
 from spanjax.launch.local import Local
-from tests.running import ROOT, environment, final_leaves, finish, records, shrunk, wait_for_step
+from tests.running import ROOT, environment, final_leaves, finish, records, shrunk, wait_for_step, wait_until
 
 CONFIG = "configs/pretrain/demo.py"
 
@@ -34,7 +36,8 @@ def run(settings: Local, script: str) -> int:
         ("sys.exit(75 if me else 0)", 75),
         ("sys.exit(2)", 2),
         ("sys.exit(3 if me else 75)", 3),
-        ("os.kill(os.getpid(), signal.SIGKILL) if me else None", 137),
+        ("os.kill(os.getpid(), signal.SIGKILL) if me else None", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL) if me else sys.exit(3)", 3),
     ],
 )
 def test_one_exit_code(script: str, code: int) -> None:
@@ -75,7 +78,15 @@ def test_lines_have_the_number_in_front(capsys: pytest.CaptureFixture[str]) -> N
     assert sorted(told.err.splitlines()) == [f"[{me}] to stderr {me}" for me in range(3)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_one_that_is_killed_is_missing_to_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """As at the start, where the others wait for it: they are ended, and the same command is to be run again (3)."""
+    script = "os.kill(os.getpid(), signal.SIGKILL) if me else time.sleep(600)"
+    assert run(Local(processes=2, grace=0.5), script) == 3
+    assert "process 1 was killed by signal 9" in capsys.readouterr().err
+    assert run(Local(processes=1), "os.kill(os.getpid(), signal.SIGKILL)") == 137
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_signals_go_to_all_and_75_comes_back(number: signal.Signals, tmp_path: pathlib.Path) -> None:
     train = f"""
 import os, pathlib, signal, sys, time
@@ -96,6 +107,37 @@ sys.exit(75 if got == [{int(number)}] else 1)
         time.sleep(0.02)
     os.killpg(launcher.pid, number)  # as Ctrl-C does: the group of the terminal, in which only the launcher is
     assert launcher.wait(timeout=60) == 75
+
+
+def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: pathlib.Path) -> None:
+    """They get SIGTERM, and their output into a pipe that nobody reads ends nothing."""
+    train = f"""
+import os, pathlib, signal, sys, time
+from spanjax.command import StopSignals, end_with_launcher
+folder, me, got = pathlib.Path({str(tmp_path)!r}), os.environ["JAX_PROCESS_ID"], []
+with StopSignals(got.append):
+    end_with_launcher()
+    (folder / me).write_text(str(os.getpid()))
+    while not got:
+        time.sleep(0.01)
+(folder / f"saved {{me}}").touch()
+"""
+    code = "from spanjax.launch.processes import run_local; from spanjax.launch.local import Local\n"
+    code += f"run_local(Local(processes=2), [], [{sys.executable!r}, '-c', {train!r}])"
+    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=environment(1), start_new_session=True)
+    wait_until([launcher], lambda: len(list(tmp_path.iterdir())) == 2, 60)
+    launcher.kill()
+    launcher.wait()
+    until = time.monotonic() + 30
+    while len(list(tmp_path.glob("saved *"))) < 2:
+        assert time.monotonic() < until, "they go on"
+        time.sleep(0.02)
+
+
+def test_every_group_has_a_token_of_its_own() -> None:
+    first, second = (processes.environments(Local(processes=2), {}, 1) for _ in range(2))
+    tokens = [own[TOKEN] for own in (*first, *second)]
+    assert tokens[0] == tokens[1] != tokens[2] == tokens[3] and len(tokens[0]) == 32
 
 
 def described(settings: Local, **inherited: str) -> list[Any]:

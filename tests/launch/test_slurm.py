@@ -1,5 +1,6 @@
 """The batch script with programs that stand for srun and scontrol: what it does with exit codes and signals."""
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -28,6 +29,8 @@ done
 """
 # a run: ends with $CODE, or waits for a signal, saves for a while and ends with 75
 PYTHON = """#!/usr/bin/env bash
+echo "$$" >"$ARGV_FILE.pid"
+echo "$SPANJAX_MEETING_TOKEN" >>"$ARGV_FILE.token"
 [ -z "${CODE:-}" ] || exit "$CODE"
 trap 'echo told >>"$ARGV_FILE.told"; sleep 0.5; exit 75' USR1
 touch "$ARGV_FILE.ready"
@@ -37,10 +40,11 @@ exit 1
 SCONTROL = '#!/usr/bin/env bash\necho "$*" >>"$ARGV_FILE.scontrol"\n'
 
 
-def start(folder: pathlib.Path, **more: str) -> subprocess.Popen[str]:
+def start(folder: pathlib.Path, *settings: str, **more: str) -> subprocess.Popen[str]:
     """The printed script, as SLURM starts it."""
-    variables = programs(folder / "bin", python=PYTHON, srun=SRUN, scontrol=SCONTROL) | more | {"SLURM_JOB_ID": "4711"}
-    (folder / "job").write_text(printed("slurm"))
+    python = more.pop("python", PYTHON)
+    variables = programs(folder / "bin", python=python, srun=SRUN, scontrol=SCONTROL) | more | {"SLURM_JOB_ID": "4711"}
+    (folder / "job").write_text(printed("slurm", *settings))
     return subprocess.Popen(
         ["bash", folder / "job"], env=variables, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -59,11 +63,47 @@ def ready(folder: pathlib.Path) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("code", "queued"), [(75, ["requeue 4711"]), (0, []), (1, []), (2, []), (3, []), (137, [])])
-def test_only_75_is_queued_again(code: int, queued: list[str], tmp_path: pathlib.Path) -> None:
-    job = start(tmp_path, CODE=str(code))
+AGAIN = ["requeue 4711"]
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "queued"),
+    [(75, "", AGAIN), (75, "99", AGAIN), (0, "", []), (1, "", []), (2, "", [])]
+    + [(3, "", AGAIN), (3, "3", AGAIN), (3, "4", []), (137, "3", AGAIN), (134, "", AGAIN), (137, "4", [])],
+)
+def test_what_is_queued_again(code: int, restarts: str, queued: list[str], tmp_path: pathlib.Path) -> None:
+    """Saved: as often as it takes. Processes that are missing or were killed: up to --max-restarts. Anything else: not."""
+    more = {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+    job = start(tmp_path, "--max-restarts", "4", CODE=str(code), **more)
     output, _ = job.communicate(timeout=60)
     assert (job.returncode, told(tmp_path, "scontrol")) == (code, queued), output
+    assert ("restarts the job ends" in output) == (code in (3, 137) and not queued)
+
+
+def test_tasks_that_do_not_end_are_given_up_before_the_time_is_over(tmp_path: pathlib.Path) -> None:
+    """A job that reaches its time is never queued again, although it has checkpoints."""
+    stubborn = PYTHON.replace("exit 75' USR1", "' USR1")
+    job = start(tmp_path, "--save-seconds", "4", python=stubborn)
+    ready(tmp_path)
+    job.send_signal(signal.SIGUSR1)
+    time.sleep(0.7)
+    assert told(tmp_path, "told") and not told(tmp_path, "scontrol")
+    until = time.monotonic() + 20
+    while not told(tmp_path, "scontrol") and time.monotonic() < until:
+        time.sleep(0.05)
+    assert told(tmp_path, "scontrol") == AGAIN and job.poll() is None
+    job.send_signal(signal.SIGTERM)  # as SLURM ends a job that goes back into the queue
+    pid = int((tmp_path / "bin" / "argv.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    job.communicate(timeout=60)
+    assert told(tmp_path, "scontrol") == AGAIN
+
+
+def test_every_go_has_a_token_of_its_own(tmp_path: pathlib.Path) -> None:
+    for _ in range(2):
+        start(tmp_path, CODE="0").communicate(timeout=60)
+    first, second = told(tmp_path, "token")
+    assert len(first) == len(second) == 32 and first != second
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -24,6 +24,7 @@ from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.recording import Profile
 from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
+from spanjax.training.stopping import StopRequest
 
 
 class Noted:
@@ -97,9 +98,9 @@ def run(
         writers=(noted,),  # pyright: ignore[reportArgumentType]
         terminal=None,
         profile=Profile(),
-        leave=leave,
     )
-    return fit(loop, TrainState(jnp.int32(start), {}, {}), start)
+    with StopRequest(leave) as stop:
+        return fit(loop, TrainState(jnp.int32(start), {}, {}), start, stop)
 
 
 @pytest.fixture(autouse=True)

@@ -11,19 +11,20 @@ from typing import Any
 import jax
 import pytest
 
+from spanjax.command import STOP_SIGNALS
 from spanjax.distributed import ProcessesMissing
 from spanjax.training import stopping
-from spanjax.training.stopping import SIGNALS, StopRequest
+from spanjax.training.stopping import StopRequest
 
 
 def test_signals_are_noted_and_given_back() -> None:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    for number in STOP_SIGNALS:
         with StopRequest() as stop:
             assert not stop.agreed(1)
             os.kill(os.getpid(), number)
             assert stop.agreed(2) and stop.signal == number
-    assert {number: signal.getsignal(number) for number in SIGNALS} == before
+    assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
