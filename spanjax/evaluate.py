@@ -16,8 +16,8 @@ import rich.table
 import tyro
 
 from spanjax.command import exit_code
-from spanjax.data.paths import output_problem
 from spanjax.scoring.glue import TASKS as GLUE
+from spanjax.storage.outputs import output_problem
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {

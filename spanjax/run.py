@@ -17,13 +17,13 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from spanjax.data.masking import TaggedSpans
-from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.guard import Guard
 from spanjax.training.loop import AUTO, Cadence

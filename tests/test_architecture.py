@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # A room may import its own line of this table and the lines above it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spanjax", "mean", "trees", "scoring", "traps", "command", "markup", "chips", "lock"),
+    ("spanjax", "mean", "trees", "scoring", "traps", "command", "markup", "chips", "lock", "storage"),
     ("distributed", "parallel"),
     ("data",),
     ("nn",),

@@ -11,7 +11,7 @@ import tyro
 
 from spanjax.applying import open_model
 from spanjax.command import SomeFailedError, exit_code
-from spanjax.data.paths import output_problem
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
 from spanjax.tuning import SHOWN
@@ -113,8 +113,18 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
         return f"--output {output}: {problem}"
     if path.is_dir():
         return f"--output {output} is a folder: expected the name of a file"
-    same = [name for name in files if pathlib.Path(name).resolve() == path.resolve()]
-    return f"--output {output} is read as --file: give another name" if same else ""
+    if any(pathlib.Path(name).resolve() == path.resolve() for name in files):
+        return f"--output {output} is read as --file: give another name"
+    return "" if _is_answers(path) else f"--output {output} is there and holds no answers: give another name"
+
+
+def _is_answers(path: pathlib.Path) -> bool:
+    """Whether there is no file that would be lost, or one that begins as `answer` writes it."""
+    if not path.is_file():  # nothing, or /dev/stdout
+        return True
+    with open(path, "rb") as file:
+        start = file.read(9)
+    return not start or start.startswith((b'{"input":', b'{"error":'))
 
 
 def batch_problems(size: int) -> list[str]:

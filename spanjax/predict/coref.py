@@ -5,9 +5,9 @@ import pathlib
 import sys
 
 from spanjax.applying import open_model
-from spanjax.data.paths import output_problem
 from spanjax.predict.answering import Batch, Folder, batch_problems, command, json_line
 from spanjax.predict.coref_page import coref_page
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref_answers import shown
