@@ -21,7 +21,7 @@ import tyro
 
 from spanjax import topology as places
 from spanjax.chips import SOURCE
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.program import Program, exhausted, memory_of
 
 VOCABULARY = 28_996
@@ -67,8 +67,13 @@ def parse(arguments: list[str]) -> Any:
         """Print one JSON object."""
 
     default = Plan(run=base, config=path, topology="")
-    return tyro.cli(
-        Plan, default=default, args=arguments, config=(tyro.conf.AvoidSubcommands,), prog="python -m spanjax.plan"
+    return parse_options(
+        Plan,
+        default=default,
+        args=arguments,
+        config=(tyro.conf.AvoidSubcommands,),
+        prog="python -m spanjax.plan",
+        elsewhere=("tracking",),
     )
 
 

@@ -23,12 +23,14 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
+from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.guard import Guard
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.optimizer import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
 from spanjax.training.recording import Profile
+from spanjax.training.redaction import redacted
 from spanjax.training.tracking import Tracking
 
 
@@ -323,7 +325,8 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
             before = json.loads(file.read_text())
         except ValueError as error:
             raise ValueError(f"{file} is not readable JSON ({error}): restore it, or use another --workdir") from error
-        found = differences(before, json.loads(json.dumps(description)))
+        # 0.1 wrote secrets of the environment as they were
+        found = differences(redacted(before), json.loads(json.dumps(description)))
         if found:
             raise ValueError(
                 f"--workdir {workdir} holds another run; what differs (there -> now):\n"
@@ -333,10 +336,8 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
         return _order_notes(workdir, before, description)
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
         # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
-        temporary.write_text(json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
-        temporary.replace(file)
+        write_whole(file, json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
     return []
 
 

@@ -18,7 +18,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, start_problem
+from spanjax.command import PROCESSES_MISSING, STOPPED, WRONG_INPUT, parse_options, start_problem
+from spanjax.markup import visible, visible_name
+from spanjax.storage.local import write_whole
 
 
 def parse(arguments: list[str]) -> Any:
@@ -46,7 +48,9 @@ def parse(arguments: list[str]) -> Any:
 
     default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
-    return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
+    return parse_options(
+        Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train", elsewhere=("tracking",)
+    )
 
 
 def opened(requested: Any, named: Collection[str] = ()) -> Any:
@@ -86,8 +90,9 @@ def words_of(session: Any) -> Any:
 
 def _description(session: Any) -> dict[str, Any]:
     from spanjax.run import describe
+    from spanjax.training.redaction import redacted
 
-    return {**describe(session.run), **session.identity()}
+    return redacted({**describe(session.run), **session.identity()})
 
 
 def _meta(session: Any) -> dict[str, Any]:
@@ -222,7 +227,7 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], resources: co
     if state is None:
         state = session.fresh_state(start)
         if terminal and start:
-            terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
+            terminal.note("\n".join(f"init-from {session.run.init_from}: {visible_name(line)}" for line in start.lines))
     elif terminal:
         terminal.note(f"continuing {workdir} from step {int(state.step):,}")
     outcome = _fit(command, session, checkpoints, state, terminal, resources.close)
@@ -232,7 +237,7 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], resources: co
     elif terminal:
         lines = words_of(session).summary_lines(session, outcome, command.workdir)
         terminal.note("\n".join(["", *lines]))
-        (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
+        write_whole(workdir / "summary.json", json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return STOPPED if outcome.interrupted else 0
 
 
@@ -256,7 +261,7 @@ def train(command: Any, named: Collection[str] = ()) -> int:
     start = None if begun else session.start()
     if command.dry_run:
         lines = words_of(session).dry_run_lines(session)
-        print("\n".join([*lines, *(f"init-from   {line}" for line in (start.lines if start else ()))]))
+        print("\n".join([*lines, *(f"init-from   {visible_name(line)}" for line in (start.lines if start else ()))]))
         return 0
     if not command.workdir:
         raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
@@ -286,7 +291,7 @@ def main(arguments: list[str] | None = None) -> int:
         if type(error) is not ValueError and not isinstance(error, known):
             leave(1, error)
             raise
-        print(f"spanjax.train: {error}", file=sys.stderr)
+        print(visible(f"spanjax.train: {error}"), file=sys.stderr)
         return leave(PROCESSES_MISSING if isinstance(error, ProcessesMissing) else WRONG_INPUT)
 
 

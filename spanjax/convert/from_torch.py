@@ -11,9 +11,10 @@ import pathlib
 
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.convert.card import task_words
 from spanjax.data.vocab import load_vocabulary
+from spanjax.markup import visible_name
 from spanjax.model import Model, load_model, model_meta
 from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
@@ -94,13 +95,13 @@ def from_torch(options: FromTorch) -> None:
     reads = [each for each in (options.source, options.config, options.vocab) if each]
     with output_folder(output, options.overwrite, written_files, reads) as work:
         write_weights(work, model.params, model_meta(model))
-    print("\n".join(report_lines(model)))
+    print("\n".join(map(visible_name, report_lines(model))))
     print(f"{options.source} -> {output}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
+    options = parse_options(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
     return exit_code(
         "from-torch",
         lambda: from_torch(options),

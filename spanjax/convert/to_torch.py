@@ -17,10 +17,11 @@ import numpy as np
 import tyro
 
 from spanjax import __version__
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.generator import FOLDER, PART, generator_of, without_generator
+from spanjax.markup import visible_name
 from spanjax.model import Model, load_model
 from spanjax.storage.outputs import output_folder
 from spanjax.tasks.stored import decided
@@ -164,7 +165,7 @@ def to_torch(options: ToTorch) -> int:
     params, left_out = without_classless(model.params)
     model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
     for line in model.said:
-        print(line)
+        print(visible_name(line))
     with output_folder(output, options.overwrite, written_files, [options.source]) as work:
         report = write_folder(model, work, options)
     heads = ", ".join(report["heads"]) or "none"
@@ -181,7 +182,13 @@ def to_torch(options: ToTorch) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(ToTorch, args=arguments, prog="python -m spanjax.convert to-torch", description=__doc__)
+    options = parse_options(
+        ToTorch,
+        args=arguments,
+        prog="python -m spanjax.convert to-torch",
+        description=__doc__,
+        elsewhere=("name", "license"),
+    )
     return exit_code(
         "to-torch",
         lambda: to_torch(options),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import tyro
 
 from spanjax.applying import open_model
-from spanjax.command import SomeFailedError, exit_code
+from spanjax.command import SomeFailedError, exit_code, parse_options
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
@@ -68,11 +68,19 @@ Given = TypeVar("Given", bound=WithModel)
 
 
 def command(
-    kind: type[Given], doc: str | None, work: Callable[[Given], None], verb: str, words: list[str] | None
+    kind: type[Given],
+    doc: str | None,
+    work: Callable[[Given], None],
+    verb: str,
+    words: list[str] | None,
+    texts: Sequence[str] = ("question", "context", "text", "pair"),
 ) -> int:
-    """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL'."""
+    """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL',
+    `texts` are the options that are no paths."""
     name = kind.__module__.rpartition(".")[2]
-    options = tyro.cli(kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc)
+    options = parse_options(
+        kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc, elsewhere=texts
+    )
 
     def run() -> None:
         use_compilation_cache(options.compilation_cache)

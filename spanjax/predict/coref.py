@@ -74,4 +74,4 @@ def find(options: Clusters) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    return command(Clusters, __doc__, find, "find clusters", arguments)
+    return command(Clusters, __doc__, find, "find clusters", arguments, texts=())

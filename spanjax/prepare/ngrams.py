@@ -14,9 +14,8 @@ import sys
 import tempfile
 
 import numpy as np
-import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.cleaning import Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
@@ -134,7 +133,9 @@ def _print(options: CountNgrams, counted: Counted) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__)
+    options = parse_options(
+        CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__, elsewhere=("input",)
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "ngrams",

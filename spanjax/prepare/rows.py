@@ -15,10 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import tyro
-
 from spanjax import __version__
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.cleaning import Cleaning
 from spanjax.data.corpus import open_sources
@@ -215,7 +213,13 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     words = _with_beam_options(sys.argv[1:] if arguments is None else arguments)
-    options = tyro.cli(Prepare, args=words, prog="python -m spanjax.prepare rows", description=__doc__)
+    options = parse_options(
+        Prepare,
+        args=words,
+        prog="python -m spanjax.prepare rows",
+        description=__doc__,
+        elsewhere=("input", "validation", "data_dir", "beam_options"),
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code("prepare", lambda: totals_table(prepare(options)), cannot=f"cannot prepare {options.output}")
 

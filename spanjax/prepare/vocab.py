@@ -16,10 +16,9 @@ import sys
 from collections.abc import Iterator
 from typing import Literal
 
-import tyro
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.base_vocab import SETTINGS_FILE
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
@@ -256,7 +255,13 @@ def _next(options: TrainVocabulary) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(TrainVocabulary, args=arguments, prog="python -m spanjax.prepare vocab", description=__doc__)
+    options = parse_options(
+        TrainVocabulary,
+        args=arguments,
+        prog="python -m spanjax.prepare vocab",
+        description=__doc__,
+        elsewhere=("input",),
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "prepare vocab",

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 
 PROGRAM = "python -m spanjax.report"
 TITLE, _TITLE_WITHIN = "Report of spanjax runs", 4096
@@ -94,6 +94,6 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
 
     def work() -> None:
-        report(tyro.cli(Report, args=words, prog=PROGRAM, description=__doc__))
+        report(parse_options(Report, args=words, prog=PROGRAM, description=__doc__))
 
     return exit_code("spanjax.report", work, cannot="cannot report these runs")

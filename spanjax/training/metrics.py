@@ -18,6 +18,7 @@ import rich.live
 import rich.text
 
 from spanjax.chips import peak_flops
+from spanjax.storage.local import irregular_problem, write_whole
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 30.0  # between the moments when TensorBoard's file is brought to the disk
@@ -43,12 +44,12 @@ class JsonLines:
 
     def __init__(self, path: pathlib.Path, resumed_from: int):
         self.resumed_from, self.known = resumed_from, set[frozenset[str]]()
+        if problem := irregular_problem(path):  # opening a pipe would wait for ever
+            raise OSError(problem)
         if path.exists():
             kept = [line for line in path.read_text().splitlines() if self._step(line) <= resumed_from]
             self.known = {frozenset(json.loads(line)) for line in kept if self._step(line) == resumed_from}
-            temporary = path.with_suffix(".tmp")
-            temporary.write_text("".join(line + "\n" for line in kept))
-            temporary.replace(path)
+            write_whole(path, "".join(line + "\n" for line in kept))
         self.file = path.open("a", buffering=1)
 
     @staticmethod
