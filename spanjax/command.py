@@ -50,13 +50,13 @@ def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: 
     return module.main(words)
 
 
-def parse_options(kind: type[Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
+def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
     """The options of a command line, parsed by tyro with these `settings`; every command that reads or writes paths calls this.
 
     Each text among them could be a path, so one that names another place than this machine (gs://bucket/x) ends the program
     with one message and code 2, but for the fields in `elsewhere` (dotted names), which may, or are no paths.
     """
-    options = tyro.cli(kind, **settings)
+    options: Any = tyro.cli(kind, **settings)
     problems = [
         f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"
         " the bucket and give its folder, or write ./ before the name of a local folder"

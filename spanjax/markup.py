@@ -25,3 +25,8 @@ def escaped(text: str) -> str:
         for letter in text
     )  # fmt: skip
     return html.escape(allowed)
+
+
+def markdown_line(text: str) -> str:
+    """Text within one line of Markdown that begins no HTML."""
+    return html.escape(visible_name(text), quote=False)

@@ -320,7 +320,7 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
     Returns notes on what the run, begun by an older version, does otherwise from here on.
     """
     file = workdir / "run.json"
-    if file.exists():
+    if file.is_file():
         try:
             before = json.loads(file.read_text())
         except ValueError as error:

@@ -83,12 +83,8 @@ def show(options: Inspect) -> None:
     tensors = found.pop("tensors")
     table = rich.table.Table("name", "shape", "dtype", "MiB", box=rich.box.SIMPLE_HEAD)
     for name, each in tensors.items():
-        table.add_row(
-            rich.text.Text(visible_name(name)),
-            " x ".join(map(str, each["shape"])),
-            each["dtype"],
-            f"{each['bytes'] / 2**20:.2f}",
-        )
+        shape, size = " x ".join(map(str, each["shape"])), f"{each['bytes'] / 2**20:.2f}"
+        table.add_row(rich.text.Text(visible_name(name)), shape, each["dtype"], size)
     console.print(table)
     total = sum(each["bytes"] for each in tensors.values())
     numbers = sum(int(np.prod(each["shape"])) for each in tensors.values())

@@ -76,8 +76,7 @@ def replace_problem(
         own = set(written(path))
     except (OSError, ValueError, TypeError, LookupError):  # the files are not what they seem
         own = set()
-    if links := sorted(name for name in found if (path / name).is_symlink()):
-        own -= {*links}
+    own -= {name for name in found if (path / name).is_symlink()}
     foreign = sorted(found - own)
     if not own or foreign:
         more = ", ..." if len(foreign) > _SHOWN else ""

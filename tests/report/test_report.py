@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -9,7 +10,7 @@ import shutil
 import pytest
 
 from spanjax.markup import escaped
-from spanjax.report import main
+from spanjax.report import TITLE, main
 from spanjax.report.markdown import escaped as markdown_escaped
 from spanjax.report.masking import opened
 from spanjax.report.runs import read_run
