@@ -7,7 +7,9 @@ import pickle
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from spanjax.convert import main as convert
 from spanjax.model import load_model
@@ -104,6 +106,26 @@ def test_what_is_there_is_not_overwritten(folder: pathlib.Path, tmp_path: pathli
     assert "did not write" in refused(capsys, "from-torch", folder, folder, "--overwrite")
     (out / "checkpoints" / "0" / "mine").write_text("x")
     assert "did not write ('checkpoints/0/mine')" in refused(capsys, "from-torch", folder, out, "--overwrite")
+
+
+def test_names_of_foreign_files_do_not_reach_the_terminal(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    weights = folder / "model.safetensors"
+    found = safetensors.numpy.load_file(weights)
+    hostile = "evil\x1b]0;title\x07\x1b[31m[red]\n"
+    safetensors.numpy.save_file({**found, hostile: np.zeros(3, np.float32)}, weights)
+    assert convert(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert r"evil\x1b]0;title\x07\x1b[31m[red]\n" in said and not {"\x1b", "\x07"} & {*said}
+    message = refused(capsys, "from-torch", folder, tmp_path / "out")
+    assert r"evil\x1b]0;title" in message and not {"\x1b", "\x07"} & {*message}
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1", "inf"])
+def test_a_tolerance_that_is_none_is_refused_before_anything_is_read(tolerance: str, capsys: Any) -> None:
+    assert convert(["verify", "none", "neither", f"--tolerance={tolerance}"]) == 2
+    assert f"--tolerance is {float(tolerance)}: expected a finite number, 0 or more" in capsys.readouterr().err
 
 
 def test_the_source_is_not_replaced(
