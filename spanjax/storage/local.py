@@ -13,8 +13,11 @@ from typing import BinaryIO
 def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
     """Opens a file for writing that appears at `path`, on disk, when the block ends; what was there stays until then.
 
-    A failing block leaves nothing behind, a killed process a file whose name begins with a dot.
+    A failing block leaves nothing behind, a killed process a file whose name begins with a dot. OSError where a folder or
+    a device (/dev/stdout) is at `path`.
     """
+    if problem := irregular_problem(path):
+        raise OSError(problem)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "wb") as file:
@@ -71,4 +74,4 @@ def irregular_problem(path: pathlib.Path) -> str:
         kind = stat.S_IFMT(path.stat().st_mode)
     except FileNotFoundError:
         return ""
-    return "" if kind == stat.S_IFREG else f"{path} is {kinds.get(kind, 'a device')}, expected a file: move it away"
+    return "" if kind == stat.S_IFREG else f"{path} is {kinds.get(kind, 'a device')}, expected a file"

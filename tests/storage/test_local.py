@@ -86,4 +86,7 @@ def test_pipes_and_folders_are_no_files(tmp_path: pathlib.Path) -> None:
     assert "pipe is a pipe, expected a file" in irregular_problem(tmp_path / "pipe")
     assert "is a folder, expected a file" in irregular_problem(tmp_path)
     assert "a device" in irregular_problem(pathlib.Path("/dev/null"))
+    for path in (tmp_path / "pipe", tmp_path, pathlib.Path("/dev/null")):
+        with pytest.raises(OSError, match="expected a file"):
+            write_whole(path, b"x")
     assert irregular_problem(tmp_path / "file") == irregular_problem(tmp_path / "none") == ""
