@@ -1,14 +1,20 @@
-"""What every command line shares: commands by their first word, and errors as one message and an exit code, not a traceback."""
+"""What every command line shares: commands by their first word, options, and errors as one message and an exit code."""
 
 import contextlib
+import dataclasses
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+import tyro
+
+from spanjax.markup import visible
 
 DONE, WRONG_INPUT, PROCESSES_MISSING, SOME_FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 4, 75, 130
 """Exit codes, for launchers: 3, processes, rows or devices do not come; 4, some of many records failed, the others are done;
@@ -79,6 +85,10 @@ def stop_at_once(number: int | None) -> None:
     os._exit(STOPPED)
 
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least; pathlib makes gs:/x of gs://x
+Parsed = TypeVar("Parsed")
+
+
 class SomeFailedError(ValueError):
     """Some records could not be used; all others are done."""
 
@@ -105,6 +115,39 @@ def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: 
         print(f"{command}: {problem}", file=sys.stderr)
         return WRONG_INPUT
     return module.main(words)
+
+
+def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
+    """The options of a command line, parsed by tyro with these `settings`; every command that reads or writes paths calls this.
+
+    Each text among them could be a path, so one that names another place than this machine (gs://bucket/x) ends the program
+    with one message and code 2, but for the fields in `elsewhere` (dotted names), which may, or are no paths.
+    """
+    options: Any = tyro.cli(kind, **settings)
+    problems = [
+        f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"
+        " the bucket and give its folder, or write ./ before the name of a local folder"
+        for name, value in _texts(options)
+        if _SCHEME.match(value) and not any(name == each or name.startswith(f"{each}.") for each in elsewhere)
+    ]
+    if problems:
+        program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
+        print(f"{program}: paths that are not on this machine:", *map(visible, problems), sep="\n", file=sys.stderr)
+        raise SystemExit(WRONG_INPUT)
+    return options
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts among nested settings with the dotted names of their flags; `run` of train and plan has no name of its own."""
+    if isinstance(value, str | os.PathLike):
+        yield name, os.fspath(value)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _texts(item, name)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            inner = ".".join(filter(None, (name, field.name))) if field.name != "run" else name
+            yield from _texts(getattr(value, field.name), inner)
 
 
 def start_problem(error: BaseException | None) -> str | None:
@@ -147,5 +190,5 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
     except KeyboardInterrupt as error:
         told, code, cause = stopped, INTERRUPTED, error
     notes = [f"  {note}" for note in getattr(cause, "__notes__", ())]
-    print(f"{command}: {told}", *notes, sep="\n", file=sys.stderr)
+    print(visible("\n".join([f"{command}: {told}", *notes])), file=sys.stderr)
     return code

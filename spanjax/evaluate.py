@@ -16,9 +16,9 @@ import rich.table
 import tyro
 
 from spanjax.bounds import Bounds, flag_problems
-from spanjax.command import exit_code
-from spanjax.data.paths import output_problem
+from spanjax.command import exit_code, parse_options
 from spanjax.scoring.glue import TASKS as GLUE
+from spanjax.storage.outputs import output_problem
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -127,7 +127,7 @@ def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[st
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Evaluate, args=arguments, prog="python -m spanjax.evaluate", description=__doc__)
+    options = parse_options(Evaluate, args=arguments, prog="python -m spanjax.evaluate", description=__doc__)
     return exit_code("spanjax.evaluate", lambda: evaluate(options), cannot=f"cannot evaluate {options.model}")
 
 

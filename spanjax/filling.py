@@ -23,6 +23,7 @@ from flax import nnx
 
 from spanjax.data.cleaning import clean
 from spanjax.generator import filling
+from spanjax.markup import visible_name
 from spanjax.model import Model, module_params
 from spanjax.training.state import abstract_module
 
@@ -75,7 +76,7 @@ class _Text(NamedTuple):
 def noted(model: Model) -> Model:
     """The model, after printing on stderr what reading it passed over: another step than the newest, heads that are not used."""
     for line in model.said:
-        print(f"note: {line}", file=sys.stderr)
+        print(visible_name(f"note: {line}"), file=sys.stderr)
     return model
 
 

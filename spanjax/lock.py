@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spanjax.json_files import parse_json
+from spanjax.storage.local import write_whole
 
 FILE = "run.lock"
 BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
@@ -36,7 +37,14 @@ def sole_run(workdir: pathlib.Path) -> Iterator[None]:
     """Holds the lock of a work directory, which is made where it is missing. LockedError names the run that has it."""
     workdir.mkdir(parents=True, exist_ok=True)
     file = workdir / FILE
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if not file.is_symlink():
+            raise
+        raise ValueError(
+            f"{file} is a link to {file.readlink()}, which the lock would overwrite: remove the link, or use another --workdir"
+        ) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,9 +99,7 @@ def _beating(workdir: pathlib.Path) -> Iterator[None]:
     holder = _holder(file)
     if holder and _alive(workdir, holder):
         raise _locked(workdir, holder, f" (if it is dead: in {STALE_SECONDS / 60:.0f} minutes its lock is stale);")
-    new = workdir / f"{FILE}.{own['host']}.{own['pid']}"
-    new.write_text(json.dumps(own) + "\n")
-    os.replace(new, file)
+    write_whole(file, json.dumps(own) + "\n")
     time.sleep(SETTLE_SECONDS)
     if _holder(file) != own:  # two came at once: the later one has it
         raise _locked(workdir, _holder(file))

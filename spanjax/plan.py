@@ -22,7 +22,7 @@ import tyro
 from spanjax import topology as places
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, flag_problems
 from spanjax.chips import SOURCE
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.program import Program, exhausted, memory_of
 
 VOCABULARY = 28_996
@@ -68,8 +68,13 @@ def parse(arguments: list[str]) -> Any:
         """Print one JSON object."""
 
     default = Plan(run=base, config=path, topology="")
-    return tyro.cli(
-        Plan, default=default, args=arguments, config=(tyro.conf.AvoidSubcommands,), prog="python -m spanjax.plan"
+    return parse_options(
+        Plan,
+        default=default,
+        args=arguments,
+        config=(tyro.conf.AvoidSubcommands,),
+        prog="python -m spanjax.plan",
+        elsewhere=("tracking",),
     )
 
 

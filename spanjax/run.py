@@ -18,7 +18,6 @@ import tyro
 
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Derived1, range_problems, type_problems
 from spanjax.data.masking import TaggedSpans
-from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
 from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
@@ -26,11 +25,14 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked import MaskedPrediction
 from spanjax.parallel import MeshConfig
+from spanjax.storage.local import write_whole
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.guard import Guard
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.optimizer import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
 from spanjax.training.recording import Profile
+from spanjax.training.redaction import redacted
 from spanjax.training.tracking import Tracking
 
 
@@ -320,8 +322,9 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
     Returns notes on what the run, begun by an older version, does otherwise from here on.
     """
     file = workdir / "run.json"
-    if file.exists():
-        before = read_json(file, dict, "restore it, or use another --workdir")
+    if file.is_file():
+        # 0.1 wrote secrets of the environment as they were
+        before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
         found = differences(before, json.loads(json.dumps(description)))
         if found:
             raise ValueError(
@@ -332,10 +335,8 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
         return _order_notes(workdir, before, description)
     with writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
         # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
-        temporary.write_text(json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
-        temporary.replace(file)
+        write_whole(file, json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
     return []
 
 

@@ -18,20 +18,24 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, Any, NoReturn
 
+import tyro
+
 from spanjax.command import (
     PROCESSES_MISSING,
     STOPPED,
     WRONG_INPUT,
     StopSignals,
     end_with_launcher,
+    parse_options,
     start_problem,
     stop_at_once,
 )
+from spanjax.markup import visible, visible_name
+from spanjax.storage.local import write_whole
 
 
 def parse(arguments: list[str]) -> Any:
     """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-    import tyro
 
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
@@ -56,7 +60,9 @@ def parse(arguments: list[str]) -> Any:
 
     default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
-    return tyro.cli(Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train")
+    return parse_options(
+        Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train", elsewhere=("tracking",)
+    )
 
 
 def opened(requested: Any, named: Collection[str] = ()) -> Any:
@@ -96,8 +102,9 @@ def words_of(session: Any) -> Any:
 
 def _description(session: Any) -> dict[str, Any]:
     from spanjax.run import describe
+    from spanjax.training.redaction import redacted
 
-    return {**describe(session.run), **session.identity()}
+    return redacted({**describe(session.run), **session.identity()})
 
 
 def _meta(session: Any) -> dict[str, Any]:
@@ -237,7 +244,9 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], stop: Any, re
             if state is None:
                 state = session.fresh_state(start)
                 if terminal and start:
-                    terminal.note("\n".join(f"init-from {session.run.init_from}: {line}" for line in start.lines))
+                    terminal.note(
+                        "\n".join(f"init-from {session.run.init_from}: {visible_name(line)}" for line in start.lines)
+                    )
             elif terminal:
                 terminal.note(f"continuing {workdir} from step {int(state.step):,}")
         resources.push(checkpoints)
@@ -247,7 +256,7 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], stop: Any, re
     elif terminal:
         lines = words_of(session).summary_lines(session, outcome, command.workdir)
         terminal.note("\n".join(["", *lines]))
-        (workdir / "summary.json").write_text(json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
+        write_whole(workdir / "summary.json", json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return STOPPED if outcome.interrupted else 0
 
 
@@ -288,7 +297,9 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
         start = None if begun else session.start()
         if command.dry_run:
             lines = words_of(session).dry_run_lines(session)
-            print("\n".join([*lines, *(f"init-from   {line}" for line in (start.lines if start else ()))]))
+            print(
+                "\n".join([*lines, *(f"init-from   {visible_name(line)}" for line in (start.lines if start else ()))])
+            )
             return 0
         if not command.workdir:
             raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
@@ -338,7 +349,7 @@ def _main(arguments: list[str] | None) -> int:
         if type(error) is not ValueError and not isinstance(error, known):
             leave(1, error)
             raise
-        print(f"spanjax.train: {error}", file=sys.stderr)
+        print(visible(f"spanjax.train: {error}"), file=sys.stderr)
         return leave(PROCESSES_MISSING if isinstance(error, ProcessesMissing) else WRONG_INPUT)
 
 

@@ -141,6 +141,7 @@ class FakeClient:
     def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> StoredRun:
         assert run_name
         run = StoredRun(f"run{sum(map(len, self.module.stores.values()))}", tags)
+        run.info.run_name = run_name
         self.store[run.info.run_id] = run
         self.module.faults.at("created")
         return run

@@ -14,7 +14,20 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # A room may import its own line of this table and the lines above it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spanjax", "mean", "trees", "scoring", "traps", "command", "markup", "chips", "lock", "json_files", "bounds"),
+    (
+        "spanjax",
+        "mean",
+        "trees",
+        "scoring",
+        "traps",
+        "command",
+        "markup",
+        "chips",
+        "lock",
+        "json_files",
+        "bounds",
+        "storage",
+    ),
     ("distributed", "parallel"),
     ("data",),
     ("nn",),

@@ -94,3 +94,13 @@ def test_without_flock_a_stale_lock_is_taken_over(tmp_path: pathlib.Path) -> Non
         written(tmp_path, host, pid, age)
         with sole_run(tmp_path):
             assert json.loads((tmp_path / FILE).read_text())["host"] == socket.gethostname()
+
+
+def test_the_lock_is_not_opened_through_a_link(tmp_path: pathlib.Path) -> None:
+    victim, workdir = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("precious")
+    workdir.mkdir()
+    (workdir / FILE).symlink_to(victim)
+    with pytest.raises(ValueError, match="run.lock is a link to .*victim.*: remove the link"), sole_run(workdir):
+        pass
+    assert victim.read_text() == "precious"

@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from spanjax import convert, predict, train
-from spanjax.run import load
+from spanjax.run import Run, claim_workdir, describe, load
+from spanjax.training.redaction import redacted
 from tests.running import ROOT, records, shrunk
 
 OWN = '''"""A masking policy, a loss term and an objective of a user's own, under postponed annotations."""
@@ -153,3 +154,14 @@ def test_configs_import_their_neighbours_and_leave_the_path_as_it_was(
     before = list(sys.path)
     assert load(str(folder / "own.py")).seed == 7
     assert sys.path == before
+
+
+def test_a_run_whose_settings_hold_a_secret_resumes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 wrote it as it was."""
+    monkeypatch.setenv("MY_TOKEN", "hushhush")
+    described = json.loads(json.dumps(describe(Run(init_from="runs/hushhush"))))
+    (tmp_path / "run.json").write_text(json.dumps(described))
+    assert claim_workdir(tmp_path, redacted(described)) == []
+    (tmp_path / "run.json").unlink()
+    assert claim_workdir(tmp_path, redacted(described)) == claim_workdir(tmp_path, redacted(described)) == []
+    assert "hushhush" not in (tmp_path / "run.json").read_text()

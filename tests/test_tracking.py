@@ -142,7 +142,10 @@ def test_secrets_are_in_no_file_and_no_line(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://somebody:hushother@server")
     wandb.faults.calls["log"] = PermissionError(f"key {SECRETS['WANDB_API_KEY']} is not valid")
     mlflow.faults.calls["finish"] = OSError("no route to https://somebody:hushother@server, user hushpassword")
-    assert train.main(arguments(rows_folder, tmp_path / "run", 2, *BOTH)) == 0
+    named = [f"--tracking.{name}=my {SECRETS['MLFLOW_TRACKING_PASSWORD']}" for name in ("name", "group")]
+    assert train.main(arguments(rows_folder, tmp_path / "run", 2, *BOTH, *named)) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["tracking"]["name"] == "my ***"
+    assert mlflow.only_run().info.run_name == "my ***"
     said = capsys.readouterr()
     assert "key *** is not valid" in said.out and "https://***@server, user ***" in said.out
     assert "hush" not in said.out + said.err

@@ -4,7 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from spanjax import __version__
+from spanjax.markup import markdown_line, visible_name
 from spanjax.model import Model
 from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
@@ -26,19 +29,17 @@ _KINDS: Mapping[Kind, str] = {
 
 def model_card(model: Model, name: str, license_: str, language: str) -> str:
     """README.md: front matter, how to use the model, and tables of architecture, data, training, results and hardware."""
-    front = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: " + _pipeline(model),
-    ]
-    front += [f"license: {license_}"] if license_ else ["# license: TO FILL IN"]
-    front += [f"language: {language}"] if language else ["# language: TO FILL IN"]
-    front += ["tags:", "- spanjax", *(["- spanbert"] if "sbo" in model.params else []), "---", ""]
+    given = {"license": license_, "language": language}
+    facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": _pipeline(model)}
+    facts |= {key: value for key, value in given.items() if value}
+    facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
+    front = ["---", *yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).splitlines()]
+    front += [*(f"# {key}: TO FILL IN" for key, value in given.items() if not value), "---", ""]
     run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
     body = [
-        f"# {name}",
+        f"# {markdown_line(name)}",
         "",
-        f"Converted by spanjax {__version__} from step {model.step:,} of `{model.name}`.",
+        f"Converted by spanjax {__version__} from step {model.step:,} of {_code(model.name)}.",
         "",
     ]
     body += _usage(model, name)
@@ -48,7 +49,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     body += _section("Training", _training(run, model, rows)) if run else []
     body += _section("Results", _results(lines)) + _section("Hardware and time", _hardware(model, lines))
     notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.said]
-    body += ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
+    body += ["## Notes", "", *(f"- {markdown_line(note)}" for note in notes), ""] if notes else []
     return "\n".join([*front, *body])
 
 
@@ -58,8 +59,8 @@ def _usage(model: Model, name: str) -> list[str]:
     known = known or pretraining_class(family, model.parts - {"pair"})
     lines = ["```python", f"from transformers import AutoTokenizer, {known}", ""]
     lines += [
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
-        f'model = {known}.from_pretrained("{name}")',
+        f"tokenizer = AutoTokenizer.from_pretrained({_quoted(name)})",
+        f"model = {known}.from_pretrained({_quoted(name)})",
         "```",
         "",
     ]
@@ -78,7 +79,7 @@ def _usage(model: Model, name: str) -> list[str]:
 
 
 def _section(title: str, facts: Mapping[str, Any]) -> list[str]:
-    shown = [f"| {name} | {value} |" for name, value in facts.items() if value not in (None, "")]
+    shown = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items() if value not in (None, "")]
     return [f"## {title}", "", "| | |", "|---|---|", *shown, ""] if shown else []
 
 
@@ -171,7 +172,24 @@ def _words(described: Mapping[str, Any]) -> str:
             return f"{value.get('class', '')}({inner})"
         return f"[{', '.join(map(one, value))}]" if isinstance(value, list) else json.dumps(value)
 
-    return f"`{one(described)}`" if described else ""
+    return _code(one(described)) if described else ""
+
+
+def _cell(value: Any) -> str:
+    text = str(value)
+    is_code = len(text) > 2 and text[0] == text[-1] == "`"  # made by `_code`
+    return (text if is_code else markdown_line(text)).replace("|", "\\|")
+
+
+def _quoted(text: str) -> str:
+    """A string literal of Python on one line, without signs that begin HTML."""
+    return json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _code(text: str) -> str:
+    """Text as code within a line of Markdown: nothing in it ends the code or begins HTML."""
+    safe = visible_name(text).replace("`", "\\u0060").replace("<", "\\u003c").replace(">", "\\u003e")
+    return f"`{safe}`"
 
 
 def _lines(model: Model) -> list[dict[str, Any]]:

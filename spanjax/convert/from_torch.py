@@ -6,16 +6,20 @@ fails and lists both sides.
 """
 
 import dataclasses
+import json
 import pathlib
 
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.convert.card import task_words
 from spanjax.data.vocab import load_vocabulary
+from spanjax.markup import visible_name
 from spanjax.model import Model, load_model, model_meta
-from spanjax.torch_format.folder import new_folder
+from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
+from spanjax.training.checksums import CHECKSUMS
+from spanjax.training.saved import read_meta
 
 HEADS = {
     "mlm": "masked tokens",
@@ -66,6 +70,14 @@ def report_lines(model: Model) -> list[str]:
     ]
 
 
+def written_files(folder: pathlib.Path) -> set[str]:
+    """Names of the files that this command writes into a folder like this, see `spanjax.storage.outputs.Written`."""
+    step = pathlib.Path("checkpoints", "0")
+    if "run" in read_meta(folder / step):  # of a training whose run.json is gone
+        return set()
+    return {str(step / name) for name in (CHECKSUMS, *json.loads((folder / step / CHECKSUMS).read_text("utf-8")))}
+
+
 def from_torch(options: FromTorch) -> None:
     """Converts and prints the report."""
     output = pathlib.Path(options.output)
@@ -80,15 +92,16 @@ def from_torch(options: FromTorch) -> None:
                 "give the vocabulary that the weights were trained with"
             )
         model = dataclasses.replace(model, vocabulary=vocabulary)
-    with new_folder(output, options.overwrite) as work:
+    reads = [each for each in (options.source, options.config, options.vocab) if each]
+    with output_folder(output, options.overwrite, written_files, reads) as work:
         write_weights(work, model.params, model_meta(model))
-    print("\n".join(report_lines(model)))
+    print("\n".join(map(visible_name, report_lines(model))))
     print(f"{options.source} -> {output}")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
+    options = parse_options(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
     return exit_code(
         "from-torch",
         lambda: from_torch(options),

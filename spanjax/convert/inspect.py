@@ -9,10 +9,12 @@ import numpy as np
 import rich.box
 import rich.console
 import rich.table
+import rich.text
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.generator import FOLDER, PART, folder_beside, with_generator
+from spanjax.markup import visible, visible_name
 from spanjax.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
@@ -82,17 +84,19 @@ def show(options: Inspect) -> None:
     tensors = found.pop("tensors")
     table = rich.table.Table("name", "shape", "dtype", "MiB", box=rich.box.SIMPLE_HEAD)
     for name, each in tensors.items():
-        table.add_row(name, " x ".join(map(str, each["shape"])), each["dtype"], f"{each['bytes'] / 2**20:.2f}")
+        shape, size = " x ".join(map(str, each["shape"])), f"{each['bytes'] / 2**20:.2f}"
+        table.add_row(rich.text.Text(visible_name(name)), shape, each["dtype"], size)
     console.print(table)
     total = sum(each["bytes"] for each in tensors.values())
     numbers = sum(int(np.prod(each["shape"])) for each in tensors.values())
     console.print(f"{len(tensors)} tensors, {numbers:,} numbers, {total / 2**20:,.1f} MiB")
     for name, value in found.items():
         if value not in (None, [], {}):
-            console.print(f"{name:12s}{value if isinstance(value, str | int) else json.dumps(value)}")
+            told = str(value) if isinstance(value, str | int) else json.dumps(value)
+            console.print(f"{name:12s}{visible(told)}", markup=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Inspect, args=arguments, prog="python -m spanjax.convert inspect", description=__doc__)
+    options = parse_options(Inspect, args=arguments, prog="python -m spanjax.convert inspect", description=__doc__)
     return exit_code("inspect", lambda: show(options), cannot=f"cannot look at {options.source}")

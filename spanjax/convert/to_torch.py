@@ -17,21 +17,32 @@ import numpy as np
 import tyro
 
 from spanjax import __version__
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.generator import FOLDER, PART, generator_of, without_generator
+from spanjax.markup import visible_name
 from spanjax.model import Model, load_model
+from spanjax.storage.outputs import output_folder
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.families import Family
-from spanjax.torch_format.folder import EXTRA_HEADS, cast, new_folder, original_names, write_safetensors
+from spanjax.torch_format.folder import (
+    CONFIGS,
+    EXTRA_HEADS,
+    WEIGHTS,
+    cast,
+    original_names,
+    read_json,
+    write_safetensors,
+)
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_configs import their_task
 from spanjax.torch_format.task_tables import with_heads, without_classless
-from spanjax.torch_format.tokenizer_files import tokenizer_files
+from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
+CARD, REPORT = "README.md", "conversion.json"
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -116,10 +127,20 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         for name, content in files.items():
             (folder / name).write_bytes(content)
     card = model_card(model, options.name or pathlib.Path(options.output).name, options.license, options.language)
-    (folder / "README.md").write_text(card)
+    (folder / CARD).write_text(card)
     report = _report(model, options, written)
-    (folder / "conversion.json").write_text(json.dumps(report, indent=2) + "\n")
+    (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n")
     return report
+
+
+def written_files(folder: pathlib.Path) -> set[str]:
+    """Names of the files that this command writes into a folder like this, see `spanjax.storage.outputs.Written`."""
+    found = set[str]()
+    for inner in (pathlib.Path(), pathlib.Path(FOLDER)):
+        if (folder / inner / REPORT).is_file() and {"spanjax", "tensors"} <= {*read_json(folder / inner / REPORT)}:
+            names = (*WEIGHTS, *CONFIGS, EXTRA_HEADS, *FILES, CARD, REPORT)
+            found |= {str(inner / name) for name in names}
+    return found
 
 
 def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -144,8 +165,8 @@ def to_torch(options: ToTorch) -> int:
     params, left_out = without_classless(model.params)
     model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
     for line in model.said:
-        print(line)
-    with new_folder(output, options.overwrite) as work:
+        print(visible_name(line))
+    with output_folder(output, options.overwrite, written_files, [options.source]) as work:
         report = write_folder(model, work, options)
     heads = ", ".join(report["heads"]) or "none"
     print(
@@ -161,7 +182,13 @@ def to_torch(options: ToTorch) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(ToTorch, args=arguments, prog="python -m spanjax.convert to-torch", description=__doc__)
+    options = parse_options(
+        ToTorch,
+        args=arguments,
+        prog="python -m spanjax.convert to-torch",
+        description=__doc__,
+        elsewhere=("name", "license"),
+    )
     return exit_code(
         "to-torch",
         lambda: to_torch(options),

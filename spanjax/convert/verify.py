@@ -5,11 +5,12 @@ transformers where that is installed. Exit code 1 where a difference is above th
 """
 
 import dataclasses
+import math
 import pathlib
 
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
 from spanjax.model import load_model
 from spanjax.torch_format.folder import is_weights
@@ -32,6 +33,8 @@ class Verify:
 def verify(options: Verify) -> int:
     """Compares; the exit code."""
     sentences = SENTENCES
+    if not 0 <= options.tolerance < math.inf:
+        raise ValueError(f"--tolerance is {options.tolerance}: expected a finite number, 0 or more")
     if options.text:
         try:
             lines = pathlib.Path(options.text).read_text("utf-8").splitlines()
@@ -52,5 +55,5 @@ def verify(options: Verify) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Verify, args=arguments, prog="python -m spanjax.convert verify", description=__doc__)
+    options = parse_options(Verify, args=arguments, prog="python -m spanjax.convert verify", description=__doc__)
     return exit_code("verify", lambda: verify(options), cannot=f"cannot compare {options.one} and {options.other}")

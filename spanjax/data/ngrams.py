@@ -238,6 +238,12 @@ def read_ngrams(path: str | pathlib.Path, most: int = 0) -> NgramDictionary:
     return NgramDictionary(found, settings)
 
 
+def is_dictionary(path: pathlib.Path) -> bool:
+    """Whether a file begins as `write_ngrams` writes it."""
+    with open(path, "rb") as file:
+        return file.read(len(HEADER)) == HEADER.encode()
+
+
 def _read_header(path: pathlib.Path, line: str, problems: list[str]) -> NgramSettings:
     fields = {field.name: type(field.default) for field in dataclasses.fields(NgramSettings)}
     try:

@@ -16,10 +16,11 @@ from spanjax.data.documents import Group, Source
 from spanjax.data.manifest import Manifest
 from spanjax.data.portion_rows import VALIDATION, Folders, RowSettings
 from spanjax.data.portions import Occurred, Portion, cut, portion_name
-from spanjax.data.shards import finish_rows, write_whole
+from spanjax.data.shards import finish_rows
 from spanjax.data.staging import Unfinished
 from spanjax.data.vocab import Vocabulary
 from spanjax.json_files import read_json
+from spanjax.storage.local import write_whole
 
 
 @dataclasses.dataclass(frozen=True)

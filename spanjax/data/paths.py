@@ -34,17 +34,6 @@ def is_file_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
-def link_problem(path: pathlib.Path) -> str:
-    """Why a folder that is written as a whole cannot replace what is at this path, where that is a link; else empty."""
-    return f"{path} is a link: give the folder that it leads to, or another" if path.is_symlink() else ""
-
-
-def output_problem(path: pathlib.Path) -> str:
-    """Why no folder can be made at this path, where a file is in the way; empty where none is."""
-    taken = next((each for each in (path, *path.parents) if each.exists()), None)
-    return "" if taken is None or taken.is_dir() else f"{taken} is a file, expected a folder: choose another"
-
-
 def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
     """Files that paths or globs name, each once, sorted within a pattern; and what is wrong with the patterns."""
     found: dict[str, File] = {}
@@ -61,6 +50,11 @@ def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
         problems |= {f"{file.path}: the file is empty": None for file in matches if file.size == 0}
         found |= {file.path: file for file in matches}
     return tuple(found.values()), list(problems)
+
+
+def local_files(patterns: Sequence[str]) -> list[str]:
+    """The files of this machine that paths or globs name; what is elsewhere or no file is passed over."""
+    return [file.path for pattern in patterns if _SCHEME not in pattern for file in _local(pattern)[0]]
 
 
 def _local(pattern: str) -> tuple[list[File], bool]:

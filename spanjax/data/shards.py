@@ -7,27 +7,27 @@ joins the figures in the order of the numbers in the names; the result depends o
 Legend: L positions, V ids, N rows.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import io
 import json
-import os
 import pathlib
 import tempfile
-import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from spanjax import __version__
+from spanjax.data.base_vocab import SETTINGS_FILE
 from spanjax.data.block import MOST_LAYERS, SENTENCE_START, Block
 from spanjax.data.manifest import FORMAT, Manifest, Shard
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
-from spanjax.data.vocab import Vocabulary, save_vocabulary
+from spanjax.data.paths import is_file_name
+from spanjax.data.vocab import MODEL_FILES, Vocabulary, save_vocabulary
 from spanjax.json_files import parse_json
+from spanjax.storage.local import write_whole
 
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS = "unigram.npy", "lengths.npy", "blocks.npy", "documents.npy"
@@ -85,26 +85,14 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
     return found
 
 
-@contextlib.contextmanager
-def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A file to write into that is there whole or not at all, on disk when it is there; what a killed process leaves
-    begins with a dot."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_whole(path: pathlib.Path, content: bytes) -> None:
-    """Writes a `whole_file`."""
-    with whole_file(path) as file:
-        file.write(content)
+def written_files(folder: pathlib.Path) -> set[str]:
+    """Names of the files of rows in `folder`, as its manifest tells; empty where that is none. OSError, ValueError likewise."""
+    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
+    if not isinstance(manifest, dict) or not {"fingerprint", "vocabulary_fingerprint", "shards"} <= {*manifest}:
+        return set()
+    shards = {shard[0] for shard in manifest["shards"] if is_file_name(shard[0])}
+    vocabulary = {f"{VOCABULARY}/{name}" for name in (SETTINGS_FILE, *MODEL_FILES.values())}
+    return {MANIFEST, UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS, *shards, *vocabulary}
 
 
 def has_shard(figures: pathlib.Path, name: str) -> bool:

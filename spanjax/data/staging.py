@@ -6,16 +6,18 @@ The work on FOLDER lies in `.FOLDER.unfinished` beside it: `result`, which becom
 
 import contextlib
 import fcntl
+import functools
 import json
 import logging
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from spanjax.data.shards import write_whole
 from spanjax.json_files import parse_json
+from spanjax.storage.local import swap_in, write_whole
+from spanjax.storage.outputs import Written, replace_problem
 
 _LOCK, _PLAN, _RESULT, _REPLACED = "being-written", "plan.json", "result", "replaced"
 _SHOWN = 5  # differences of a kind that are told
@@ -130,32 +132,42 @@ def _clear_up(work: pathlib.Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _check(folder: pathlib.Path, written: Written, reads: Iterable[str], overwrite: bool) -> None:
+    if problem := replace_problem(folder, overwrite, written, reads):
+        raise ValueError(f"{folder} {problem}")
+
+
 def _put_in_place(work: Unfinished, folder: pathlib.Path) -> None:
     _clear_up(work.result)
     flush_tree(work.result)
-    if folder.exists():
-        shutil.rmtree(work.folder / _REPLACED, ignore_errors=True)
-        os.rename(folder, work.folder / _REPLACED)
-    os.rename(work.result, folder)
-    flush = os.open(folder.parent, os.O_RDONLY)
-    os.fsync(flush)
-    os.close(flush)
+    shutil.rmtree(work.folder / _REPLACED, ignore_errors=True)
+    swap_in(work.result, folder, work.folder / _REPLACED)
     shutil.rmtree(work.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def unfinished_folder(folder: pathlib.Path, plan: Mapping[str, Any], overwrite: bool = False) -> Iterator[Unfinished]:
+def unfinished_folder(
+    folder: pathlib.Path,
+    plan: Mapping[str, Any],
+    overwrite: bool = False,
+    written: Written = lambda _: (),
+    reads: Iterable[str] = (),
+) -> Iterator[Unfinished]:
     """Gives the folder of unfinished work; its `result` becomes `folder` when the block ends well.
 
     When the block fails or the process is killed the work stays, and the next one with the same plan finds it
-    (`continued`). ValueError where `folder` exists and `overwrite` is not set, where there is work with another plan and
-    `overwrite` is not set, or while another process works there.
+    (`continued`). ValueError where `folder` exists and `overwrite` is not set, where it may not be replaced (`written` and
+    `reads` as in `replace_problem`), where there is work with another plan and `overwrite` is not set, or while another
+    process works there.
     """
     folder = pathlib.Path(os.path.abspath(folder))
-    if folder.exists() and not overwrite and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ValueError(f"{folder} exists already; choose another folder, remove it, or ask to overwrite it")
+    check = functools.partial(_check, folder, written, [*reads])
+    check(overwrite)
     path = unfinished_path(folder)
     with _locked(path, folder):
+        restored = (path / _REPLACED).is_dir() and not folder.exists()
+        if restored:  # an earlier process with --overwrite was killed between the two renames
+            os.rename(path / _REPLACED, folder)
         continued = _continues(path, plan, overwrite)
         if continued:
             _clear_up(path)
@@ -166,6 +178,7 @@ def unfinished_folder(folder: pathlib.Path, plan: Mapping[str, Any], overwrite: 
         work = Unfinished(path, continued)
         try:
             yield work
+            check(overwrite or restored)  # somebody may have written there meanwhile
             _put_in_place(work, folder)
         except BaseException as error:
             if work.worthless:

@@ -11,8 +11,8 @@ import tyro
 
 from spanjax.applying import open_model
 from spanjax.bounds import Bounds, flag_problems
-from spanjax.command import SomeFailedError, exit_code
-from spanjax.data.paths import output_problem
+from spanjax.command import SomeFailedError, exit_code, parse_options
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
 from spanjax.tuning import SHOWN
@@ -69,11 +69,19 @@ Given = TypeVar("Given", bound=WithModel)
 
 
 def command(
-    kind: type[Given], doc: str | None, work: Callable[[Given], None], verb: str, words: list[str] | None
+    kind: type[Given],
+    doc: str | None,
+    work: Callable[[Given], None],
+    verb: str,
+    words: list[str] | None,
+    texts: Sequence[str] = ("question", "context", "text", "pair"),
 ) -> int:
-    """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL'."""
+    """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL',
+    `texts` are the options that are no paths."""
     name = kind.__module__.rpartition(".")[2]
-    options = tyro.cli(kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc)
+    options = parse_options(
+        kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc, elsewhere=texts
+    )
 
     def run() -> None:
         use_compilation_cache(options.compilation_cache)
@@ -114,8 +122,18 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
         return f"--output {output}: {problem}"
     if path.is_dir():
         return f"--output {output} is a folder: expected the name of a file"
-    same = [name for name in files if pathlib.Path(name).resolve() == path.resolve()]
-    return f"--output {output} is read as --file: give another name" if same else ""
+    if any(pathlib.Path(name).resolve() == path.resolve() for name in files):
+        return f"--output {output} is read as --file: give another name"
+    return "" if _is_answers(path) else f"--output {output} is there and holds no answers: give another name"
+
+
+def _is_answers(path: pathlib.Path) -> bool:
+    """Whether there is no file that would be lost, or one that begins as `answer` writes it."""
+    if not path.is_file():  # nothing, or /dev/stdout
+        return True
+    with open(path, "rb") as file:
+        start = file.read(9)
+    return not start or start.startswith((b'{"input":', b'{"error":'))
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:

@@ -6,9 +6,9 @@ import sys
 
 from spanjax.applying import open_model
 from spanjax.bounds import flag_problems
-from spanjax.data.paths import output_problem
 from spanjax.predict.answering import Batch, Folder, command, json_line
 from spanjax.predict.coref_page import coref_page
+from spanjax.storage.outputs import output_problem
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref_answers import shown
@@ -75,4 +75,4 @@ def find(options: Clusters) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    return command(Clusters, __doc__, find, "find clusters", arguments)
+    return command(Clusters, __doc__, find, "find clusters", arguments, texts=())

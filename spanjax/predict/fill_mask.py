@@ -7,9 +7,8 @@ import rich.box
 import rich.console
 import rich.table
 import rich.text
-import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.filling import Filler, noted
 from spanjax.model import load_model
 from spanjax.predict.answering import AnyModel
@@ -51,5 +50,7 @@ def fill_mask(options: FillMask) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(FillMask, args=arguments, prog="python -m spanjax.predict fill-mask", description=__doc__)
+    options = parse_options(
+        FillMask, args=arguments, prog="python -m spanjax.predict fill-mask", description=__doc__, elsewhere=("text",)
+    )
     return exit_code("fill-mask", lambda: fill_mask(options), cannot=f"cannot fill in with {options.model}")

@@ -8,9 +8,8 @@ import rich.box
 import rich.console
 import rich.table
 import rich.text
-import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.filling import Filler, Span, noted
 from spanjax.model import load_model
 from spanjax.predict.answering import AnyModel
@@ -60,5 +59,7 @@ def spans(options: Spans) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(Spans, args=arguments, prog="python -m spanjax.predict spans", description=__doc__)
+    options = parse_options(
+        Spans, args=arguments, prog="python -m spanjax.predict spans", description=__doc__, elsewhere=("text", "hide")
+    )
     return exit_code("spans", lambda: spans(options), cannot=f"cannot fill in with {options.model}")

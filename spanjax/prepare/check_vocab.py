@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import SourceSettings
@@ -126,8 +126,12 @@ def _excerpt(kind: str, text: str) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(
-        CheckVocabulary, args=arguments, prog="python -m spanjax.prepare check-vocab", description=__doc__
+    options = parse_options(
+        CheckVocabulary,
+        args=arguments,
+        prog="python -m spanjax.prepare check-vocab",
+        description=__doc__,
+        elsewhere=("input",),
     )
 
     def work() -> int:

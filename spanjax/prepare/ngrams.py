@@ -14,16 +14,16 @@ import sys
 import tempfile
 
 import numpy as np
-import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.cleaning import Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
 from spanjax.data.ngram_counting import Counted, Room, count_ngrams
-from spanjax.data.ngrams import NgramSettings, Punctuation, write_ngrams
-from spanjax.data.paths import output_problem
-from spanjax.data.shards import whole_file
+from spanjax.data.ngrams import NgramSettings, Punctuation, is_dictionary, write_ngrams
+from spanjax.data.paths import local_files
+from spanjax.storage.local import whole_file
+from spanjax.storage.outputs import is_taken, output_problem, place_problem
 
 _SHOWN = 5
 
@@ -84,7 +84,11 @@ def _checked(options: CountNgrams) -> Source:
         and not options.overwrite,
     }
     problems = options.settings.problems() + [message for message, broken in rules.items() if broken]
-    problem = output_problem(output.parent)
+    problem = output_problem(output.parent) or (
+        place_problem(output, local_files(options.input)) if is_taken(output) else ""
+    )
+    if output.is_file() and not problem and not is_dictionary(output):
+        problem = "is no file of n-grams: choose another name"
     problems += [f"--output {output}: {problem}"] if problem else []
     try:
         source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
@@ -129,7 +133,9 @@ def _print(options: CountNgrams, counted: Counted) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__)
+    options = parse_options(
+        CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__, elsewhere=("input",)
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "ngrams",

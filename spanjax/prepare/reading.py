@@ -12,7 +12,7 @@ import rich.console
 import tyro
 
 from spanjax.bounds import flag_problems
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
@@ -170,7 +170,7 @@ def run_command(
     def parsed_work() -> None:
         default: Any = options(rows=tyro.MISSING, reading=chosen_reading(words))
         program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
-        parsed: Any = tyro.cli(
+        parsed: Any = parse_options(
             options, default=default, args=words, prog=program, description=description, config=marks
         )
         work(parsed)

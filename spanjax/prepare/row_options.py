@@ -84,7 +84,6 @@ def option_problems(options: Prepare) -> list[str]:
     """What is wrong with the options whatever the input is."""
     beam = options.runner == "beam"
     rules = {
-        f"--output {options.output}: expected a folder of this machine, or one that it mounts": "://" in options.output,
         f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
         <= options.length
         <= MAX_LENGTH,

@@ -15,10 +15,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import tyro
-
 from spanjax import __version__
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.cleaning import Cleaning
 from spanjax.data.corpus import open_sources
@@ -27,11 +25,12 @@ from spanjax.data.documents import Source, SourceSettings
 from spanjax.data.local_runner import write_portions
 from spanjax.data.manifest import Manifest
 from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
-from spanjax.data.paths import link_problem, output_problem
+from spanjax.data.paths import local_files
 from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
 from spanjax.data.portions import portion_characters
 from spanjax.data.progress import Progress, totals_table
 from spanjax.data.sentences import sentence_spans
+from spanjax.data.shards import MANIFEST, written_files
 from spanjax.data.staging import Unfinished, unfinished_folder
 from spanjax.data.vocab import (
     SentencePieceVocabulary,
@@ -41,6 +40,7 @@ from spanjax.data.vocab import (
     train_sentencepiece,
 )
 from spanjax.prepare.row_options import Prepare, option_problems
+from spanjax.storage.outputs import output_problem, replace_problem
 
 _BEAM = "spanjax.data.beam_runner"  # imported only where it is asked for: it needs Apache Beam
 _BEAM_OPTIONS = "--beam-options"
@@ -105,10 +105,10 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
         except ValueError as error:
             problems.append(str(error))
     output = pathlib.Path(options.output)
-    if problem := output_problem(output.parent) or link_problem(output):
+    if problem := output_problem(output.parent):
         problems.append(f"--output {output}: {problem}")
-    if output.exists() and not options.overwrite and not (output.is_dir() and not any(output.iterdir())):
-        problems.append(f"--output {output} exists already: choose another folder, or replace it with --overwrite")
+    elif problem := replace_problem(output, options.overwrite, _written, _reads(options)):
+        problems.append(f"--output {output} {problem}")
     if not problems:
         try:
             annotator = _annotator(options, sources[0])
@@ -121,6 +121,17 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
     splits = (TRAIN, VALIDATION) if options.holdout else (TRAIN,)
     passes = [_pass(sources[0], splits, options, annotator)]
     return passes + [_pass(each, (VALIDATION,), options, annotator) for each in sources[1:]], vocabulary
+
+
+def _written(folder: pathlib.Path) -> set[str]:
+    """The files of prepared rows, see `spanjax.storage.outputs.Written`."""
+    splits = [split for split in (TRAIN, VALIDATION) if (folder / split / MANIFEST).is_file()]
+    return {f"{split}/{name}" for split in splits for name in written_files(folder / split)}
+
+
+def _reads(options: Prepare) -> list[str]:
+    given = [each for each in (options.vocab, options.data_dir) if each]
+    return [*local_files((*options.input, *options.validation)), *given]
 
 
 def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
@@ -189,7 +200,8 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
     """Writes the rows of every split and returns their manifests; ValueError with everything that is wrong."""
     passes, vocabulary = _checked(options)
     plan = _plan(options, passes, vocabulary)
-    with unfinished_folder(pathlib.Path(options.output), plan, options.overwrite) as work:
+    output, reads = pathlib.Path(options.output), _reads(options)
+    with unfinished_folder(output, plan, options.overwrite, _written, reads) as work:
         vocabulary = vocabulary or _trained(passes[0], options, work)
         for one in passes:
             _write(one, work, vocabulary, options)
@@ -201,7 +213,13 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     words = _with_beam_options(sys.argv[1:] if arguments is None else arguments)
-    options = tyro.cli(Prepare, args=words, prog="python -m spanjax.prepare rows", description=__doc__)
+    options = parse_options(
+        Prepare,
+        args=words,
+        prog="python -m spanjax.prepare rows",
+        description=__doc__,
+        elsewhere=("input", "validation", "data_dir", "beam_options"),
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code("prepare", lambda: totals_table(prepare(options)), cannot=f"cannot prepare {options.output}")
 

@@ -10,25 +10,22 @@ import collections
 import dataclasses
 import itertools
 import logging
-import os
 import pathlib
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterator
 from typing import Literal
 
-import tyro
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.bounds import flag_problems
-from spanjax.command import exit_code
-from spanjax.data.base_vocab import MOST_PIECES
+from spanjax.command import exit_code, parse_options
+from spanjax.data.base_vocab import MOST_PIECES, SETTINGS_FILE
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
 from spanjax.data.documents import Source, SourceSettings
 from spanjax.data.fertility import measure
-from spanjax.data.paths import output_problem
+from spanjax.data.paths import local_files
 from spanjax.data.sentences import sentences
 from spanjax.data.train_vocab import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.data.vocab import (
@@ -37,7 +34,10 @@ from spanjax.data.vocab import (
     SentencePieceVocabulary,
     Vocabulary,
     WordPieceVocabulary,
+    load_vocabulary,
 )
+from spanjax.storage.local import write_whole
+from spanjax.storage.outputs import output_problem, place_problem
 
 _EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most so many
 log = logging.getLogger("spanjax.prepare")
@@ -111,6 +111,8 @@ def _problems(options: TrainVocabulary) -> list[str]:
     found = [message for message, broken in rules.items() if broken]
     problem = output_problem(output.parent)
     found += flag_problems(options)
+    if not problem and not found and _taken(output):
+        problem = _foreign(output, options)
     return [*found, f"--output {output}: {problem}"] if problem else found
 
 
@@ -119,6 +121,34 @@ def _taken(output: pathlib.Path) -> bool:
     if output.is_dir():
         return any((output / name).exists() for name in ("vocabulary.json", *MODEL_FILES.values()))
     return output.exists()
+
+
+def _foreign(output: pathlib.Path, options: TrainVocabulary) -> str:
+    """Why --overwrite does not replace what is there: no vocabulary, another's folder, or what is read; empty where it does."""
+    reads = local_files(options.input)
+    if output.is_file():
+        if problem := place_problem(output, reads):
+            return problem
+        kinds = {pathlib.Path(name).suffix: name for name in MODEL_FILES.values()}
+        return "" if _is_vocabulary(output) else f"is no vocabulary ({kinds[output.suffix]}): choose another name"
+    if inside := [each for each in reads if pathlib.Path(each).resolve() in _targets(output)]:
+        return f"{inside[0]} is read: choose another folder"
+    others = [name for name in ("manifest.json", "config.json", "run.json") if (output / name).exists()]
+    if others or not (output / SETTINGS_FILE).is_file() or not _is_vocabulary(output):
+        what = f"{others[0]} is in it" if others else f"its {SETTINGS_FILE} is missing or names another vocabulary"
+        return f"holds files of a vocabulary that this command did not write ({what}): choose another folder"
+    return ""
+
+
+def _targets(folder: pathlib.Path) -> list[pathlib.Path]:
+    return [(folder / name).resolve() for name in (SETTINGS_FILE, *MODEL_FILES.values())]
+
+
+def _is_vocabulary(path: pathlib.Path) -> bool:
+    try:
+        return bool(load_vocabulary(path).size)
+    except ValueError:
+        return False
 
 
 def _checked(options: TrainVocabulary) -> Source:
@@ -190,11 +220,8 @@ def _write(vocabulary: Vocabulary, output: pathlib.Path) -> None:
     files = {output.name: vocabulary.files()[name]} if single else _files(vocabulary)
     folder = output.parent if single else output
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".vocabulary-", dir=folder) as work:
-        for name, content in files.items():
-            (pathlib.Path(work) / name).write_bytes(content)
-        for name in reversed(files):  # the settings, which say what the folder holds, are written last
-            os.replace(pathlib.Path(work) / name, folder / name)
+    for name in reversed(files):  # the settings, which say what the folder holds, are written last
+        write_whole(folder / name, files[name])
     for name in () if single else {*MODEL_FILES.values()} - {*files}:
         (folder / name).unlink(missing_ok=True)  # of a vocabulary that this one replaces
 
@@ -231,7 +258,13 @@ def _next(options: TrainVocabulary) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = tyro.cli(TrainVocabulary, args=arguments, prog="python -m spanjax.prepare vocab", description=__doc__)
+    options = parse_options(
+        TrainVocabulary,
+        args=arguments,
+        prog="python -m spanjax.prepare vocab",
+        description=__doc__,
+        elsewhere=("input",),
+    )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "prepare vocab",

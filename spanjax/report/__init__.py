@@ -6,16 +6,16 @@ Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import dataclasses
-import os
 import pathlib
 import sys
 from typing import Annotated
 
 import tyro
 
-from spanjax.command import exit_code
+from spanjax.command import exit_code, parse_options
 
 PROGRAM = "python -m spanjax.report"
+TITLE, _TITLE_WITHIN = "Report of spanjax runs", 4096
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +36,17 @@ class Report:
 
 def output_problems(options: Report) -> list[str]:
     """What is wrong with the files to be written and with the numbers."""
-    from spanjax.data.paths import output_problem
+    from spanjax.storage.outputs import output_problem
 
     problems = []
     given = {"--output": options.output, "--markdown": options.markdown}
     for name, value in given.items():
         path = pathlib.Path(value)
-        if value and (problem := output_problem(path.absolute().parent)):
-            problems.append(f"{name} {value}: {problem}")
+        if value and not (folder := path.absolute().parent).is_dir():
+            missing = output_problem(folder) or f"there is no folder {folder}: make it, or correct the name"
+            problems.append(f"{name} {value}: {missing}")
+        elif value and path.is_file() and not _is_report(path):
+            problems.append(f"{name} {value} is there and no report of spanjax: choose another name")
         elif value and path.is_dir():
             problems.append(f"{name} {value} is a folder: expected the name of a file")
     if not any(given.values()):
@@ -56,16 +59,11 @@ def output_problems(options: Report) -> list[str]:
     return [f"  - {problem}" for problem in problems]
 
 
-def write(path: str, text: str) -> None:
-    """Writes a file as a whole: it is there afterwards, or what was there before is."""
-    file = pathlib.Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(text.encode("utf-8", "replace"))
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
+def _is_report(path: pathlib.Path) -> bool:
+    """Whether a file is empty or holds a report: the title of every one stands in its first lines."""
+    with open(path, "rb") as file:
+        start = file.read(_TITLE_WITHIN)
+    return not start or TITLE.encode() in start
 
 
 def report(options: Report) -> None:
@@ -74,6 +72,7 @@ def report(options: Report) -> None:
     from spanjax.report.markdown import markdown
     from spanjax.report.page import page
     from spanjax.report.runs import Recorded, read_runs
+    from spanjax.storage.local import write_whole
 
     problems = output_problems(options)
     runs: list[Recorded] = []
@@ -86,7 +85,7 @@ def report(options: Report) -> None:
     blocks = blocks_of(runs, options.rows, options.examples)
     for path, text in ((options.output, page), (options.markdown, markdown)):
         if path:
-            write(path, text(blocks))
+            write_whole(pathlib.Path(path), text(blocks).encode("utf-8", "replace"))
             print(f"wrote {path}")
 
 
@@ -95,6 +94,6 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
 
     def work() -> None:
-        report(tyro.cli(Report, args=words, prog=PROGRAM, description=__doc__))
+        report(parse_options(Report, args=words, prog=PROGRAM, description=__doc__))
 
     return exit_code("spanjax.report", work, cannot="cannot report these runs")

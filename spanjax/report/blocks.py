@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from spanjax import __version__
+from spanjax.report import TITLE
 from spanjax.report.comparisons import comparison_blocks
 from spanjax.report.curves import curve_blocks
 from spanjax.report.document import Block, Heading, Text
@@ -17,7 +18,7 @@ def blocks_of(runs: Sequence[Recorded], rows: int, examples: int) -> list[Block]
     """All sections: `rows` of every pretraining run are measured (0: all), and its checkpoint fills in `examples` of them."""
     groups = grouped(runs)
     count = f"{len(runs)} run{'s' * (len(runs) != 1)} in {len(groups)} group{'s' * (len(groups) != 1)}"
-    blocks: list[Block] = [Heading(1, "Report of spanjax runs"), Text(f"{count}; spanjax {__version__}.")]
+    blocks: list[Block] = [Heading(1, TITLE), Text(f"{count}; spanjax {__version__}.")]
     blocks += settings_blocks(groups)
     blocks += score_blocks(groups)
     pretraining = [group for group in groups if not group.tuned]

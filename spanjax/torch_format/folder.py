@@ -1,10 +1,7 @@
-"""Files of weights in a folder: what is found there, read without executing anything, and written whole or not at all."""
+"""Files of weights in a folder: what is found there, read without executing anything, and how tensors are written."""
 
-import contextlib
 import pathlib
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -12,7 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from spanjax.data.paths import is_file_name, link_problem, output_problem
+from spanjax.data.paths import is_file_name
 from spanjax.json_files import read_json
 from spanjax.torch_format.pickles import open_torch_file
 from spanjax.torch_format.training_checkpoint import encoder_settings, skipped_notes
@@ -21,7 +18,7 @@ CONFIGS = ("config.json", "bert_config.json")
 EXTRA_HEADS = "sbo_head.safetensors"
 """Heads that transformers has no class for, beside its weights so that it does not ask about them."""
 _INDEX = ".index.json"  # of weights in several files
-_WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
 
 
 class Found(NamedTuple):
@@ -40,7 +37,7 @@ class Found(NamedTuple):
 
 def is_weights(path: pathlib.Path) -> bool:
     """Whether `read_folder` could read this: a file of weights, or a folder with one."""
-    return path.is_file() or any((path / f"{name}{end}").is_file() for name in _WEIGHTS for end in ("", _INDEX))
+    return path.is_file() or any((path / f"{name}{end}").is_file() for name in WEIGHTS for end in ("", _INDEX))
 
 
 def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found:
@@ -71,13 +68,13 @@ def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    for name in _WEIGHTS:
+    for name in WEIGHTS:
         if (folder / name).is_file():
             return [folder / name]
         if (index := folder / f"{name}{_INDEX}").is_file():
             return _indexed(index)
     listed = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "nothing: no such folder"
-    raise ValueError(f"{folder}: no weights: expected one of {', '.join(_WEIGHTS)}; it holds {listed or 'no files'}")
+    raise ValueError(f"{folder}: no weights: expected one of {', '.join(WEIGHTS)}; it holds {listed or 'no files'}")
 
 
 def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
@@ -126,37 +123,6 @@ def original_names(name: str) -> str:
             else name.removesuffix(".bias") + ".beta"
         )
     return f"decoder.{name}"
-
-
-@contextlib.contextmanager
-def new_folder(path: pathlib.Path, overwrite: bool) -> Iterator[pathlib.Path]:
-    """A folder beside `path` to write into, which takes its place when everything went well and is removed else.
-
-    ValueError where `path` exists and is not to be overwritten.
-    """
-    if problem := output_problem(path.parent) or link_problem(path):
-        raise ValueError(f"{path}: {problem}")
-    if path.exists() and not overwrite and (path.is_file() or any(path.iterdir())):
-        raise ValueError(f"{path} exists: give another folder, or --overwrite")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        work = pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written ({error.strerror or error}): give a folder that can") from error
-    try:
-        yield work
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.exists():
-            path.unlink()
-        for file in work.rglob("*"):
-            if file.is_file():
-                file.chmod(0o644)  # safetensors writes for the owner alone
-        work.chmod(0o755)
-        work.replace(path)
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
 
 
 def cast(

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
-from spanjax.data.shards import whole_file
+from spanjax.storage.local import whole_file
 from spanjax.torch_format.unpickling import (
     AGAIN,
     DTYPES,

@@ -28,6 +28,8 @@ from spanjax.torch_format import sentencepiece_json
 FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert", "xlnet")
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
+FILES = (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, NAMES_FILE, SPIECE_FILE, VOCAB_JSON, MERGES_FILE)
+"""Names of all files that `tokenizer_files` may give."""
 _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
 _BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 

@@ -6,6 +6,7 @@ import pathlib
 import zlib
 
 from spanjax.json_files import parse_json
+from spanjax.storage.local import write_whole
 
 CHECKSUMS = "checksums.json"
 UNCHECKED = f"without {CHECKSUMS}: the save was killed before its end, or the file was removed"
@@ -35,9 +36,7 @@ def incomplete(folder: pathlib.Path) -> str | None:
 
 def write_checksums(folder: pathlib.Path) -> None:
     """Brings every file of a step to the disk, writes what they hold, and reads them back. OSError where they differ."""
-    temporary = folder / f"{CHECKSUMS}.tmp"
-    temporary.write_text(json.dumps(_contents(folder, to_disk=True)))
-    os.replace(temporary, folder / CHECKSUMS)
+    write_whole(folder / CHECKSUMS, json.dumps(_contents(folder, to_disk=True)))
     if reason := damage(folder) or incomplete(folder):
         raise OSError(f"what was read back is not what was written ({reason})")
 

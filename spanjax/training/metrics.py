@@ -19,6 +19,7 @@ import rich.text
 
 from spanjax.chips import peak_flops
 from spanjax.json_files import parse_json
+from spanjax.storage.local import irregular_problem, write_whole
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 30.0  # between the moments when TensorBoard's file is brought to the disk
@@ -55,6 +56,8 @@ class JsonLines:
 
     def __init__(self, path: pathlib.Path, resumed_from: int):
         self.resumed_from, self.known = resumed_from, set[frozenset[str]]()
+        if problem := irregular_problem(path):  # opening a pipe would wait for ever
+            raise OSError(problem)
         if path.exists():
             lines = path.read_bytes().split(b"\n")
             steps: list[int | None] = []
@@ -66,9 +69,7 @@ class JsonLines:
                 shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
                 log.warning("%s: %d damaged line(s) dropped, the others are kept (line %s)", path, len(bad), shown)
             kept = (line for line, step in zip(lines, steps, strict=True) if step is not None and step <= resumed_from)
-            temporary = path.with_suffix(".tmp")
-            temporary.write_bytes(b"".join(line + b"\n" for line in kept))
-            temporary.replace(path)
+            write_whole(path, b"".join(line + b"\n" for line in kept))
         self.file = path.open("a", buffering=1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

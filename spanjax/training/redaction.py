@@ -20,12 +20,15 @@ def secrets() -> list[str]:
 
 
 def redacted(value: Any) -> Any:
-    """The same nested dicts and lists with secrets of the environment and `user:password@` of URLs replaced by ***."""
+    """The same nested dicts and lists with secrets of the environment and `user:password@` of URLs replaced by ***.
+
+    Names under "class", by which settings are read again, stay.
+    """
     known = secrets()
 
     def clean(part: Any) -> Any:
         if isinstance(part, Mapping):
-            return {key: clean(inner) for key, inner in part.items()}
+            return {key: inner if key == "class" else clean(inner) for key, inner in part.items()}
         if isinstance(part, list | tuple):
             return [clean(inner) for inner in part]
         if not isinstance(part, str):

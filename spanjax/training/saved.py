@@ -14,6 +14,7 @@ from typing import Any
 import jax
 
 from spanjax.json_files import read_json
+from spanjax.storage.local import write_whole
 from spanjax.training.checksums import CHECKSUMS, EVALUATION, UNCHECKED, damage, incomplete
 from spanjax.training.judging import KEY
 
@@ -134,9 +135,7 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
 
 def write_evaluation(folder: pathlib.Path, found: Mapping[str, Any]) -> None:
     """Stores the results of an evaluation next to the finished checkpoint of the same step; replaced as a whole."""
-    temporary = folder / f"{EVALUATION}.tmp"
-    temporary.write_text(json.dumps(found))
-    os.replace(temporary, folder / EVALUATION)
+    write_whole(folder / EVALUATION, json.dumps(found))
 
 
 def first_line(error: Exception) -> str:

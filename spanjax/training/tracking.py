@@ -6,7 +6,6 @@ holds; a tracker that comes late, or was not reachable, is sent the records that
 
 import dataclasses
 import json
-import os
 import pathlib
 import sys
 import threading
@@ -16,9 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from spanjax.json_files import parse_json
+from spanjax.storage.local import write_whole
 from spanjax.training.delivery import Delivery, Record
 from spanjax.training.metrics import record_of
-from spanjax.training.redaction import holds_credentials
+from spanjax.training.redaction import holds_credentials, redacted
 from spanjax.training.saved import stored_meta
 from spanjax.training.trackers import MLflow, Wandb, import_problem
 
@@ -118,10 +118,8 @@ class Identity:
     def write(self) -> None:
         """Replaces the file. A disk that takes nothing is said once and stops nothing: the checkpoints hold the ids too."""
         with self.lock:
-            temporary = self.path.with_suffix(".tmp")
             try:
-                temporary.write_text(json.dumps({"ids": self.ids, "sent": self.sent}, indent=2) + "\n")
-                os.replace(temporary, self.path)
+                write_whole(self.path, json.dumps({"ids": self.ids, "sent": self.sent}, indent=2) + "\n")
             except OSError as error:
                 if not self.failed:
                     self.say(f"{self.path} could not be written: {error}")
@@ -134,7 +132,9 @@ class Trackers:
     def __init__(self, settings: Tracking, workdir: pathlib.Path, begin: int, steps: int, config: Any, say: Any):
         self.newest, self.steps = begin, steps
         self.identity = Identity(workdir, begin, say)
-        name = settings.name or workdir.absolute().name
+        shown = {each: redacted(getattr(settings, each)) for each in ("project", "name", "group", "tags")}
+        settings = dataclasses.replace(settings, **{**shown, "tags": tuple(shown["tags"])})
+        name = settings.name or redacted(workdir.absolute().name)
         self.deliveries = list[Delivery]()
         trackers = list[Any]()
         for which in settings.to:
@@ -184,7 +184,7 @@ class Trackers:
 
 def read_records(path: pathlib.Path) -> Iterator[Record]:
     """The records of a metrics file; half lines are passed over. Nothing where there is no file."""
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("rb") as file:
         for values in filter(None, map(record_of, file)):

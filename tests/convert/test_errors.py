@@ -1,12 +1,15 @@
 """Damaged, hostile and wrong files: one clear error, exit code 2, nothing is written. Killed saves are passed over and said."""
 
 import json
+import os
 import pathlib
 import pickle
 import shutil
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from spanjax.convert import main as convert
 from spanjax.model import load_model
@@ -93,9 +96,68 @@ def test_what_is_there_is_not_overwritten(folder: pathlib.Path, tmp_path: pathli
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("x")
-    assert "exists: give another folder, or --overwrite" in refused(capsys, "from-torch", folder, out)
-    assert convert(["from-torch", str(folder), str(out), "--overwrite"]) == 0
-    assert not (out / "mine").exists() and (out / "checkpoints" / "0").is_dir()
+    assert "exists already: choose another folder, or replace it with" in refused(capsys, "from-torch", folder, out)
+    assert "did not write ('mine')" in refused(capsys, "from-torch", folder, out, "--overwrite")
+    assert (out / "mine").read_text() == "x"
+    (out / "mine").unlink()
+    for _ in range(2):
+        assert convert(["from-torch", str(folder), str(out), "--overwrite"]) == 0
+    assert (out / "checkpoints" / "0").is_dir()
+    assert "did not write" in refused(capsys, "from-torch", folder, folder, "--overwrite")
+    (out / "checkpoints" / "0" / "mine").write_text("x")
+    assert "did not write ('checkpoints/0/mine')" in refused(capsys, "from-torch", folder, out, "--overwrite")
+
+
+def test_names_of_foreign_files_do_not_reach_the_terminal(
+    folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    weights = folder / "model.safetensors"
+    found = safetensors.numpy.load_file(weights)
+    hostile = "evil\x1b]0;title\x07\x1b[31m[red]\n"
+    safetensors.numpy.save_file({**found, hostile: np.zeros(3, np.float32)}, weights)
+    assert convert(["inspect", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert r"evil\x1b]0;title\x07\x1b[31m[red]\n" in said and not {"\x1b", "\x07"} & {*said}
+    message = refused(capsys, "from-torch", folder, tmp_path / "out")
+    assert r"evil\x1b]0;title" in message and not {"\x1b", "\x07"} & {*message}
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1", "inf"])
+def test_a_tolerance_that_is_none_is_refused_before_anything_is_read(tolerance: str, capsys: Any) -> None:
+    assert convert(["verify", "none", "neither", f"--tolerance={tolerance}"]) == 2
+    assert f"--tolerance is {float(tolerance)}: expected a finite number, 0 or more" in capsys.readouterr().err
+
+
+def test_the_source_is_not_replaced(
+    folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    run = pathlib.Path(shutil.copytree(run_folder, tmp_path / "run"))
+    step = max((run / "checkpoints").iterdir(), key=lambda each: int(each.name))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for source in (run, step):
+        assert "is read" in refused(capsys, "to-torch", source, run, "--overwrite")
+    assert "training run" in refused(capsys, "to-torch", run_folder, run, "--overwrite")
+    assert "training run" in refused(capsys, "from-torch", folder, run, "--overwrite")
+    (run / "run.json").rename(tmp_path / "run.json")
+    assert "training run" in refused(capsys, "to-torch", run_folder, run, "--overwrite")
+    (tmp_path / "run.json").rename(run / "run.json")
+    assert before == {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+def test_a_folder_of_weights_is_replaced_by_one_and_keeps_the_umask(
+    run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out, before = tmp_path / "out", os.umask(0o077)
+    try:
+        assert convert(["to-torch", str(run_folder), str(out)]) == 0
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o077 for path in (out, *out.rglob("*"))} == {0}
+    assert convert(["to-torch", str(run_folder), str(out), "--overwrite", "--format", "hf-bin"]) == 0
+    assert (out / "pytorch_model.bin").is_file() and not (out / "model.safetensors").exists()
+    (out / "precious.txt").write_text("mine")
+    assert convert(["to-torch", str(run_folder), str(out), "--overwrite"]) == 2
+    assert (out / "precious.txt").read_text() == "mine" and [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_vocabulary_of_another_size(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:

@@ -16,7 +16,7 @@ def work(
     folder: pathlib.Path, plan: dict[str, Any] = PLAN, *, fail: bool = False, overwrite: bool = False
 ) -> list[str]:
     """One piece of work; returns what was there before."""
-    with unfinished_folder(folder, plan, overwrite) as found:
+    with unfinished_folder(folder, plan, overwrite, lambda _: {"part0", "part1"}) as found:
         before = sorted(path.name for path in found.result.iterdir())
         assert found.continued == bool(before)
         (found.result / f"part{len(before)}").write_text(str(plan))
@@ -87,15 +87,43 @@ def test_death_between_the_two_renames_is_mended(tmp_path: pathlib.Path, monkeyp
 
         def die(*names: Any) -> None:
             renames.append(names)
-            if len(renames) == 2:
+            if len(renames) >= 2:  # nothing is put back by a process that is dead
                 raise KeyboardInterrupt
             rename(*names)
 
-        patch.setattr("spanjax.data.staging.os.rename", die)
+        patch.setattr("spanjax.storage.local.os.rename", die)
         with pytest.raises(KeyboardInterrupt):
             work(tmp_path / "out", overwrite=True)
     assert names(tmp_path) == [".out.unfinished"]
-    assert work(tmp_path / "out") == ["part0"] and names(tmp_path) == ["out"]
+    with pytest.raises(ValueError, match="settings.length: 8 there, 16 now"):
+        work(tmp_path / "out", {"settings": {"length": 16}})
+    assert names(tmp_path / "out") == ["part0"]  # the old one is back
+    with pytest.raises(ValueError, match="exists already"):
+        work(tmp_path / "out")
+    assert work(tmp_path / "out", overwrite=True) == ["part0"] and names(tmp_path) == ["out"]
+
+
+def test_what_others_wrote_is_not_replaced(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("mine")
+    for each in ((tmp_path / "out"), tmp_path):
+        with pytest.raises(ValueError, match="did not write|is read"), unfinished_folder(each, PLAN, True):
+            pass
+    with pytest.raises(ValueError, match="holds .*precious, which is read"):
+        reads = [str(tmp_path / "out" / "precious")]
+        with unfinished_folder(tmp_path / "out", PLAN, True, lambda _: {"precious"}, reads):
+            pass
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "precious").read_text() == "mine"
+
+
+def test_what_came_into_the_folder_meanwhile_stays(tmp_path: pathlib.Path) -> None:
+    work(tmp_path / "out")
+    with (
+        pytest.raises(ValueError, match="precious"),
+        unfinished_folder(tmp_path / "out", PLAN, True, lambda _: {"part0"}),
+    ):
+        (tmp_path / "out" / "precious").write_text("mine")
+    assert (tmp_path / "out" / "precious").read_text() == "mine"
 
 
 def test_death_after_the_rename_leaves_no_work_to_continue(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from spanjax.predict import main
+from spanjax.predict.answering import file_problem
 
 OWN = {
     "qa": ("Questions on --context", "`question` and `context`", "Windows that go through", "null odds"),
@@ -50,3 +51,13 @@ def test_the_usage_calls_the_model_as_the_texts_do(
         main([name, "--help"])
     usage = capsys.readouterr().out.splitlines()[0]
     assert f"{name} [-h] " in usage and re.search(r" MODEL\b", usage) and not re.search(r"\] STR\b|\] STR$", usage)
+
+
+def test_a_file_that_holds_no_answers_stays(tmp_path: pathlib.Path) -> None:
+    output = tmp_path / "out.jsonl"
+    assert file_problem(str(output)) == file_problem("/dev/null") == ""
+    for content in ('{"input": {"text": "x"}, "label": "y"}\n', '{"error": "line 1"}\n', ""):
+        output.write_text(content)
+        assert file_problem(str(output)) == ""
+    output.write_text("mine")
+    assert file_problem(str(output)).endswith("holds no answers: give another name")

@@ -75,3 +75,15 @@ def test_text_without_words_or_frequent_ngrams(tmp_path: pathlib.Path, capsys: p
     assert run(tmp_path / "short", tmp_path / "d") == 0
     assert "no n-gram is frequent enough" in capsys.readouterr().out and len(read_ngrams(tmp_path / "d")) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"marks", "short", "d"}
+
+
+def test_what_is_no_dictionary_stays(
+    corpus_file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "corpus.txt"
+    text.write_bytes(corpus_file.read_bytes())
+    assert run(corpus_file, text, "--overwrite") == 2 and "is no file of n-grams" in capsys.readouterr().err
+    assert run(text, text, "--overwrite") == 2 and "is read: name another" in capsys.readouterr().err
+    assert text.read_bytes() == corpus_file.read_bytes() and [path.name for path in tmp_path.iterdir()] == [
+        "corpus.txt"
+    ]

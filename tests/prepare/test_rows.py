@@ -168,12 +168,11 @@ def test_every_problem_is_told_in_one_message(text: pathlib.Path, capsys: pytest
     ):  # fmt: skip
         assert word in told, word
     assert run(text, vocab=False)[0] == 2 and "give --vocab FILE or --train-vocab" in capsys.readouterr().err
-    assert run(text, "--runner", "beam", "--max-documents", "5", "--output", "gs://bucket/rows")[0] == 2
+    assert run(text, "--runner", "beam", "--max-documents", "5")[0] == 2
     told = capsys.readouterr().err
     for word in (
         "--max-documents is for --runner local",
         "--workers is for --runner local",
-        "--output gs://bucket/rows",
     ):
         assert word in told, word
 
@@ -215,6 +214,30 @@ def test_full_disk_is_told_and_what_is_finished_stays(
         left[0] = 5
         assert run(text, "--portion", "9000")[0] == 2 and "the same command continues" in capsys.readouterr().err
     assert run(text, "--portion", "9000")[0] == 0 and files(text.parent / "out") == files(whole)
+
+
+def test_only_rows_are_replaced_and_never_what_is_read(
+    text: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = text.parent / "out"
+    out.mkdir()
+    (out / "precious.txt").write_text("mine")
+    assert run(text, "--overwrite")[0] == 2 and "did not write ('precious.txt')" in capsys.readouterr().err
+    monkeypatch.chdir(out)
+    here = ["--input", str(text), "--vocab", str(text.parent / "vocab.txt"), "--overwrite", "--output"]
+    assert command.main([*here, "."]) == 2 and "is or holds the current folder" in capsys.readouterr().err
+    assert command.main([*here, str(text.parent)]) == 2 and "holds" in capsys.readouterr().err
+    (out / "precious.txt").unlink()
+    monkeypatch.chdir(text.parent)
+    assert run(text, "--max-documents", "5")[0] == 0
+    inside = text.rename(out / "train" / "text.txt")
+    (text.parent / "link.txt").symlink_to(inside)
+    for source in (inside, text.parent / "link.txt"):
+        words = ["--input", str(source), *here[2:], str(out)]
+        assert command.main(words) == 2 and f"holds {source}, which is read" in capsys.readouterr().err
+    assert inside.is_file() and documents(out / "train") == 5
+    inside.rename(text)
+    assert run(text, "--max-documents", "6", "--overwrite")[0] == 0 and documents(out / "train") == 6
 
 
 def test_two_that_write_the_same_folder_do_not_meet(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

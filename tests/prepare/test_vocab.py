@@ -80,6 +80,28 @@ def test_an_existing_vocabulary_is_replaced_only_when_asked(
     assert {path.name for path in tmp_path.iterdir()} == FILES["sentencepiece"] | {"readme"}
 
 
+def test_what_is_no_vocabulary_of_this_command_stays(
+    corpus_file: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert run(corpus_file, tmp_path / "notes.txt", "wordpiece", "--overwrite") == 2
+    assert "is no vocabulary" in capsys.readouterr().err and (tmp_path / "notes.txt").read_text() == "mine"
+    text = tmp_path / "corpus.txt"
+    text.write_bytes(corpus_file.read_bytes())
+    assert run(text, text, "wordpiece", "--overwrite") == 2 and "is read" in capsys.readouterr().err
+    assert text.read_bytes() == corpus_file.read_bytes()
+    theirs = tmp_path / "model"
+    theirs.mkdir()
+    for name in ("vocab.txt", "tokenizer.json", "config.json"):
+        (theirs / name).write_text("theirs")
+    assert run(corpus_file, theirs, "sentencepiece", "--overwrite") == 2
+    assert "did not write (config.json is in it)" in capsys.readouterr().err
+    (theirs / "config.json").unlink()
+    assert run(corpus_file, theirs, "sentencepiece", "--overwrite") == 2
+    assert "its vocabulary.json is missing" in capsys.readouterr().err
+    assert {path.read_text() for path in theirs.iterdir()} == {"theirs"}
+
+
 def test_everything_wrong_is_told_at_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [
         "--lower-case",

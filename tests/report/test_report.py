@@ -2,6 +2,7 @@
 
 import html.parser
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -9,7 +10,7 @@ import shutil
 import pytest
 
 from spanjax.markup import escaped
-from spanjax.report import main
+from spanjax.report import TITLE, main
 from spanjax.report.markdown import escaped as markdown_escaped
 from spanjax.report.masking import opened
 from spanjax.report.runs import read_run
@@ -71,6 +72,7 @@ def test_pretraining_beside_fine_tuning(run_folder: pathlib.Path, tmp_path: path
     runs = [str(run.path) for run in cola(tmp_path, "cola", [61.0, 63.0], init_from=str(run_folder))]
     arguments = [str(run_folder), *runs, "--rows", "40", "--examples", "2"]
     page, text = tmp_path / "new" / "report.html", tmp_path / "report.md"
+    page.parent.mkdir()
     assert main([*arguments, "--output", str(page), "--markdown", str(text)]) == 0
     found = checked(page)
     for heading in ("Runs", "Settings", "Beside the paper", "Differences tested", "Curves", "Masking and what"):
@@ -178,10 +180,14 @@ def test_wrong_input_is_told_at_once(
     assert "no run is given" in capsys.readouterr().err
     assert main([str(run), "--output", str(page), "--markdown", str(page)]) == 2
     assert main([str(run), "--output", ""]) == 2
-    monkeypatch.setattr(
-        pathlib.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    assert main([str(run), "--output", str(page)]) == 2
+    assert "page.html is there and no report of spanjax" in capsys.readouterr().err
+    assert main([str(run), "--output", str(tmp_path / "no" / "d" / "x.html")]) == 2
+    assert f"there is no folder {tmp_path / 'no' / 'd'}: make it" in capsys.readouterr().err
+    assert page.read_text() == "as it was" and not (tmp_path / "no").exists()
+    page.write_text(own := f"<title>{TITLE}</title>")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     assert main([str(run), "--output", str(page)]) == 2
     assert "No space left" in capsys.readouterr().err
-    assert page.read_text() == "as it was"
+    assert page.read_text() == own
     assert sorted(each.name for each in tmp_path.iterdir()) == ["page.html", "run"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import pathlib
 import struct
 import types
@@ -12,6 +13,7 @@ import pytest
 
 from spanjax.training import metrics
 from spanjax.training.metrics import JsonLines, Steady, TensorBoard, format_duration, progress_line
+from spanjax.training.tracking import read_records
 from tests.disk import files_of_at_most
 
 
@@ -170,3 +172,18 @@ def test_an_evaluation_that_is_made_again_is_one_record(tmp_path: pathlib.Path) 
     lines.write(2, {"train/loss": 2.0})
     lines.close()
     assert len(file.read_text().splitlines()) == 2, "a record of another kind is written"
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_the_file_does_not_block(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    lines.write(1, {"x": 1.0})
+    assert "metrics.jsonl is a pipe, expected a file" in caplog.text
+    assert list(read_records(tmp_path / "metrics.jsonl")) == []
+    (tmp_path / "metrics.jsonl").unlink()
+    lines.write(2, {"x": 1.0})
+    lines.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 2, "x": 1.0}\n'

@@ -13,6 +13,11 @@ def test_secrets_of_the_environment_are_hidden_everywhere(monkeypatch: pytest.Mo
     assert redacted(told) == {"a": ["key ***", {"b": "***"}], "c": 3, "d": None, "e": ["***", "plainword"]}
 
 
+def test_names_of_classes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", "Tracking")
+    assert redacted({"class": "Tracking", "name": "Tracking"}) == {"class": "Tracking", "name": "***"}
+
+
 def test_users_and_passwords_of_urls_are_hidden() -> None:
     text = "no answer from https://me:pass@host:5000/api?a=b@c and postgresql://u:p@db/x; write to me@example.com"
     shown = "no answer from https://***@host:5000/api?a=b@c and postgresql://***@db/x; write to me@example.com"

@@ -183,7 +183,7 @@ def test_a_full_disk_stops_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("spanjax.training.tracking.os.replace", full)
+    monkeypatch.setattr("spanjax.storage.local.os.replace", full)
     said = Process(tmp_path / "run", 0, 5).said
     assert len([line for line in said if "No space left on device" in line]) == 1
     assert curve(fakes[1]) == {step: WHOLE[step] for step in range(1, 6)}

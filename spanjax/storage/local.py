@@ -1,0 +1,77 @@
+"""Replaces files and folders of this machine atomically: readers find the old content or the new one, whole."""
+
+import contextlib
+import os
+import pathlib
+import stat
+import uuid
+from collections.abc import Iterator
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Opens a file for writing that appears at `path`, on disk, when the block ends; what was there stays until then.
+
+    A failing block leaves nothing behind, a killed process a file whose name begins with a dot. OSError where a folder or
+    a device (/dev/stdout) is at `path`.
+    """
+    if problem := irregular_problem(path):
+        raise OSError(problem)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: pathlib.Path, content: bytes | str) -> None:
+    """Writes a `whole_file`, text as UTF-8."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def swap_in(new: pathlib.Path, path: pathlib.Path, aside: pathlib.Path) -> None:
+    """Renames the folder `new` to `path`. What was there goes to `aside`, and comes back where the rename fails."""
+    replaces = path.exists()
+    if replaces:
+        os.rename(path, aside)
+    try:
+        os.rename(new, path)
+    except BaseException:
+        if replaces:
+            os.rename(aside, path)
+        raise
+    flush = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(flush)
+    finally:
+        os.close(flush)
+
+
+def make_readable(folder: pathlib.Path) -> None:
+    """Gives the files of a folder that this process has just made the modes that its umask asks for.
+
+    Some libraries write for the owner alone.
+    """
+    mode = (
+        stat.S_IMODE(folder.stat().st_mode) & 0o666
+    )  # mkdir has applied the umask, which is only readable by setting it
+    for file in folder.rglob("*"):
+        if file.is_file() and not file.is_symlink():
+            file.chmod(mode)
+
+
+def irregular_problem(path: pathlib.Path) -> str:
+    """Why a path cannot be read and written as a file: a folder, a pipe, a device. Empty for a file, and for nothing."""
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    try:
+        kind = stat.S_IFMT(path.stat().st_mode)
+    except FileNotFoundError:
+        return ""
+    return "" if kind == stat.S_IFREG else f"{path} is {kinds.get(kind, 'a device')}, expected a file"
