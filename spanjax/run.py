@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.data.batch import MOST_ROWS
 from spanjax.data.masking import TaggedSpans
 from spanjax.data.paths import output_problem
 from spanjax.data.replacement import Replacement
@@ -90,6 +91,8 @@ class Run:
         for name in ("steps", "batch_size", "microbatches"):
             if getattr(self, name) < 1 and (name, getattr(self, name)) != ("steps", AUTO):
                 found.append(f"{name} is {getattr(self, name)}: expected at least 1")
+        if self.batch_size > MOST_ROWS:
+            found.append(f"batch_size is {self.batch_size}: expected at most {MOST_ROWS:,} rows")
         if not 0 <= self.seed < 2**31:
             found.append(f"seed is {self.seed}: expected 0 to {2**31 - 1}")
         return found

@@ -172,6 +172,7 @@ def _fit(command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any
             open_feed=session.feed,
             statistics=session.statistics,
             flops=session.flops,
+            check_data=session.check_data,
             checkpoints=checkpoints,
             meta=meta,
             writers=writers,

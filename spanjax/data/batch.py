@@ -18,6 +18,9 @@ from spanjax.data.replacement import Boundaries, Replacement, refuse
 from spanjax.data.slots import lay_out, restarted_positions
 from spanjax.data.words import SpecialIds, TextRows
 
+MOST_ROWS = 2**17
+"""Rows of a global batch: more than any published run uses, and of 512 positions about 2 GB on one host."""
+
 
 class Batch(TypedDict):
     """Fixed shapes always. NumPy arrays as they leave a feed, jax arrays in the step."""
@@ -90,7 +93,9 @@ class FeedSpec:
             "FeedSpec",
             {
                 f"seed is {self.seed}: expected 0 ... 2**63 - 1": not 0 <= self.seed < 2**63,
-                f"batch_size is {self.batch_size}: expected at least 1": self.batch_size < 1,
+                f"batch_size is {self.batch_size}: expected 1 to {MOST_ROWS:,} rows": not 1
+                <= self.batch_size
+                <= MOST_ROWS,
                 f"order is {self.order!r}: expected one of {typing.get_args(Order)}": self.order
                 not in typing.get_args(Order),
             },

@@ -11,6 +11,7 @@ import tyro
 
 from spanjax.applying import open_model
 from spanjax.command import SomeFailedError, exit_code
+from spanjax.data.batch import MOST_ROWS
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
@@ -119,7 +120,7 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
 
 def batch_problems(size: int) -> list[str]:
     """What is wrong with --batch-size, in words."""
-    return [] if size > 0 else [f"--batch-size is {size}: expected at least 1"]
+    return [] if 1 <= size <= MOST_ROWS else [f"--batch-size is {size}: expected 1 to {MOST_ROWS:,} rows"]
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:

@@ -24,7 +24,7 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 from spanjax.command import exit_code
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
-from spanjax.data.documents import Source, SourceSettings
+from spanjax.data.documents import MAX_DOCUMENT, Source, SourceSettings
 from spanjax.data.fertility import measure
 from spanjax.data.paths import output_problem
 from spanjax.data.sentences import sentences
@@ -36,6 +36,7 @@ from spanjax.data.vocab import (
     Vocabulary,
     WordPieceVocabulary,
 )
+from spanjax.prepare.row_options import MaxDocument
 
 _EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most so many
 log = logging.getLogger("spanjax.prepare")
@@ -75,6 +76,7 @@ class TrainVocabulary:
     """The field of JSON lines, or column, that holds the text."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: MaxDocument = MAX_DOCUMENT
     seed: int = 0
     """Draws the sample of sentences."""
     overwrite: bool = False
@@ -120,7 +122,9 @@ def _taken(output: pathlib.Path) -> bool:
 def _checked(options: TrainVocabulary) -> Source:
     problems, source = _problems(options), None
     try:
-        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+        source = open_sources(
+            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
+        )
     except ValueError as error:
         problems += str(error).splitlines()
     if problems or source is None:
