@@ -48,7 +48,7 @@ class ShardCheck:
         return len(self._shards) - self.compared
 
     def raise_damage(self, seconds: float | None = 0.0) -> None:
-        """DamagedRowsError that names a shard, where a damaged one is found by now; waits so long for the end (None: for ever)."""
+        """DamagedRowsError that names a damaged shard, where one is found by now; waits so long for the end (None: no limit)."""
         if seconds != 0.0:
             self.start()  # a thread that was never started cannot be waited for
             self._thread.join(seconds)

@@ -157,11 +157,6 @@ def test_a_header_that_promises_more_than_there_is(tmp_path: pathlib.Path) -> No
     np.save(path, np.arange(10))
     assert load_array(path, 10).tolist() == list(range(10)) and len(open_array(path)) == 10
     whole = path.read_bytes()
-    path.write_bytes(
-        whole.replace(b"(10,), }      ", b"(1000000000000,), }"[:14].ljust(14)).replace(b"(10,)", b"(10**12,)")
-    )
-    with pytest.raises(DamagedRowsError, match="lengths.npy is damaged"):
-        load_array(path)
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (10**12,)})
     with pytest.raises(DamagedRowsError, match=r"lengths.npy is damaged .* 8,000,000,000,\d+"):
