@@ -62,14 +62,14 @@ class Evaluate:
 def evaluate(options: Evaluate) -> None:
     """Prints the scores; writes predictions where that is asked for."""
     from spanjax.applying import open_model
+    from spanjax.data.batch import batch_size_problems
     from spanjax.tuning import read_examples, unlabelled_problems
 
     kind, named = NAMED.get(options.task, ("", {"task": options.task} if options.task else {}))
     settings = dict(named)
     if options.threshold is not None:
         settings["threshold"] = options.threshold
-    small = options.batch_size is not None and options.batch_size < 1
-    problems = [f"--batch-size is {options.batch_size}: expected at least 1"] if small else []
+    problems = [] if options.batch_size is None else batch_size_problems(options.batch_size)
     if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
         problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
     folder = pathlib.Path(options.output) if options.output else None

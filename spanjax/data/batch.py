@@ -22,6 +22,13 @@ MOST_ROWS = 2**17
 """Rows of a global batch: more than any published run uses, and of 512 positions about 2 GB on one host."""
 
 
+def batch_size_problems(size: int) -> list[str]:
+    """What is wrong with the option --batch-size, in words."""
+    if size < 1:
+        return [f"--batch-size is {size}: expected at least 1"]
+    return [f"--batch-size is {size}: expected at most {MOST_ROWS:,} rows"] if size > MOST_ROWS else []
+
+
 class Batch(TypedDict):
     """Fixed shapes always. NumPy arrays as they leave a feed, jax arrays in the step."""
 

@@ -11,7 +11,7 @@ import tyro
 
 from spanjax.applying import open_model
 from spanjax.command import SomeFailedError, exit_code
-from spanjax.data.batch import MOST_ROWS
+from spanjax.data.batch import batch_size_problems
 from spanjax.data.paths import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
@@ -97,7 +97,7 @@ def answer_options(
     problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).is_file()]
     if not given and not options.file:
         problems.append(nothing)
-    problems += batch_problems(options.batch_size)
+    problems += batch_size_problems(options.batch_size)
     problems += [problem] if (problem := file_problem(options.output, options.file)) else []
     if problems:
         raise ValueError("\n".join(problems))
@@ -116,11 +116,6 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
         return f"--output {output} is a folder: expected the name of a file"
     same = [name for name in files if pathlib.Path(name).resolve() == path.resolve()]
     return f"--output {output} is read as --file: give another name" if same else ""
-
-
-def batch_problems(size: int) -> list[str]:
-    """What is wrong with --batch-size, in words."""
-    return [] if 1 <= size <= MOST_ROWS else [f"--batch-size is {size}: expected 1 to {MOST_ROWS:,} rows"]
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:

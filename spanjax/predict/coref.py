@@ -5,8 +5,9 @@ import pathlib
 import sys
 
 from spanjax.applying import open_model
+from spanjax.data.batch import batch_size_problems
 from spanjax.data.paths import output_problem
-from spanjax.predict.answering import Batch, Folder, batch_problems, command, json_line
+from spanjax.predict.answering import Batch, Folder, command, json_line
 from spanjax.predict.coref_page import coref_page
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
@@ -46,7 +47,7 @@ class Texts(Coref):
 def find(options: Clusters) -> None:
     """Clusters of all documents of the files."""
     folder = pathlib.Path(options.output) if options.output else None
-    problems = batch_problems(options.batch_size)
+    problems = batch_size_problems(options.batch_size)
     if folder and (problem := output_problem(folder)):
         problems.append(f"--output {folder}: {problem}")
     if problems:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spanjax.data.batch import Batch, FeedSpec, batch_spec
+from spanjax.data.batch import Batch, FeedSpec, batch_size_problems, batch_spec
 from spanjax.data.numpy_feed import numpy_feed
 from tests.data.memory_rows import MemoryRows
 
@@ -34,5 +34,8 @@ def test_a_batch_is_what_the_spec_says() -> None:
 def test_all_wrong_settings_are_named_at_once() -> None:
     with pytest.raises(ValueError, match="batch_size is 1000000000: expected 1 to 131,072 rows"):
         FeedSpec(0, 10**9)
+    assert batch_size_problems(1) == batch_size_problems(2**17) == []
+    assert batch_size_problems(0) == ["--batch-size is 0: expected at least 1"]
+    assert batch_size_problems(10**9) == ["--batch-size is 1000000000: expected at most 131,072 rows"]
     with pytest.raises(ValueError, match=r"seed is -1.*batch_size is 0.*order is 'random'"):
         FeedSpec(seed=-1, batch_size=0, order="random")  # pyright: ignore[reportArgumentType]

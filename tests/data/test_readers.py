@@ -118,7 +118,7 @@ def test_text_is_cut_as_line_by_line(
 MIB = 1 << 20
 
 
-def limited(path: pathlib.Path, skip_bad: bool = False) -> tuple[list[tuple[int, str]], dict[str, int]]:
+def limited(path: pathlib.Path, skip_bad: bool = False) -> tuple[list[tuple[int, int]], dict[str, int]]:
     """(length, place) of the documents of a file where no document may have more than 1 MiB; what was skipped."""
     skipped: collections.Counter[str] = collections.Counter()
     source = open_sources([str(path)], SourceSettings(skip_bad=skip_bad, max_document=1))

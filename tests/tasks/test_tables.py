@@ -29,7 +29,7 @@ def test_lines_of_the_largest_size_are_read(tmp_path: pathlib.Path) -> None:
     assert [*read_lines(path, 6)] == [(1, "abcd"), (2, ""), (3, "ab"), (4, "abc")]
     for most, line in ((5, 1), (3, 1)):
         with pytest.raises(ValueError, match=f"a.txt:{line}: "):
-            [*read_lines(path, most)]
+            list(read_lines(path, most))
 
 
 def test_a_json_file_of_one_long_line_is_read(tmp_path: pathlib.Path) -> None:
