@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import pathlib
-import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +131,7 @@ def cache_file(folder: pathlib.Path, environment: Mapping[str, str] = os.environ
         if not os.path.isabs(home):
             return None
         base = pathlib.Path(home) / ".cache"
-    name = f"{platform.node()}:{folder.resolve()}"
+    name = f"{os.uname().nodename}:{folder.resolve()}"
     return base / "spanjax" / "rows" / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
 
 
