@@ -77,16 +77,17 @@ def tf_feed(
 
 
 def _drained(batches: Iterator[Any], failed: Sequence[Exception]) -> Generator[Batch]:
-    try:
-        yield from batches
-    except Exception as error:
-        raise failed[0] if failed else error from None
+    for batch in batches:
+        if failed:
+            raise failed[0]
+        yield batch
 
 
 def seqio_task(share: HostShare, steps: range, failed: list[Exception] | None = None) -> Any:
     """Returns an unregistered seqio.Task whose elements are this host's batches of `steps`: the same in every dataset.
 
-    `failed` gets what goes wrong in reading and masking, of which TensorFlow passes on the text alone.
+    `failed` gets what goes wrong in reading and masking, of which TensorFlow passes on only the text; a batch of zeros stands
+    in its place.
     """
     tf = import_tensorflow()
     import seqio
@@ -132,9 +133,10 @@ def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callab
         try:
             batch = build_batch(*share.read(int(step)), share.spec, facts)
         except Exception as error:
-            if failed is not None:
-                failed.append(error)
-            raise
+            if failed is None:
+                raise
+            failed.append(error)
+            return [np.zeros(*each) for each in shapes.values()]
         return [np.asarray(batch[name], dtype) for name, (_, dtype) in shapes.items()]
 
     def element(example: dict[str, Any]) -> dict[str, Any]:
