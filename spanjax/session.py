@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -86,9 +87,10 @@ class Session(Built):
 
     def check_data(self, seconds: float = 0.0) -> None:
         """See `Built.check_data`."""
+        until = time.monotonic() + seconds
         with ending_the_run():
             for check in self.checks:
-                check.raise_damage(seconds)
+                check.raise_damage(max(0.0, until - time.monotonic()) if seconds else 0.0)
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""

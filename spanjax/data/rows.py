@@ -80,7 +80,7 @@ class Rows:
         marks_BL, tokens_BL = record_B["marks"], record_B["tokens"].astype(np.int32)
         block_BL = marks_BL & BLOCK
         wrong_B = self._wrong(block_BL, self.lengths_N[index_B])
-        wrong_B |= tokens_BL.max(axis=1, initial=0).astype(np.uint32) >= self.manifest.vocabulary_size
+        wrong_B |= record_B["tokens"].max(axis=1, initial=0).astype(np.int64) >= self.manifest.vocabulary_size
         if wrong_B.any():
             row = int(np.argmax(wrong_B))
             raise DamagedRowsError(

@@ -32,14 +32,16 @@ class ShardCheck:
         self.compared = 0
         """Shards that are right, remembered ones included."""
         self._damage = ""
-        self._thread = threading.Thread(target=self._work, name="spanjax-shard-check", daemon=True)
+        self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def start(self) -> None:
-        """Starts comparing, at the first call."""
+    def start(self) -> threading.Thread:
+        """Starts comparing, at the first call; the thread that does it."""
         with self._starting:
-            if self._thread.ident is None:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="spanjax-shard-check", daemon=True)
                 self._thread.start()
+            return self._thread
 
     @property
     def missing(self) -> int:
@@ -49,8 +51,7 @@ class ShardCheck:
     def raise_damage(self, seconds: float | None = 0.0) -> None:
         """DamagedRowsError that names a damaged shard, where one is found by now; waits so long for the end (None: no limit)."""
         if seconds != 0.0:
-            self.start()  # a thread that was never started cannot be waited for
-            self._thread.join(seconds)
+            self.start().join(seconds)
         if self._damage:
             raise DamagedRowsError(self._damage)
 
