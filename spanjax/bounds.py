@@ -51,6 +51,9 @@ Share = Annotated[float, Bounds(0, 1, above=True)]
 DropRate = Annotated[float, Bounds(0, 1, below=True)]
 AtLeast0 = Annotated[int, Bounds(0)]
 AtLeast1 = Annotated[int, Bounds(1)]
+MOST_ROWS = 2**17
+BatchSize = Annotated[int, Bounds(1, MOST_ROWS)]
+"""Rows of a global batch: at most more than any published run uses; of 512 positions that is about 2 GB on one host."""
 Derived0 = Annotated[int, Bounds(0, default="the default")]
 Derived1 = Annotated[int, Bounds(1, default="the default")]
 

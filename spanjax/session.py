@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,10 +14,11 @@ from jax.sharding import Mesh
 from spanjax.building import Built, attention_backend, build, mesh_problems
 from spanjax.data.base_vocab import Vocabulary
 from spanjax.data.batch import Batch, FeedSpec, batch_sizes, batch_statistics
-from spanjax.data.feed import open_feed
+from spanjax.data.feed import ending_the_run, open_feed
 from spanjax.data.mixture import MixedRows
 from spanjax.data.order import BY_LENGTH_VERSION
 from spanjax.data.rows import open_rows
+from spanjax.data.shard_check import ShardCheck
 from spanjax.data.share import AnyRows, HostShare
 from spanjax.mean import Mean
 from spanjax.model import load_model
@@ -77,6 +79,18 @@ class Session(Built):
         model, encoder = load_model(self.run.init_from), self.run.encoder
         params, objective = self.abstract.params, self.objective
         return start_from(model, encoder, self.vocabulary, params, self.run.seed, objective=objective)
+
+    @property
+    def checks(self) -> tuple[ShardCheck, ...]:
+        """Comparisons of the shards of all rows with their checksums."""
+        return self.rows.checks + (self.validation.checks if self.validation is not None else ())
+
+    def check_data(self, seconds: float = 0.0) -> None:
+        """See `Built.check_data`."""
+        until = time.monotonic() + seconds
+        with ending_the_run():
+            for check in self.checks:
+                check.raise_damage(max(0.0, until - time.monotonic()) if seconds else 0.0)
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""

@@ -124,6 +124,8 @@ def dry_run_lines(session: Session) -> list[str]:
 def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]:
     """The end of a run in words: held-out losses beside the unigram entropy, one span filled in, what to do next."""
     lines = [f"finished: {outcome.step:,} steps"]
+    if missing := sum(check.missing for check in session.checks):
+        lines.append(f"checksums of {missing:,} shards are not compared yet: the next run on this machine resumes it")
     if session.validation is None:
         lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
         return [*lines, *next_commands(workdir)]

@@ -190,6 +190,7 @@ def _fit(
             open_feed=session.feed,
             statistics=session.statistics,
             flops=session.flops,
+            check_data=session.check_data,
             checkpoints=checkpoints,
             meta=meta,
             writers=writers,

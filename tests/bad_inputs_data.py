@@ -84,6 +84,8 @@ DATA_CASES = (
     rows("a file without text", ("blank.txt", "holds no text", "remove it"), text("blank.txt", "\n \n\n")),
     rows("text that is not UTF-8", ("old.txt:3", "not UTF-8", "iconv", "--skip-bad"),
          text("old.txt", b"One.\n\nCaf\xe9 is here.\n")),
+    rows("a line that is too long", ("long.txt:1", "more than 1 MiB", "--max-document", "--skip-bad"),
+         text("long.txt", "x" * (2 << 20), "--max-document", "1")),
     rows("JSON lines with a bad line", ("bad.jsonl:2", "not JSON", "--skip-bad"), text("bad.jsonl", ROW + '{"text": \n'),
          library=r"(?<=not JSON \().*?(?=\); )"),
     rows("JSON lines without the field", ("other.jsonl:1", "['body']", "--text-field"),

@@ -23,7 +23,8 @@ import safetensors.numpy
 
 from spanjax.convert import main as convert
 from spanjax.data.manifest import is_file_name
-from spanjax.data.rows import load_array, open_rows
+from spanjax.data.record_file import load_array
+from spanjax.data.rows import open_rows
 from spanjax.data.vocab import save_vocabulary, vocabulary_from_files
 from spanjax.model import load_model
 from spanjax.prepare import main as prepare

@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -23,7 +25,7 @@ from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizer import AdamW
 from tests.made import made_documents
-from tests.running import ROOT, environment, records, shrunk
+from tests.running import ROOT, begin_together, environment, last_step, records, shrunk, wait_until
 
 DEMO = "configs/pretrain/demo.py"
 
@@ -377,3 +379,79 @@ def test_what_is_open_is_closed_when_the_start_fails(
     monkeypatch.undo()
     monkeypatch.chdir(ROOT)
     assert train.main(arguments) == 0, "and the lock is free"
+
+
+def damaged(path: pathlib.Path, how: str) -> None:
+    """Changes a shard in place: cut short, zeroed, or a bit flipped in every 256 bytes."""
+    if how == "cut":
+        os.truncate(path, path.stat().st_size // 3)
+        return
+    content = bytearray(path.read_bytes())
+    for place in range(0, len(content), 256 if how == "flipped" else 1):
+        content[place] = content[place] ^ 1 if how == "flipped" else 0
+    with open(path, "r+b") as file:
+        file.write(content)
+
+
+def copied(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """A copy of the rows, and its first shard of training rows."""
+    rows = pathlib.Path(shutil.copytree(rows_folder, tmp_path / "rows"))
+    return rows, min((rows / "train").glob("rows-*.bin"))
+
+
+@pytest.mark.parametrize("feed", ["numpy", "tf"])
+def test_a_flipped_bit_in_the_rows_ends_the_run_before_a_save(
+    feed: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows, shard = copied(rows_folder, tmp_path)
+    with open(shard, "r+b") as file:
+        file.seek(2)
+        (byte,) = file.read(1)
+        file.seek(2)
+        file.write(bytes([byte ^ 1]))
+    message = refused(shrunk(DEMO, rows, tmp_path / "run", 3, f"--data.feed={feed}"), capsys)
+    assert f"{shard} is damaged (its sha256 is" in message and "saves nothing more" in message
+    assert not list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    shutil.copy(next((rows_folder / "train").glob(shard.name)), shard)
+    assert train.main(shrunk(DEMO, rows, tmp_path / "run", 3, f"--data.feed={feed}")) == 0
+
+
+@pytest.mark.parametrize("how", ["zeroed", "flipped"])
+def test_rows_that_change_under_a_run_end_it_and_lose_nothing(
+    how: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    rows, shard = copied(rows_folder, tmp_path)
+    run, changed = tmp_path / "run", threading.Event()
+
+    def change() -> None:
+        while last_step(run) < 7 and not changed.wait(0.01):
+            pass
+        damaged(shard, how)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    message = refused(
+        shrunk(DEMO, rows, run, 100_000, "--data.feed=numpy", "--cadence.checkpoint-every=3", "--cadence.eval-every=0"),
+        capsys,
+    )
+    changed.set()
+    thread.join()
+    assert (
+        f"{shard} has changed while it was in use (it was written again)" in message and "checkpoints stay" in message
+    )
+    saved = [int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit()]
+    assert saved and all(step % 3 == 0 for step in saved) and max(saved) <= last_step(run)
+
+
+def test_rows_cut_short_under_two_processes_end_both(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The name of the shard, and no signal: a memory map would end in SIGBUS."""
+    rows, shard = copied(rows_folder, tmp_path)
+    run = tmp_path / "run"
+    processes = begin_together(2, shrunk(DEMO, rows, run, 100_000, "--data.feed=numpy"))
+    assert wait_until(processes, lambda: last_step(run) >= 3, 280)
+    damaged(shard, "cut")
+    said = [process.communicate(timeout=120)[0] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert 2 in codes and set(codes) <= {2, 3}, "\n".join(said)
+    for code, text in zip(codes, said, strict=True):
+        assert code == 3 or f"{shard} has changed while it was in use" in text

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from spanjax.bounds import MOST_ROWS
 from spanjax.data.block import layer_tags
 from spanjax.data.hashing import Purpose, row_keys
 from spanjax.data.masking import GeometricSpans, MaskingPolicy
@@ -90,7 +91,9 @@ class FeedSpec:
             "FeedSpec",
             {
                 f"seed is {self.seed}: expected 0 ... 2**63 - 1": not 0 <= self.seed < 2**63,
-                f"batch_size is {self.batch_size}: expected at least 1": self.batch_size < 1,
+                f"batch_size is {self.batch_size}: expected 1 to {MOST_ROWS:,} rows": not 1
+                <= self.batch_size
+                <= MOST_ROWS,
                 f"order is {self.order!r}: expected one of {typing.get_args(Order)}": self.order
                 not in typing.get_args(Order),
             },

@@ -158,6 +158,8 @@ def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSetti
     problems: list[str] = []
     parts: list[Source] = []
     taken: set[str] = set()
+    if settings.max_document < 1:
+        problems.append(f"--max-document {settings.max_document}: expected 1 MiB or more")
     if not patterns:
         problems.append(f"no input: give files, globs, {INSTALLED_DOCS} or {TFDS_PREFIX}NAME@SPLIT")
     for files, names in _runs(patterns):

@@ -88,6 +88,10 @@ class Source(Protocol):
         ...
 
 
+MAX_DOCUMENT = 32
+"""MiB. Tokenizing a document takes about 40 bytes of memory a character."""
+
+
 @dataclasses.dataclass(frozen=True)
 class SourceSettings:
     """How sources are read."""
@@ -100,6 +104,8 @@ class SourceSettings:
     """Where TFDS data sets lie; None for TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets)."""
     download: bool = False
     """Download and prepare TFDS data sets that are not in the folder yet."""
+    max_document: int = MAX_DOCUMENT
+    """Largest document, and largest line of a file, in MiB (2^20 bytes of a line, characters of a text)."""
 
 
 @dataclasses.dataclass
@@ -109,7 +115,18 @@ class Trouble:
     path: str
     skip_bad: bool
     skipped: collections.Counter[str]
+    max_document: int = MAX_DOCUMENT
     seen: bool = False
+
+    @property
+    def most(self) -> int:
+        """Bytes of a line or characters of a document that are not too many."""
+        return self.max_document << 20
+
+    def report_size(self, line: int, what: str) -> None:
+        """Reports that a document or line is too large."""
+        remedy = f"has more than {self.max_document:,} MiB; split it, or allow more with --max-document MIB"
+        self.report("documents too large", line, f"the {what} {remedy}")
 
     def report(self, kind: str, line: int, message: str) -> None:
         """Raises ValueError naming the file and the line (0: none); with `skip_bad` it counts the kind instead."""

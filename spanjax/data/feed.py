@@ -11,13 +11,15 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from spanjax.data.batch import Batch, FeedSpec, batch_spec, build_batch
 from spanjax.data.numpy_feed import numpy_feed
+from spanjax.data.record_file import DamagedRowsError
+from spanjax.data.shard_check import ShardCheck, whole_rows
 from spanjax.data.share import AnyRows, HostShare
 
 Kind = Literal["tf", "numpy"]
@@ -36,29 +38,57 @@ def open_feed(
     """This host's part of global batches start_step, start_step + 1, ... as NumPy arrays; `close()` it when done.
 
     With `held_out` the rows come once, in stored order, with the masks of epoch 0. Raises ValueError at once for an
-    unknown kind and for settings that do not fit the rows or the hosts.
+    unknown kind and for settings that do not fit the rows or the hosts; later, naming the file, where rows are damaged.
     """
     if kind not in get_args(Kind):
         raise ValueError(f"feed kind is {kind!r}: expected one of {get_args(Kind)}")
-    return (tf_feed if kind == "tf" else numpy_feed)(rows, spec, start_step, host, hosts, held_out)
+    feed = (tf_feed if kind == "tf" else numpy_feed)(rows, spec, start_step, host, hosts, held_out)
+    return _checked(feed, rows.checks)
+
+
+def _checked(feed: Generator[Batch], checks: Sequence[ShardCheck]) -> Generator[Batch]:
+    """The same batches, until one of the checks finds damage; it is looked for while they are used."""
+    with ending_the_run(), contextlib.closing(feed), whole_rows(checks) as look:
+        for batch in feed:
+            look()
+            yield batch
+
+
+@contextlib.contextmanager
+def ending_the_run() -> Iterator[None]:
+    """Damage to rows as a ValueError that says what becomes of the run."""
+    try:
+        yield
+    except DamagedRowsError as error:
+        raise ValueError(
+            f"{error}.\nThe run ends and saves nothing more. Its checkpoints stay; those saved since this start may come from"
+            " damaged rows. Once the rows are whole the same command continues"
+        ) from error
 
 
 def tf_feed(
     rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
 ) -> Generator[Batch]:
     """`numpy_feed` by seqio and tf.data. TensorFlow is told to leave accelerators alone."""
-    share = HostShare(rows, spec, host, hosts, held_out)
-    task = seqio_task(share, share.steps(start_step))
+    share, failed = HostShare(rows, spec, host, hosts, held_out), list[Exception]()
+    task = seqio_task(share, share.steps(start_step), failed)
     dataset = task.get_dataset(sequence_length=None, split="train", shuffle=False, use_cached=False)
-    return _drained(dataset.as_numpy_iterator())
+    return _drained(dataset.as_numpy_iterator(), failed)
 
 
-def _drained(batches: Iterator[Any]) -> Generator[Batch]:
-    yield from batches
+def _drained(batches: Iterator[Any], failed: Sequence[Exception]) -> Generator[Batch]:
+    for batch in batches:
+        if failed:
+            raise failed[0]
+        yield batch
 
 
-def seqio_task(share: HostShare, steps: range) -> Any:
-    """Returns an unregistered seqio.Task whose elements are this host's batches of `steps`: the same in every dataset."""
+def seqio_task(share: HostShare, steps: range, failed: list[Exception] | None = None) -> Any:
+    """Returns an unregistered seqio.Task whose elements are this host's batches of `steps`: the same in every dataset.
+
+    `failed` gets what goes wrong in reading and masking, of which TensorFlow passes on only the text; a batch of zeros stands
+    in its place.
+    """
     tf = import_tensorflow()
     import seqio
 
@@ -83,13 +113,13 @@ def seqio_task(share: HostShare, steps: range) -> Any:
     return seqio.Task(
         "spanjax_rows",
         source=seqio.FunctionDataSource(source, splits=["train"]),
-        preprocessors=[mask_rows(share)],
+        preprocessors=[mask_rows(share, failed)],
         output_features=features,
         shuffle_buffer_size=None,
     )
 
 
-def mask_rows(share: HostShare) -> Callable[[Any], Any]:
+def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callable[[Any], Any]:
     """Preprocessor: {"step"} -> this host's batch, the next batches while this one is used.
 
     The function is NumPy and compiled loops, which run without the interpreter's lock, and not a graph of hundreds of small
@@ -100,7 +130,13 @@ def mask_rows(share: HostShare) -> Callable[[Any], Any]:
     shapes = batch_spec(share.size, share.rows.length, facts.slots, facts.pairs)
 
     def masked(step: np.ndarray) -> list[np.ndarray]:
-        batch = build_batch(*share.read(int(step)), share.spec, facts)
+        try:
+            batch = build_batch(*share.read(int(step)), share.spec, facts)
+        except Exception as error:
+            if failed is None:
+                raise
+            failed.append(error)
+            return [np.zeros(*each) for each in shapes.values()]
         return [np.asarray(batch[name], dtype) for name, (_, dtype) in shapes.items()]
 
     def element(example: dict[str, Any]) -> dict[str, Any]:

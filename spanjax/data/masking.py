@@ -16,10 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spanjax.data.hashing import Unsigned
+from spanjax.data.packing import MAX_LENGTH
 from spanjax.data.replacement import Replacement, refuse
 from spanjax.data.words import Integers, SpecialIds, TextRows
 
 Distribution = npt.NDArray[np.float64]
+_WORDS = f"1 to {MAX_LENGTH:,} words, the positions of the longest row"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +228,7 @@ class GeometricSpans(SpanPolicy):
         """Ranges of every setting."""
         return super().problems() | {
             f"p is {self.p}: expected more than 0 and less than 1": not 0 < self.p < 1,
-            f"max_words is {self.max_words}: expected at least 1": self.max_words < 1,
+            f"max_words is {self.max_words}: expected {_WORDS}": not 1 <= self.max_words <= MAX_LENGTH,
         }
 
     def length_distribution(self) -> Distribution:
@@ -247,7 +249,8 @@ class Ngrams(SpanPolicy):
 
     def problems(self) -> dict[str, bool]:
         """Ranges of every setting."""
-        return super().problems() | {f"max_words is {self.max_words}: expected at least 1": self.max_words < 1}
+        wrong = not 1 <= self.max_words <= MAX_LENGTH
+        return super().problems() | {f"max_words is {self.max_words}: expected {_WORDS}": wrong}
 
     def length_distribution(self) -> Distribution:
         """1/n over the sum of 1/n."""
@@ -280,7 +283,7 @@ class TaggedSpans(SpanPolicy):
         return super().problems() | {
             "tag is empty: expected the name of a layer, 'entities' say": not self.tag,
             f"share is {self.share}: expected a probability from 0 to 1": not 0 <= self.share <= 1,
-            f"longest is {self.longest}: expected at least 1 word": self.longest < 1,
+            f"longest is {self.longest}: expected {_WORDS}": not 1 <= self.longest <= MAX_LENGTH,
             f"fallback is {self.fallback!r}: expected 'words' or 'geometric'": self.fallback
             not in ("words", "geometric"),
         }

@@ -99,6 +99,7 @@ class MixedRows:
         self._first = np.cumsum([0, *sizes])
         self.length, self.vocabulary = parts[0].length, parts[0].vocabulary
         self.manifest = self._manifest(first)
+        self.checks = tuple(check for part in self.parts for check in part.checks)
 
     def _manifest(self, first: Manifest) -> Manifest:
         every = [part.manifest for part in self.parts]

@@ -2,11 +2,12 @@
 
 *.jsonl, *.ndjson and *.json hold one JSON object a line, *.parquet and *.pq a document a row; any other file is text with a
 blank line between documents. Text and JSON lines may be compressed (.gz, .xz, .bz2, .zst). A line is read when it is
-asked for, Parquet row group by row group.
+asked for, Parquet row group by row group. No line and no document is larger than `SourceSettings.max_document`.
 """
 
 import collections
 import contextlib
+import functools
 import io
 import itertools
 import lzma
@@ -22,7 +23,7 @@ from spanjax.json_files import parse_json
 SPANS_FIELD = "spans"
 _JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4")
-_PARQUET_ROWS = 1_000  # decoded at a time
+_PARQUET_ROWS, _PARQUET_BYTES = 1_000, 64 << 20  # decoded at a time
 _SEGMENT_BYTES = 1 << 20
 _TEXT_COLUMN = re.compile(r"(large_)?(string|binary)(_view)?|dictionary<values=(large_)?string.*")
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
@@ -43,14 +44,14 @@ def file_problem(path: str) -> str:
 
 def read_documents(path: str, settings: SourceSettings, skipped: collections.Counter[str]) -> Iterator[Document]:
     """Yields every document; ValueError naming file, line and remedy at the first bad one, unless they are skipped."""
-    trouble = Trouble(path, settings.skip_bad, skipped)
+    trouble = Trouble(path, settings.skip_bad, skipped, settings.max_document)
     plain = _plain(path)
     if plain.endswith(_PARQUET):
         documents = _parquet_documents(settings.text_field, trouble)
     elif plain.endswith(_JSON):
         documents = _json_documents(_lines(trouble), settings.text_field, trouble)
     else:
-        documents = _text_documents(_segments(trouble), trouble.path)
+        documents = _text_documents(_segments(trouble), trouble)
     some = False
     for document in documents:
         some = True
@@ -88,8 +89,14 @@ def _lines(trouble: Trouble) -> Iterator[tuple[int, str]]:
     """Number and text of every good line."""
     count = [0]
     with _opened(trouble, count) as file:
-        for number, content in enumerate(file, start=1):
-            line = _decoded(content, number, trouble)
+        for number, content in enumerate(iter(functools.partial(file.readline, trouble.most + 1), b""), start=1):
+            line = None
+            if len(content) <= trouble.most:
+                line = _decoded(content, number, trouble)
+            else:
+                trouble.report_size(number, "line")
+                while content and not content.endswith(b"\n"):
+                    content = file.readline(_SEGMENT_BYTES)
             count[0] = number
             if line is not None:
                 yield number, line
@@ -99,10 +106,18 @@ def _segments(trouble: Trouble) -> Iterator[tuple[int, str]]:
     """Number of the first line and text of parts of a file that end where a line ends: much faster than line by line."""
     count = [0]
     rest: list[bytes] = []
+    too_large = False
     with _opened(trouble, count) as file:
         while content := file.read1(_SEGMENT_BYTES):
+            if too_large:
+                _, newline, content = content.partition(b"\n")
+                too_large = not newline
+                count[0] += not too_large
             end = content.rfind(b"\n") + 1
             rest.append(content[:end] if end else content)
+            if not end and sum(map(len, rest)) > trouble.most:
+                trouble.report_size(count[0] + 1, "line")
+                rest, too_large = [], True
             if end:
                 yield from _segment(b"".join(rest), count[0] + 1, trouble)
                 count[0] += content.count(b"\n")
@@ -122,27 +137,38 @@ def _segment(content: bytes, number: int, trouble: Trouble) -> Iterator[tuple[in
                 yield place, text
 
 
-def _text_documents(segments: Iterator[tuple[int, str]], path: str) -> Iterator[Document]:
+def _text_documents(segments: Iterator[tuple[int, str]], trouble: Trouble) -> Iterator[Document]:
     gathered: list[str] = []
-    first = 0
+    first = size = 0  # line and characters of the document that is being gathered
+
+    def add(part: str, number: int) -> None:
+        nonlocal first, size
+        first = first if size else number
+        before, size = size, size + len(part) + 1
+        if size <= trouble.most:
+            gathered.append(part)
+            return
+        gathered.clear()
+        if before <= trouble.most:
+            trouble.report_size(first, "document, which a blank line ends,")
+
     for number, text in segments:
         text = "\n" + (_RETURNS.sub("", text) if "\r" in text else text)  # so that every line follows a newline
         place = 1
         for blank in _BLANK_LINES.finditer(text):
             if place < blank.start():
-                first = first if gathered else number
-                gathered.append(text[place : blank.start()])
+                add(text[place : blank.start()], number)
             if gathered:
-                yield Document("\n".join(gathered), f"{path}:{first}")
-                gathered = []
+                yield Document("\n".join(gathered), f"{trouble.path}:{first}")
+                gathered.clear()
+            size = 0
             number += text.count("\n", place, blank.end())
             place = blank.end()
         last = text[place:].removesuffix("\n")
         if last:
-            first = first if gathered else number
-            gathered.append(last)
+            add(last, number)
     if gathered:
-        yield Document("\n".join(gathered), f"{path}:{first}")
+        yield Document("\n".join(gathered), f"{trouble.path}:{first}")
 
 
 def _document(text: str, spans: Any, number: int, trouble: Trouble) -> Document | None:
@@ -195,7 +221,9 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
             with_spans = SPANS_FIELD in table.schema_arrow.names
             columns = [field, SPANS_FIELD] if with_spans else [field]
             for group in range(table.num_row_groups):
-                for batch in table.iter_batches(_PARQUET_ROWS, [group], columns, use_threads=False):
+                for batch in table.iter_batches(
+                    _rows_at_a_time(table, group, field), [group], columns, use_threads=False
+                ):
                     texts = batch.column(field).to_pylist()
                     spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
                     for text, marked in zip(texts, spans, strict=False):
@@ -209,6 +237,14 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
         trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
 
 
+def _rows_at_a_time(table: Any, group: int, field: str) -> int:
+    """Rows of a row group to decode together: fewer where their texts are long."""
+    about = table.metadata.row_group(group)
+    columns = (about.column(number) for number in range(about.num_columns))
+    size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+    return max(1, min(_PARQUET_ROWS, _PARQUET_BYTES * about.num_rows // max(1, size)))
+
+
 def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:
     if isinstance(text, bytes):
         try:
@@ -219,6 +255,9 @@ def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Tr
             return None
     if text is None:
         trouble.report("lines without text", number, "the text of the row is null; fill it in or leave the row out")
+        return None
+    if len(text) > trouble.most:
+        trouble.report_size(number, "text of the row")
         return None
     return _document(text, spans, number, trouble)
 

@@ -11,9 +11,8 @@ import numpy as np
 from spanjax.data.hashing import fold
 from spanjax.data.manifest import Manifest
 from spanjax.data.order import permuted
-from spanjax.data.rows import Rows, load_array
+from spanjax.data.rows import Rows
 from spanjax.data.segments import find_blocks
-from spanjax.data.shards import BLOCKS, DOCUMENTS
 
 _TOGETHER = 256  # rows read at a time
 _SLICE = 1 << 22  # blocks looked through at a time
@@ -120,19 +119,19 @@ def parts(index_B: np.ndarray) -> Iterator[np.ndarray]:
 
 def document_lengths(rows: Rows, most: int, seed: int) -> np.ndarray:
     """Text tokens of `most` documents (0: of all), those of all their blocks; documents without text do not occur."""
-    documents = load_array(rows.folder / DOCUMENTS, mapped=True)
-    slices = [slice(start, start + _SLICE) for start in range(0, len(documents), _SLICE)]
-    total = 1 + max(int(documents[each].max()) for each in slices)
+    blocks = rows.manifest.blocks
+    slices = [(start, min(start + _SLICE, blocks)) for start in range(0, blocks, _SLICE)]
+    total = 1 + max(int(rows.documents_of_blocks(*each).max()) for each in slices)
     chosen_D = some_of(total, most, seed)
     wanted = np.zeros(total, bool)
     wanted[chosen_D] = True
-    block_M = np.concatenate([each.start + np.flatnonzero(wanted[documents[each]]) for each in slices])
-    end_N = np.cumsum(load_array(rows.folder / BLOCKS), dtype=np.int64)
+    block_M = np.concatenate([each[0] + np.flatnonzero(wanted[rows.documents_of_blocks(*each)]) for each in slices])
+    end_N = np.cumsum(rows.blocks_N, dtype=np.int64)
     row_N = np.unique(np.searchsorted(end_N, block_M, side="right"))
     tokens_D = np.zeros(total, np.int64)
     for row_B in parts(row_N):
-        blocks = find_blocks(rows.fetch(row_B))
-        of_M = rows.block_documents(row_B[blocks.row_M], blocks.number_M)
-        np.add.at(tokens_D, of_M, blocks.tokens_M)
+        found = find_blocks(rows.fetch(row_B))
+        of_M = rows.block_documents(row_B[found.row_M], found.number_M)
+        np.add.at(tokens_D, of_M, found.tokens_M)
     found_D = tokens_D[chosen_D]
     return found_D[found_D > 0]

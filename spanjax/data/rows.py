@@ -1,4 +1,4 @@
-"""Packed rows on disk: read by index through memory maps. `shards` writes them.
+"""Packed rows on disk, read by index. `shards` writes them.
 
 A row is a record of fixed size: tokens uint16[L] (uint32 from 65,537 ids on), then marks uint8[L]: the number of the
 block in the low seven bits (0 is padding), word start in the high bit; then flags uint8[L] (see `block`).
@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.manifest import Manifest, slots_needed
+from spanjax.data.record_file import DamagedRowsError, RecordFile, load_array, open_array, read_records
+from spanjax.data.shard_check import ShardCheck
 from spanjax.data.shards import (
     BLOCK,
     BLOCKS,
@@ -27,8 +29,6 @@ from spanjax.data.vocab import Vocabulary, load_vocabulary
 
 __all__ = ["Manifest", "RowBatch", "Rows", "open_rows", "slots_needed"]
 
-_FEW_SHARDS = 8
-
 
 class RowBatch(NamedTuple):
     """Rows as they are stored, before pairing and masking."""
@@ -37,22 +37,6 @@ class RowBatch(NamedTuple):
     segments_BL: np.ndarray  # int32, 0 padding, 1, 2, ... the block of this row
     word_starts_BL: np.ndarray  # bool, True at the first piece of every word (False on specials and padding)
     flags_BL: np.ndarray  # uint8, where sentences begin, and tags: see `block`
-
-
-def load_array(path: pathlib.Path, size: int | None = None, mapped: bool = False) -> np.ndarray:
-    """An array of numbers of a folder of rows, of `size` elements; Python objects, which NumPy would unpickle, are refused.
-
-    ValueError where the file is damaged or holds something else.
-    """
-    try:
-        found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-        if not isinstance(found, np.ndarray) or found.ndim != 1 or found.dtype.kind not in "iu":
-            raise ValueError("not a line of whole numbers")
-        if size is not None and len(found) != size:
-            raise ValueError(f"{len(found):,} numbers, expected {size:,}")
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} is damaged ({error}): prepare or copy the rows again") from None
-    return found
 
 
 class Rows:
@@ -64,51 +48,89 @@ class Rows:
         self.unigram_V: np.ndarray = load_array(folder / UNIGRAM, manifest.vocabulary_size)
         self.unknown_count: int = manifest.unknown_tokens  # unigram_V holds 0 for [UNK], as for every special token
         self.lengths_N: np.ndarray = load_array(folder / LENGTHS, manifest.rows)
+        self._require(UNIGRAM, self.unigram_V.min() >= 0 and self.unigram_V.sum() <= manifest.text_tokens)
+        used = int(self.lengths_N.sum(dtype=np.int64)) / max(1, manifest.rows * self.length)
+        self._require(LENGTHS, used == manifest.fill and self.lengths_N.min(initial=1) > 0)
         dtype = record(manifest.length, manifest.vocabulary_size)
-        self._shards = [np.memmap(folder / shard.name, dtype=dtype, mode="r") for shard in manifest.shards]
+        self._files = [RecordFile(folder / shard.name, dtype, shard.rows) for shard in manifest.shards]
         self._first = np.cumsum([0, *(shard.rows for shard in manifest.shards)])
+        self._most_tokens = np.array(manifest.text_tokens_by_blocks, np.int64)
+        self.checks = (ShardCheck(folder, manifest.shards, self._files),)
+        """Compare the checksums of all shards, once they are started."""
 
     def __len__(self) -> int:
         return self.manifest.rows
 
+    def _require(self, name: str, fits: bool | np.bool) -> None:
+        if not fits:
+            raise DamagedRowsError(
+                f"{self.folder / name} is damaged (its numbers do not fit {MANIFEST}): prepare or copy the rows again"
+            )
+
     def fetch(self, index_B: np.ndarray) -> RowBatch:
-        """Rows of any indices 0 ... N-1, in any order, with repetitions; IndexError outside."""
+        """Rows of any indices 0 ... N-1, in any order, with repetitions; IndexError outside.
+
+        DamagedRowsError, which names the shard, where one has changed since the rows were opened or does not hold rows.
+        """
         index_B = np.asarray(index_B, np.int64)
         if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
             raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
-        record_B = self._records(index_B)
-        marks_BL = record_B["marks"]
-        return RowBatch(
-            record_B["tokens"].astype(np.int32),
-            (marks_BL & BLOCK).astype(np.int32),
-            marks_BL >= WORD_START,
-            record_B["flags"].copy(),
-        )
-
-    def _records(self, index_B: np.ndarray) -> np.ndarray:
         shard_B = np.searchsorted(self._first, index_B, side="right") - 1
-        place_B = index_B - self._first[shard_B]
-        record_B = np.empty(len(index_B), record(self.length, self.manifest.vocabulary_size))
-        shards = np.unique(shard_B)
-        if len(shards) <= _FEW_SHARDS:
-            for shard in shards:
-                here_B = shard_B == shard
-                record_B[here_B] = self._shards[shard][place_B[here_B]]
-        else:
-            for row, (shard, place) in enumerate(zip(shard_B.tolist(), place_B.tolist(), strict=True)):
-                record_B[row] = self._shards[shard][place]
-        return record_B
+        record_B = read_records(self._files, shard_B, index_B - self._first[shard_B])
+        marks_BL, tokens_BL = record_B["marks"], record_B["tokens"].astype(np.int32)
+        block_BL = marks_BL & BLOCK
+        wrong_B = self._wrong(block_BL, self.lengths_N[index_B])
+        wrong_B |= record_B["tokens"].max(axis=1, initial=0).astype(np.int64) >= self.manifest.vocabulary_size
+        if wrong_B.any():
+            row = int(np.argmax(wrong_B))
+            raise DamagedRowsError(
+                f"{self._files[shard_B[row]].path} is damaged (row {index_B[row] - self._first[shard_B[row]]:,} in it is no"
+                " row): prepare or copy the rows again"
+            )
+        return RowBatch(tokens_BL, block_BL.astype(np.int32), marks_BL >= WORD_START, record_B["flags"].copy())
+
+    def _wrong(self, block_BL: np.ndarray, length_B: np.ndarray) -> np.ndarray:
+        """Rows whose block numbers are not 1 1 ... 2 2 ... 0 0 of the length in lengths.npy, or whose slots would not do [B].
+
+        Masking relies on these; what else is wrong in a row only its checksum tells.
+        """
+        most_M, number_B = self._most_tokens, block_BL.max(axis=1, initial=0)
+        before_BL, after_BL = block_BL[:, :-1], block_BL[:, 1:]
+        step_BL = after_BL - before_BL  # uint8: a number that falls makes a large step
+        ends_BL = after_BL == 0
+        wrong_B = ((step_BL > 1) & ~ends_BL | (before_BL == 0) & ~ends_BL).any(axis=1)
+        wrong_B |= (block_BL[:, 0] != 1) | (np.count_nonzero(block_BL, axis=1) != length_B)
+        text_B = length_B.astype(np.int64) - 2 * number_B.astype(np.int64)
+        return wrong_B | (number_B >= len(most_M)) | (text_B > most_M[np.minimum(number_B, len(most_M) - 1)])
 
     @functools.cached_property
-    def _documents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        blocks_N = load_array(self.folder / BLOCKS, len(self))
-        first_N = np.cumsum(blocks_N, dtype=np.int64) - blocks_N
-        return blocks_N, first_N, load_array(self.folder / DOCUMENTS, self.manifest.blocks, mapped=True)
+    def blocks_N(self) -> np.ndarray:
+        """Blocks of every row. DamagedRowsError where the file does not fit the manifest."""
+        found = load_array(self.folder / BLOCKS, len(self))
+        whole = found.min() >= 1 and found.sum(dtype=np.int64) == self.manifest.blocks
+        self._require(BLOCKS, whole and found.max() < len(self._most_tokens))
+        return found
+
+    @functools.cached_property
+    def _first_block_N(self) -> np.ndarray:
+        return np.cumsum(self.blocks_N, dtype=np.int64) - self.blocks_N
+
+    @functools.cached_property
+    def _documents(self) -> RecordFile:
+        return open_array(self.folder / DOCUMENTS, self.manifest.blocks)
 
     def block_documents(self, row_M: np.ndarray, block_M: np.ndarray) -> np.ndarray:
         """Number of the document that block `block_M` (1, 2, ...) of row `row_M` is from: int64 [M]."""
-        _, first_N, documents = self._documents
-        return np.asarray(documents[first_N[row_M] + block_M - 1], np.int64)
+        place_M = self._first_block_N[row_M] + block_M - 1
+        return self._checked_documents(read_records([self._documents], np.zeros_like(place_M), place_M))
+
+    def documents_of_blocks(self, first: int, end: int) -> np.ndarray:
+        """Numbers of the documents of blocks `first` to `end` (not itself), counted through all rows: int64 [end - first]."""
+        return self._checked_documents(self._documents.read(first, end))
+
+    def _checked_documents(self, number_M: np.ndarray) -> np.ndarray:
+        self._require(DOCUMENTS, number_M.max(initial=0) < self.manifest.documents)
+        return number_M.astype(np.int64)
 
 
 def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:

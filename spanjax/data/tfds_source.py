@@ -59,7 +59,8 @@ class TfdsGroup:
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """Yields the texts in stored order."""
-        trouble = Trouble(f"{TFDS_PREFIX}{self.dataset}@{self.split}", self.settings.skip_bad, skipped)
+        name, settings = f"{TFDS_PREFIX}{self.dataset}@{self.split}", self.settings
+        trouble = Trouble(name, settings.skip_bad, skipped, settings.max_document)
         for number, example in enumerate(self._examples(), start=self.first):
             text = example[self.settings.text_field]
             try:
@@ -69,6 +70,8 @@ class TfdsGroup:
                 continue
             if not text or text.isspace():
                 skipped["empty documents"] += 1
+            elif len(text) > trouble.most:
+                trouble.report_size(number, "text")
             else:
                 yield Document(text, f"{trouble.path}:{number}")
 

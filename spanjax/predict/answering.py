@@ -10,7 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import tyro
 
 from spanjax.applying import open_model
-from spanjax.bounds import Bounds, flag_problems
+from spanjax.bounds import BatchSize, flag_problems
 from spanjax.command import SomeFailedError, exit_code, parse_options
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
@@ -29,7 +29,7 @@ AnyModel = Annotated[
     tyro.conf.arg(metavar="MODEL", help="A run directory, a checkpoint, or a folder of PyTorch weights."),
 ]
 Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON each; empty prints them.")]
-Batch = Annotated[int, Bounds(1), tyro.conf.arg(help="Rows that go through the model together.")]
+Batch = Annotated[BatchSize, tyro.conf.arg(help="Rows that go through the model together.")]
 
 
 class WithModel(Protocol):

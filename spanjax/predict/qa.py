@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from spanjax.bounds import AtLeast1
+from spanjax.bounds import BatchSize
 from spanjax.predict.answering import Folder, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -19,7 +19,7 @@ class Qa:
     file: tuple[str, ...] = ()
     """Files of questions: .jsonl, .json or .tsv with `question` and `context`, and an `id` where wanted."""
     output: Output = ""
-    batch_size: AtLeast1 = 32
+    batch_size: BatchSize = 32
     """Windows that go through the model together."""
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the

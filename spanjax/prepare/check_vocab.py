@@ -17,11 +17,12 @@ import tyro
 from spanjax.command import exit_code, parse_options
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
-from spanjax.data.documents import SourceSettings
+from spanjax.data.documents import MAX_DOCUMENT, SourceSettings
 from spanjax.data.fertility import measure
 from spanjax.data.sentences import sentences
 from spanjax.data.vocab import Vocabulary, load_vocabulary
 from spanjax.data.vocab_parity import OTHER, Difference, compare, graph_difference, reference
+from spanjax.prepare.row_options import MaxDocument
 
 _EXAMPLE = 30  # characters shown on either side
 
@@ -46,6 +47,7 @@ class CheckVocabulary:
     """The field of JSON lines, or column, that holds the text."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: MaxDocument = MAX_DOCUMENT
 
 
 def check_vocabulary(options: CheckVocabulary) -> int:
@@ -58,7 +60,9 @@ def check_vocabulary(options: CheckVocabulary) -> int:
         problems.append(str(error))
     skipped: collections.Counter[str] = collections.Counter()
     try:
-        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+        source = open_sources(
+            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
+        )
         found = source.documents(skipped)
         texts = [each.text for each in (itertools.islice(found, options.documents) if options.documents else found)]
     except ValueError as error:

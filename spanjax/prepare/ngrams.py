@@ -18,10 +18,11 @@ import numpy as np
 from spanjax.command import exit_code, parse_options
 from spanjax.data.cleaning import Normalization
 from spanjax.data.corpus import open_sources
-from spanjax.data.documents import Source, SourceSettings
+from spanjax.data.documents import MAX_DOCUMENT, Source, SourceSettings
 from spanjax.data.ngram_counting import Counted, Room, count_ngrams
 from spanjax.data.ngrams import NgramSettings, Punctuation, is_dictionary, write_ngrams
 from spanjax.data.paths import local_files
+from spanjax.prepare.row_options import MaxDocument
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import is_taken, output_problem, place_problem
 
@@ -57,6 +58,7 @@ class CountNgrams:
     """The field of JSON lines, or column, that holds the text."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: MaxDocument = MAX_DOCUMENT
     memory_mb: int = 1024
     """Megabytes of working memory, about, besides the program and the n-grams that are kept; the rest lies on the disk of
     --output."""
@@ -91,7 +93,9 @@ def _checked(options: CountNgrams) -> Source:
         problem = "is no file of n-grams: choose another name"
     problems += [f"--output {output}: {problem}"] if problem else []
     try:
-        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+        source = open_sources(
+            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
+        )
     except ValueError as error:
         problems += str(error).splitlines()
     if problems or source is None:

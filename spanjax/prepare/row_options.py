@@ -10,7 +10,17 @@ from spanjax.data.annotate import annotator_problems
 from spanjax.data.base_vocab import MOST_PIECES
 from spanjax.data.block import MOST_LAYERS
 from spanjax.data.cleaning import Normalization
+from spanjax.data.documents import MAX_DOCUMENT
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+
+MaxDocument = Annotated[
+    int,
+    tyro.conf.arg(
+        help="Largest document, and largest line of a file, in MiB: a larger one is refused, or left out with --skip-bad. A"
+        " process takes about 40 times this memory for one."
+    ),
+]
+"""The option of every command that reads text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +73,7 @@ class Prepare:
     """Stop after this many documents of the input; 0 takes all."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: MaxDocument = MAX_DOCUMENT
     runner: Literal["local", "beam"] = "local"
     """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; its workers need spanjax, the
     input and a folder for the output that all of them share. The rows are the same."""

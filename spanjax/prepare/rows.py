@@ -69,7 +69,9 @@ def _annotator(options: Prepare, source: Source) -> str:
 
 def _sources(options: Prepare, problems: list[str]) -> list[Source]:
     """The input, and the held-out files where there are any."""
-    settings = SourceSettings(options.text_field, options.skip_bad, options.data_dir or None, options.download)
+    settings = SourceSettings(
+        options.text_field, options.skip_bad, options.data_dir or None, options.download, options.max_document
+    )
     found = []
     for patterns in filter(None, (options.input, options.validation)):
         try:

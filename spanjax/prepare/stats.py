@@ -26,6 +26,7 @@ from spanjax.data.row_figures import (
     some_of,
 )
 from spanjax.data.rows import Rows, open_rows
+from spanjax.data.shard_check import whole_rows
 from spanjax.data.share import HostShare
 from spanjax.prepare.reading import (
     Color,
@@ -125,13 +126,14 @@ def gather(options: Stats) -> Figures:
     if problems or share is None:
         raise ValueError(listed(problems))
     index_B = some_of(len(rows), options.sample, reading.seed)
-    masking, pairs = measure(rows, share, reading, index_B)
-    documents = document_lengths(rows, options.sample, reading.seed)
-    lengths = {
-        "documents": Lengths.of(documents, doublings(int(documents.max()))),
-        "blocks": Lengths.of(block_lengths(rows, index_B), eighths(rows.length)),
-        "rows": Lengths.of(rows.lengths_N, eighths(rows.length)),
-    }
+    with whole_rows(rows.checks):
+        masking, pairs = measure(rows, share, reading, index_B)
+        documents = document_lengths(rows, options.sample, reading.seed)
+        lengths = {
+            "documents": Lengths.of(documents, doublings(int(documents.max()))),
+            "blocks": Lengths.of(block_lengths(rows, index_B), eighths(rows.length)),
+            "rows": Lengths.of(rows.lengths_N, eighths(rows.length)),
+        }
     totals = {split: Totals.of(each.manifest) for split, each in splits.items()}
     return Figures(options.rows, name, _settings(reading), totals, lengths, masking, pairs)
 

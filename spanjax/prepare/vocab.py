@@ -23,7 +23,7 @@ from spanjax.command import exit_code, parse_options
 from spanjax.data.base_vocab import MOST_PIECES, SETTINGS_FILE
 from spanjax.data.cleaning import Cleaning, Normalization
 from spanjax.data.corpus import open_sources
-from spanjax.data.documents import Source, SourceSettings
+from spanjax.data.documents import MAX_DOCUMENT, Source, SourceSettings
 from spanjax.data.fertility import measure
 from spanjax.data.paths import local_files
 from spanjax.data.sentences import sentences
@@ -36,6 +36,7 @@ from spanjax.data.vocab import (
     WordPieceVocabulary,
     load_vocabulary,
 )
+from spanjax.prepare.row_options import MaxDocument
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem
 
@@ -77,6 +78,7 @@ class TrainVocabulary:
     """The field of JSON lines, or column, that holds the text."""
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: MaxDocument = MAX_DOCUMENT
     seed: int = 0
     """Draws the sample of sentences."""
     overwrite: bool = False
@@ -154,7 +156,9 @@ def _is_vocabulary(path: pathlib.Path) -> bool:
 def _checked(options: TrainVocabulary) -> Source:
     problems, source = _problems(options), None
     try:
-        source = open_sources(options.input, SourceSettings(text_field=options.text_field, skip_bad=options.skip_bad))
+        source = open_sources(
+            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
+        )
     except ValueError as error:
         problems += str(error).splitlines()
     if problems or source is None:

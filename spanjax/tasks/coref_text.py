@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spanjax.data.annotate import import_spacy
+from spanjax.data.documents import MAX_DOCUMENT
 from spanjax.data.paths import open_decompressed
 from spanjax.data.sentences import sentence_spans
 from spanjax.tasks.tables import SUFFIXES
@@ -83,7 +84,10 @@ def read_text(path: pathlib.Path) -> str:
         raise ValueError(f"{path}: no such file")
     try:
         with open_decompressed(str(path)) as content:
-            return content.read().decode("utf-8").removeprefix("\ufeff")
+            found = content.read(1 + (MAX_DOCUMENT << 20))
+        if len(found) > MAX_DOCUMENT << 20:
+            raise ValueError(f"{path} has more than {MAX_DOCUMENT} MiB of text; split it")
+        return found.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
     except (OSError, EOFError) as error:

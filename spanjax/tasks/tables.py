@@ -7,6 +7,7 @@ import pathlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
+from spanjax.data.documents import MAX_DOCUMENT
 from spanjax.data.paths import open_decompressed
 from spanjax.json_files import parse_json
 
@@ -23,13 +24,18 @@ def kind_of(path: pathlib.Path) -> str:
     return bare.suffix.lower()
 
 
-def read_lines(path: pathlib.Path) -> Generator[tuple[int, str], None, None]:
-    """(number from 1, line without its end) of a text file. ValueError where it is missing, not readable or not UTF-8."""
+def read_lines(path: pathlib.Path, most: int = MAX_DOCUMENT << 20) -> Generator[tuple[int, str], None, None]:
+    """(number from 1, line without its end) of a text file.
+
+    ValueError where it is missing, not readable or not UTF-8, or where a line has more than `most` characters (-1: any number).
+    """
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     try:
         with open_decompressed(str(path)) as content, io.TextIOWrapper(content, "utf-8-sig", newline="\n") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in enumerate(iter(lambda: lines.readline(most), ""), start=1):
+                if len(line) == most and not line.endswith("\n"):
+                    raise ValueError(f"{path}:{number}: the line has {most:,} characters or more; split it")
                 yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
@@ -71,7 +77,7 @@ def _object(place: str, record: Any) -> Record:
 
 def read_json(path: pathlib.Path) -> Any:
     """The content of a JSON file. ValueError says where it is not JSON."""
-    text = "\n".join(line for _, line in read_lines(path))
+    text = "\n".join(line for _, line in read_lines(path, most=-1))
     try:
         return parse_json(text)
     except ValueError as error:

@@ -36,6 +36,7 @@ AUTO = -1  # of a setting: derived from the run's other settings
 # Several processes ask each other only so often whether a save has ended: each time is a rendezvous at the coordinator, and no
 # process may decide alone. Chosen, not measured: a finished save is noticed up to nine steps late, which delays nothing.
 SETTLE_STEPS = 10
+CHECK_SECONDS = 10.0  # a short run over few rows is over before their checksums are compared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,8 @@ class Loop:
     profile_folder: str = ""
     watch: Watch = Watch()
     """Looks after updates that are left out."""
+    check_data: Callable[[float], None] = lambda seconds: None
+    """(seconds to wait for a check that still runs): raises ValueError where the data are known to be damaged."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Passes a record to every writer."""
@@ -295,9 +298,10 @@ def _dispatch(
 
 
 def _save(evaluations: Evaluations, state: TrainState, step: int, ends: bool) -> None:
-    """Starts the save of this step unless that was done; waits for it where the run ends."""
+    """Starts the save of this step unless that was done; waits for it where the run ends. ValueError where rows are damaged."""
     saving = evaluations.saving
     evaluations.pulse.at(SAVING, step)
+    evaluations.loop.check_data(CHECK_SECONDS if step == evaluations.loop.steps else 0.0)
     if saving.newest != step:
         saving.meta = evaluations.meta(step)
         saving.save(state, step, evaluations.history.value(step), ends)

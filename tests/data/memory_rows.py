@@ -51,6 +51,8 @@ class MemoryRows:
     no [UNK] in the rows, but a count of it, for draws.
     """
 
+    checks = ()
+
     def __init__(
         self,
         count: int,

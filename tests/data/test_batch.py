@@ -32,5 +32,7 @@ def test_a_batch_is_what_the_spec_says() -> None:
 
 
 def test_all_wrong_settings_are_named_at_once() -> None:
+    with pytest.raises(ValueError, match="batch_size is 1000000000: expected 1 to 131,072 rows"):
+        FeedSpec(0, 10**9)
     with pytest.raises(ValueError, match=r"seed is -1.*batch_size is 0.*order is 'random'"):
         FeedSpec(seed=-1, batch_size=0, order="random")  # pyright: ignore[reportArgumentType]

@@ -115,6 +115,91 @@ def test_text_is_cut_as_line_by_line(
     assert skipped.get("lines not in UTF-8", 0) == bad and skipped.get("empty files", 0) == (not expected and not bad)
 
 
+MIB = 1 << 20
+
+
+def limited(path: pathlib.Path, skip_bad: bool = False) -> tuple[list[tuple[int, int]], dict[str, int]]:
+    """(length, place) of the documents of a file where no document may have more than 1 MiB; what was skipped."""
+    skipped: collections.Counter[str] = collections.Counter()
+    source = open_sources([str(path)], SourceSettings(skip_bad=skip_bad, max_document=1))
+    found = [(len(each.text), each.where.rpartition(":")[2]) for each in source.documents(skipped)]
+    return [(size, int(line)) for size, line in found], dict(skipped)
+
+
+LINE = "the line has more than 1 MiB; split it, or allow more with --max-document MIB .*--skip-bad"
+DOCUMENT = LINE.replace("line", "document, which a blank line ends,")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "message", "others"),
+    [
+        ("a.txt", b"a\n\nbc\n" + b"x" * (3 * MIB) + b"\nd\n\ne\n", 4, LINE, [(1, 1), (4, 3), (1, 7)]),
+        ("a.txt", b"a\n\nbc\n" + b"x" * (3 * MIB), 4, LINE, [(1, 1), (2, 3)]),
+        ("a.txt", b"a\n\n" + (b"x" * 999 + b"\n") * 3_000 + b"\nb\n", 3, DOCUMENT, [(1, 1), (1, 3004)]),
+        ("a.txt", b"\0" * (5 * MIB), 1, LINE, []),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "%s"}\n\n{"text": "b"}' % (b"x" * (3 * MIB)), 2, LINE, [(1, 1), (1, 4)]),
+        ("a.jsonl", b"[" * (3 * MIB), 1, LINE, []),
+    ],
+    ids=["line", "last_line", "document", "zeros", "json", "json_without_end"],
+)
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_document_that_is_too_large(
+    tmp_path: pathlib.Path,
+    name: str,
+    suffix: str,
+    content: bytes,
+    line: int,
+    message: str,
+    others: list[tuple[int, int]],
+) -> None:
+    path = tmp_path / f"{name}{suffix}"
+    path.write_bytes(OPENERS[suffix](content))
+    with pytest.raises(ValueError, match=rf"{name}{suffix}:{line}: {message}"):
+        limited(path)
+    assert limited(path, skip_bad=True) == (others, {"documents too large": 1})
+
+
+def test_a_document_of_the_largest_size_is_read(tmp_path: pathlib.Path) -> None:
+    text, lines = tmp_path / "a.txt", tmp_path / "a.jsonl"
+    text.write_bytes(b"a\n\n" + b"x" * (MIB - 1) + b"\n\n" + b"y" * (MIB - 1))
+    assert limited(text)[0] == [(1, 1), (MIB - 1, 3), (MIB - 1, 5)]
+    lines.write_bytes(b'{"text": "%s"}\n' % (b"x" * (MIB - 13)) * 2)
+    assert limited(lines)[0] == [(MIB - 13, 1), (MIB - 13, 2)]
+
+
+def test_a_text_of_parquet_that_is_too_large(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"text": ["a", "x" * (MIB + 1), "y" * MIB]})
+    parquet.write_table(table, path)
+    with pytest.raises(ValueError, match=r"a.parquet:2: the text of the row has more than 1 MiB; split it"):
+        limited(path)
+    assert limited(path, skip_bad=True) == ([(1, 1), (MIB, 3)], {"documents too large": 1})
+
+
+def test_long_texts_of_parquet_are_decoded_few_at_a_time(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sizes = tmp_path / "a.parquet", []
+    parquet.write_table(
+        pyarrow.table({"text": [f"{number}" * 2_000 for number in range(100)]}), path, compression="gzip"
+    )
+    iter_batches = parquet.ParquetFile.iter_batches
+
+    def noted(self: Any, size: int, *more: Any, **settings: Any) -> Any:
+        sizes.append(size)
+        return iter_batches(self, size, *more, **settings)
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
+    whole = limited(path)
+    monkeypatch.setattr(readers, "_PARQUET_BYTES", 40_000)
+    assert limited(path) == whole and sizes[0] == 1_000 and 5 <= sizes[1] <= 10
+
+
+def test_the_largest_document_is_a_number_of_mib() -> None:
+    with pytest.raises(ValueError, match="--max-document 0: expected 1 MiB or more"):
+        open_sources([__file__], SourceSettings(max_document=0))
+
+
 SPANS = [
     ({"entities": [[0, 3], [4, 5]], "x": []}, ""),
     (None, ""),

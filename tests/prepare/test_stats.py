@@ -4,6 +4,7 @@ import collections
 import json
 import pathlib
 import re
+import shutil
 import struct
 from typing import Any
 
@@ -279,3 +280,61 @@ def test_everything_wrong_is_told_at_once(
     with pytest.raises(SystemExit) as stopped:
         prepare(["stats", str(rows_folder), "--masking.p", "2"])
     assert stopped.value.code == 2 and "p is 2.0: expected more than 0" in capsys.readouterr().err
+
+
+def random_blocks(file: pathlib.Path) -> None:
+    np.save(file, np.random.default_rng(0).integers(0, 256, len(np.load(file))).astype(np.uint8))
+
+
+def random_bytes(file: pathlib.Path) -> None:
+    file.write_bytes(np.random.default_rng(0).integers(0, 256, file.stat().st_size).astype(np.uint8).tobytes())
+
+
+def all_ones(file: pathlib.Path) -> None:
+    file.write_bytes(b"\xff" * file.stat().st_size)
+
+
+def long_header(file: pathlib.Path) -> None:
+    with open(file, "wb") as made:
+        np.lib.format.write_array_header_1_0(made, {"descr": "<u2", "fortran_order": False, "shape": (10**12,)})
+
+
+def no_first_special(file: pathlib.Path) -> None:
+    """A bit of the first token of every row, [CLS]: only masking notices, which names no file, and the checksum."""
+    content = np.frombuffer(file.read_bytes(), np.uint8).copy()
+    content.reshape(-1, 128 * 4)[:, 0] ^= 64
+    file.write_bytes(content.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("rows-00000.bin", random_bytes),
+        ("rows-00000.bin", all_ones),
+        ("rows-00000.bin", no_first_special),
+        ("blocks.npy", random_blocks),
+        ("lengths.npy", long_header),
+        ("documents.npy", random_bytes),
+        ("unigram.npy", random_bytes),
+    ],
+)
+@pytest.mark.parametrize(
+    "command", [["stats"], ["show", "--pairing", "next-sentence", "--count", "40"]], ids=["stats", "show"]
+)
+def test_damaged_files_are_named(
+    command: list[str],
+    name: str,
+    damage: Any,
+    rows_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = pathlib.Path(shutil.copytree(rows_folder / "train", tmp_path / "rows"))
+    file = rows / (next(rows.glob("rows-*.bin")).name if name.endswith(".bin") else name)
+    damage(file)
+    assert prepare([command[0], str(rows), *command[1:]]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.startswith(f"{command[0]}: cannot read these rows:\n{file} is damaged (") and "copy the rows again" in said
+    )
+    assert said.count("\n") == 2

@@ -79,7 +79,13 @@ class Noted:
 
 
 def run(
-    steps: int, cadence: Cadence, noted: Noted, start: int = 0, evaluate: Any = None, leave: Any = None
+    steps: int,
+    cadence: Cadence,
+    noted: Noted,
+    start: int = 0,
+    evaluate: Any = None,
+    leave: Any = None,
+    check: Any = None,
 ) -> loops.Outcome:
     defaults = {name: 1000 for name in ("eval_every", "checkpoint_every") if getattr(cadence, name) == loops.AUTO}
     cadence = dataclasses.replace(cadence, **defaults)
@@ -98,6 +104,7 @@ def run(
         writers=(noted,),  # pyright: ignore[reportArgumentType]
         terminal=None,
         profile=Profile(),
+        check_data=check or (lambda seconds: None),
     )
     with StopRequest(leave) as stop:
         return fit(loop, TrainState(jnp.int32(start), {}, {}), start, stop)
@@ -421,3 +428,20 @@ def test_a_save_that_fails_keeps_a_process_from_leaving() -> None:
     with pytest.raises(SaveError):
         run(4, cadence, noted, evaluate=evaluate, leave=lambda: left.append(1))
     assert not left
+
+
+def test_damaged_rows_end_the_run_before_the_next_save() -> None:
+    """Every save asks; the one of the last step waits for a check that still runs."""
+    noted, waits = Noted(), []
+
+    def check(seconds: float) -> None:
+        waits.append(seconds)
+        if noted.events[-1] == "log 4":
+            raise ValueError("rows-00000.bin is damaged")
+
+    with pytest.raises(ValueError, match=r"rows-00000\.bin is damaged"):
+        run(6, Cadence(log_every=1, eval_every=0, checkpoint_every=2), noted, check=check)
+    assert [event for event in noted.events if event.startswith("save")] == ["save 2"] and waits == [0.0, 0.0]
+    noted, waits = Noted(), []
+    run(3, Cadence(log_every=1, eval_every=0, checkpoint_every=2), noted, check=waits.append)
+    assert waits == [0.0, loops.CHECK_SECONDS]

@@ -1,0 +1,173 @@
+"""Files of records of fixed size, read by index without memory maps: a file that is cut short is an error, not a SIGBUS.
+
+Legend: N records of a file, B records that are read.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pathlib
+import resource
+import tokenize
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+
+_CHUNK = 1 << 20  # bytes hashed at a time
+_SPARE_FILES = 512  # descriptors for everything else in the process
+
+
+class DamagedRowsError(ValueError):
+    """A file of a folder of rows is not what was written; the message names it."""
+
+
+class RecordFile:
+    """The records of one file, which must stay as it was when it was opened. Safe to read from several threads.
+
+    DamagedRowsError, here and from every method, names a file that is of another size, has changed or cannot be read.
+    """
+
+    def __init__(self, path: pathlib.Path, dtype: np.dtype, count: int, offset: int = 0):
+        self.path, self.dtype, self.count, self.offset = path, dtype, count, offset
+        handle = self._open()
+        status = os.fstat(handle)
+        self._stamp = (status.st_size, status.st_mtime_ns)
+        stays = _stays_open(handle)
+        if not stays:
+            os.close(handle)
+        else:
+            # not at exit: the threads of a feed may still be reading then
+            weakref.finalize(self, os.close, handle).atexit = False
+        self.handle = handle if stays else None
+        expected = offset + count * dtype.itemsize
+        if status.st_size != expected:
+            raise DamagedRowsError(f"{path} has {status.st_size:,} bytes, expected {expected:,}")
+
+    def __len__(self) -> int:
+        return self.count
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> "DamagedRowsError":
+        return DamagedRowsError(
+            f"{self.path} cannot be read ({error.strerror}): check the disk, prepare or copy the rows again"
+        )
+
+    def status(self, handle: int | None = None) -> os.stat_result:
+        """The status of the open file; DamagedRowsError where size or time of change are no longer those of the start."""
+        try:
+            found = os.stat(self.path) if handle is None else os.fstat(handle)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if (found.st_size, found.st_mtime_ns) != self._stamp:
+            size = self._stamp[0]
+            how = f"{found.st_size:,} bytes, {size:,} before" if found.st_size != size else "it was written again"
+            raise DamagedRowsError(
+                f"{self.path} has changed while it was in use ({how}): prepare or copy the rows again, and write into no"
+                " folder of rows that is in use"
+            )
+        return found
+
+    def read_into(self, content: memoryview, first: int) -> None:
+        """Fills bytes with the records from `first` on."""
+        handle = self._open() if self.handle is None else self.handle
+        try:
+            self._fill(handle, content, self.offset + first * self.dtype.itemsize)
+            if self.handle is None:
+                self.status(handle)
+        finally:
+            if self.handle is None:
+                os.close(handle)
+
+    def _fill(self, handle: int, content: memoryview, place: int) -> None:
+        while len(content):
+            try:
+                got = os.preadv(handle, [content], place)
+            except OSError as error:
+                raise self._unreadable(error) from error
+            if not got:
+                self.status(handle)
+                raise DamagedRowsError(f"{self.path} ends early: prepare or copy the rows again")
+            content, place = content[got:], place + got
+
+    def read(self, first: int = 0, end: int | None = None) -> np.ndarray:
+        """Records `first` to `end` (not itself): [end - first]."""
+        found = np.empty((self.count if end is None else end) - first, self.dtype)
+        self.read_into(found.view(np.uint8).data, first)
+        self.status(self.handle)
+        return found
+
+    def sha256(self) -> str:
+        """The checksum of the file's content, read in small parts."""
+        digest, buffer, size = hashlib.sha256(), memoryview(bytearray(_CHUNK)), self._stamp[0]
+        handle = self._open() if self.handle is None else self.handle
+        try:
+            for place in range(0, size, _CHUNK):
+                part = buffer[: min(_CHUNK, size - place)]
+                self._fill(handle, part, place)
+                digest.update(part)
+            self.status(handle)
+        finally:
+            if self.handle is None:
+                os.close(handle)
+        return digest.hexdigest()
+
+
+def _stays_open(handle: int) -> bool:
+    """True where half of the process's descriptors are left; the limit is raised as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * handle + _SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted and soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft == resource.RLIM_INFINITY or 2 * handle < soft
+
+
+def read_records(files: Sequence[RecordFile], file_B: np.ndarray, place_B: np.ndarray) -> np.ndarray:
+    """Record `place_B` of the file `file_B`, for each of B; neighbours are read together.
+
+    DamagedRowsError where a file has changed since it was opened: noticed before the records are used.
+    """
+    record_B = np.empty(len(place_B), files[0].dtype)
+    content, size = record_B.view(np.uint8).data, record_B.itemsize
+    apart = (np.diff(place_B) != 1) | (np.diff(file_B) != 0)
+    bounds = [0, *(np.flatnonzero(apart) + 1).tolist(), len(place_B)] if len(place_B) else []
+    numbers, places = file_B.tolist(), place_B.tolist()
+    for first, end in itertools.pairwise(bounds):
+        files[numbers[first]].read_into(content[first * size : end * size], places[first])
+    for number in {*numbers}:
+        if files[number].handle is not None:
+            files[number].status(files[number].handle)
+    return record_B
+
+
+def open_array(path: pathlib.Path, size: int | None = None) -> RecordFile:
+    """The numbers of a .npy file of a folder of rows, of which there are `size`; Python objects are refused.
+
+    DamagedRowsError where the file is damaged or holds something else; a header that says more than there is takes no memory.
+    """
+    try:
+        with open(path, "rb") as file:
+            version = np.lib.format.read_magic(file)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(file)
+            offset = file.tell()
+        if len(shape) != 1 or dtype.kind not in "iu":
+            raise ValueError("not a line of whole numbers")
+        if size is not None and shape[0] != size:
+            raise ValueError(f"{shape[0]:,} numbers, expected {size:,}")
+        return RecordFile(path, dtype, shape[0], offset)
+    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
+        raise DamagedRowsError(f"{path} is damaged ({error}): prepare or copy the rows again") from None
+
+
+def load_array(path: pathlib.Path, size: int | None = None) -> np.ndarray:
+    """All numbers of `open_array`."""
+    return open_array(path, size).read()
