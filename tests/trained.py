@@ -5,10 +5,10 @@ import pathlib
 from spanjax import train
 from tests.running import ROOT, shrunk
 
+RUN_CONFIG = "configs/pretrain/tiny.py"
 
-def trained(
-    rows: pathlib.Path, workdir: pathlib.Path, *more: str, config: str = "configs/pretrain/tiny.py"
-) -> pathlib.Path:
+
+def trained(rows: pathlib.Path, workdir: pathlib.Path, *more: str, config: str = RUN_CONFIG) -> pathlib.Path:
     """Trains `config`, shrunk, and returns the run directory."""
     arguments = shrunk(str(ROOT / config), rows, workdir, 2, "--data.feed=numpy", *more)
     assert train.main(arguments) == 0

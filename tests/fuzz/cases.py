@@ -11,6 +11,8 @@ from tests.bad_inputs import DEMO, World
 from tests.fuzz.hostile import ESCAPES, NUMBERS, WORDS, byte_mutations, deep_json, json_mutations, seeded, texts
 from tests.fuzz.running import Expected, Fuzz, Server
 from tests.fuzz.server import Job
+from tests.running import ROOT, shrunk
+from tests.trained import RUN_CONFIG
 
 BEGINS, FITS = "spanjax.train._run", "spanjax.train._fit"
 """Where a training is stopped: before it makes or reads a state, and before its first step."""
@@ -19,6 +21,7 @@ OF_WORDS = re.compile(r"--([\w.-]+) (?:\{None\}\|)?STR\b")
 PLANNED = ["--config", DEMO, "--topology", "cpu:1"]
 ROWS_FILES = {"show": [], "stats": ["--rows", "50"]}
 CASES_PER_JSON, CASES_PER_FILE = 14, 8
+ARRAYS = 2  # files with values of arrays that are changed: there are dozens alike
 WRITTEN = (
     "output",
     "png",
@@ -32,6 +35,11 @@ WRITTEN = (
 def train(*more: str) -> Callable[[World], list[Any]]:
     """The arguments of a tiny pretraining with these."""
     return lambda world: world.train(*more)
+
+
+def resumed(world: World) -> list[Any]:
+    """The arguments that the run was made with, for its copy."""
+    return shrunk(str(ROOT / RUN_CONFIG), world.rows, world.here / "run", 2, "--data.feed=numpy")
 
 
 def commands() -> dict[str, tuple[Callable[[World], list[Any]], str]]:
@@ -167,7 +175,7 @@ def readers_of(folder: str) -> dict[str, tuple[Callable[[World], list[Any]], str
             "predict fill-mask": (lambda world: [world.here / "run", "--text", "the [MASK] clock"], ""),
             "convert to-torch": (lambda world: [world.here / "run", world.here / "weights"], ""),
             "report": (lambda world: [world.here / "run", "--output", world.here / "page.html"], ""),
-            "train": (lambda world: world.train("--steps=4", workdir="run"), FITS),
+            "train": (resumed, FITS),
         }
     return {
         "convert inspect": (lambda world: [world.here / "weights"], ""),
@@ -184,7 +192,10 @@ def of_files(world: World) -> Iterator[Fuzz]:
         files = sorted(
             path for path in source.rglob("*") if path.is_file() and path.name not in ("run.lock", "README.md")
         )
+        arrays = [path for path in files if path.parent.name == "d"]
         for path in files:
+            if path in arrays[ARRAYS:]:
+                continue
             name, found = str(path.relative_to(source)), list[tuple[str, str, bytes]]()
             if is_json(path):
                 found += [("json", *each) for each in json_mutations(path, CASES_PER_JSON)]
