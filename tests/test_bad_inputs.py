@@ -12,6 +12,7 @@ from tests.bad_inputs_models import MODEL_CASES
 from tests.bad_inputs_run import RUN_CASES
 from tests.bad_inputs_tasks import TASK_CASES
 from tests.running import ROOT
+from tests.trained import fine_tuned, weights_of
 
 CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES, *TASK_CASES)
 PAGE = ROOT / "docs" / "errors.md"
@@ -22,27 +23,13 @@ MESSAGES: dict[Case, str] = {}
 @pytest.fixture(scope="session")
 def weights_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The tiny model as a folder for transformers."""
-    from spanjax.convert import main
-
-    folder = tmp_path_factory.mktemp("written") / "weights"
-    assert main(["to-torch", str(run_folder), str(folder)]) == 0
-    return folder
+    return weights_of(run_folder, tmp_path_factory.mktemp("written") / "weights")
 
 
 @pytest.fixture(scope="session")
 def tuned_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The tiny model after two steps of fine-tuning on sentences with the labels no and yes."""
-    from spanjax import train
-
-    folder = tmp_path_factory.mktemp("fine_tuned")
-    lines = [
-        f'{{"sentence": "the {word} clock", "label": "{label}"}}\n' for word, label in (("old", "no"), ("blue", "yes"))
-    ]
-    (folder / "train.jsonl").write_text("".join(lines * 4))
-    arguments = [f"--config={ROOT / 'configs/finetune/glue.py'}", f"--init-from={run_folder}", "--batch-size=8"]
-    arguments += [f"--train={folder / 'train.jsonl'}", f"--workdir={folder / 'tuned'}", "--objective.epochs=2"]
-    assert train.main([*arguments, "--objective.length=32"]) == 0
-    return folder / "tuned"
+    return fine_tuned(run_folder, tmp_path_factory.mktemp("fine_tuned") / "tuned")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
