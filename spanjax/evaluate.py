@@ -17,6 +17,7 @@ import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
 from spanjax.command import exit_code, parse_options
+from spanjax.markup import visible_name
 from spanjax.scoring.glue import TASKS as GLUE
 from spanjax.storage.outputs import output_problem
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
@@ -122,7 +123,7 @@ def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[st
     for name, value in decided.items():
         console.print(f"{name} {value}: the best on the dev examples of the training", markup=False)
     for line in lines:
-        console.print(line, markup=False)
+        console.print(visible_name(line), markup=False)
 
 
 def main(arguments: list[str] | None = None) -> int:

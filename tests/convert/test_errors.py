@@ -103,7 +103,7 @@ def test_what_is_there_is_not_overwritten(folder: pathlib.Path, tmp_path: pathli
     for _ in range(2):
         assert convert(["from-torch", str(folder), str(out), "--overwrite"]) == 0
     assert (out / "checkpoints" / "0").is_dir()
-    assert "did not write" in refused(capsys, "from-torch", folder, folder, "--overwrite")
+    assert "is read: name another" in refused(capsys, "from-torch", folder, folder, "--overwrite")
     (out / "checkpoints" / "0" / "mine").write_text("x")
     assert "did not write ('checkpoints/0/mine')" in refused(capsys, "from-torch", folder, out, "--overwrite")
 

@@ -28,7 +28,8 @@ class Meeting:
     def __init__(self, timeout: float = 20.0, **more: Any):
         self.server = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port, self.result = self.server.getsockname()[1], None
-        self.thread = threading.Thread(target=self._receive, args=(greeting(0, **more), timeout), daemon=True)
+        ours = {**greeting(0), **more}
+        self.thread = threading.Thread(target=self._receive, args=(ours, timeout), daemon=True)
         self.thread.start()
 
     def _receive(self, ours: dict[str, Any], timeout: float) -> None:
@@ -155,9 +156,21 @@ def test_without_a_token_at_process_0_one_of_another_is_no_matter() -> None:
 
 
 def test_one_that_was_killed_while_others_were_awaited_is_awaited_again() -> None:
-    run = Meeting(timeout=20.0)
-    run.stranger(json.dumps(greeting(1)).encode() + b"\n").close()
-    assert run.process_1() == run.end() == {0: "h0", 1: "h1"}
+    run, results = Meeting(processes=3), dict[int, dict[int, str]]()
+    address = f"127.0.0.1:{run.port}"
+    run.stranger(line(processes=3)).close()
+    time.sleep(0.5)  # it is there, and gone, before the others come
+
+    def come(each: int) -> None:
+        results[each] = attend(address, greeting(each, 3), 10.0)
+
+    second = threading.Thread(target=come, args=(2,))
+    second.start()
+    time.sleep(0.5)
+    assert run.thread.is_alive(), "process 0 goes on with one that is dead"
+    come(1)
+    second.join()
+    assert results[1] == results[2] == run.end() == {0: "h0", 1: "h1", 2: "h2"}
 
 
 @contextlib.contextmanager
