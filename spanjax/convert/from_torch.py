@@ -6,7 +6,6 @@ fails and lists both sides.
 """
 
 import dataclasses
-import json
 import pathlib
 
 import tyro
@@ -14,6 +13,7 @@ import tyro
 from spanjax.command import exit_code, parse_options
 from spanjax.convert.card import task_words
 from spanjax.data.vocab import load_vocabulary
+from spanjax.json_files import read_json
 from spanjax.markup import visible_name
 from spanjax.model import Model, load_model, model_meta
 from spanjax.storage.outputs import output_folder
@@ -75,7 +75,7 @@ def written_files(folder: pathlib.Path) -> set[str]:
     step = pathlib.Path("checkpoints", "0")
     if "run" in read_meta(folder / step):  # of a training whose run.json is gone
         return set()
-    return {str(step / name) for name in (CHECKSUMS, *json.loads((folder / step / CHECKSUMS).read_text("utf-8")))}
+    return {str(step / name) for name in (CHECKSUMS, *read_json(folder / step / CHECKSUMS))}
 
 
 def from_torch(options: FromTorch) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 from spanjax.data.manifest import Shard
 from spanjax.data.record_file import DamagedRowsError, RecordFile
-from spanjax.data.shards import write_whole
+from spanjax.json_files import read_json
+from spanjax.storage.local import write_whole
 
 _REMEMBER_SECONDS = 30.0  # a run that is killed while it compares loses no more than this
 SMALL = 256 << 20  # bytes of a folder that are compared at every start, in about a second, instead of remembered
@@ -113,9 +114,8 @@ class _Known:
 
     def __init__(self, path: pathlib.Path | None):
         self.path, self.shards, self.changed = path, dict[str, Any](), False
-        with contextlib.suppress(OSError, ValueError, RecursionError):
-            found = json.loads(path.read_bytes()) if path else {}
-            self.shards = found if isinstance(found, dict) else {}
+        with contextlib.suppress(OSError, ValueError):
+            self.shards = read_json(path) if path else {}
 
     def save(self) -> None:
         if self.path and self.changed:

@@ -26,7 +26,7 @@ from spanjax.data.manifest import FORMAT, Manifest, Shard
 from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
 from spanjax.data.paths import is_file_name
 from spanjax.data.vocab import MODEL_FILES, Vocabulary, save_vocabulary
-from spanjax.json_files import parse_json
+from spanjax.json_files import parse_json, read_json
 from spanjax.storage.local import write_whole
 
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
@@ -87,8 +87,8 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
 
 def written_files(folder: pathlib.Path) -> set[str]:
     """Names of the files of rows in `folder`, as its manifest tells; empty where that is none. OSError, ValueError likewise."""
-    manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-    if not isinstance(manifest, dict) or not {"fingerprint", "vocabulary_fingerprint", "shards"} <= {*manifest}:
+    manifest = read_json(folder / MANIFEST)
+    if not {"fingerprint", "vocabulary_fingerprint", "shards"} <= {*manifest}:
         return set()
     shards = {shard[0] for shard in manifest["shards"] if is_file_name(shard[0])}
     vocabulary = {f"{VOCABULARY}/{name}" for name in (SETTINGS_FILE, *MODEL_FILES.values())}
