@@ -175,7 +175,7 @@ def load(path: str) -> Run:
         )
     try:
         module = _executed(file)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
         raise ValueError(

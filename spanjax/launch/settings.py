@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import ClassVar
 
+from spanjax.bounds import flag_problems
 from spanjax.distributed.variables import TOKEN
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -38,7 +39,7 @@ class Settings:
 
     def problems(self) -> list[str]:
         """What is wrong with these values, in words; empty when nothing is."""
-        found = []
+        found = flag_problems(self)
         if not LABEL.fullmatch(self.name) or len(self.name) > 40:
             found.append(
                 f"--name is {self.name!r}: expected at most 40 lower-case letters, digits and hyphens, a letter first"

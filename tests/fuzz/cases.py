@@ -130,7 +130,7 @@ def of_text(_: Server, __: pathlib.Path) -> Iterator[Fuzz]:
             name,
             "prepare rows",
             lambda world, given=given: world.prepare(
-                f"--vocab={world.rows / 'vocabulary'}", input=given(world), train_vocab=None
+                f"--vocab={world.rows / 'train' / 'vocabulary'}", input=given(world), train_vocab=None
             ),
             expected,
         )
