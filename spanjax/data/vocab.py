@@ -38,11 +38,13 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
         )
     settings = parse_json(files[SETTINGS_FILE], dict)
     kind = settings.get("kind")
-    needed = MODEL_FILES.get(kind)
-    if needed is None or needed not in files:
+    needed = MODEL_FILES.get(str(kind))
+    of_pieces = kind in ("sentencepiece", "byte-bpe") or isinstance(settings.get("lower_case"), bool)
+    if needed is None or needed not in files or not of_pieces:
         raise ValueError(
             f"{SETTINGS_FILE} says {settings}, and the files are {sorted(files)}: expected one of the kinds "
-            f"{', '.join(MODEL_FILES)} with its file ({', '.join(MODEL_FILES.values())})"
+            f"{', '.join(MODEL_FILES)} with its file ({', '.join(MODEL_FILES.values())}), "
+            "of wordpiece with lower_case true or false"
         )
     if kind == "sentencepiece":
         return SentencePieceVocabulary(files[needed])
