@@ -6,6 +6,7 @@ Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H wid
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -173,7 +174,9 @@ def pallas_triton(
     query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
 ) -> jax.Array:
     """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
-    from jax.experimental.pallas.ops.gpu import attention
+    with warnings.catch_warnings():  # jax 0.12 announces that this kernel goes; a user of spanjax can do nothing about it
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from jax.experimental.pallas.ops.gpu import attention
 
     return attention.mha(
         query_BLNH,

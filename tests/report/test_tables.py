@@ -33,7 +33,7 @@ def test_averages_come_out() -> None:
     """Sums that the paper gives beside their parts: a number typed wrongly breaks one."""
     for values in paper.MRQA.rows.values():
         known = [value for value in values if value is not None]
-        assert sum(known[:-1]) / 5 == pytest.approx(known[-1], abs=0.06)
+        assert sum(known[:-1]) / 5 == pytest.approx(known[-1], abs=0.0601)  # 77.24 is printed as 77.3
     for name, values in paper.COREFERENCE.rows.items():
         known = [value for value in values if value is not None]
         assert sum(known[2:9:3]) / 3 == pytest.approx(known[-1], abs=0.1)
