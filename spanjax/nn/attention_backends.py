@@ -174,7 +174,8 @@ def pallas_triton(
     query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
 ) -> jax.Array:
     """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
-    with warnings.catch_warnings():  # jax 0.12 announces that this kernel goes; a user of spanjax can do nothing about it
+    # jax 0.12 announces that this kernel goes: nothing that a user of spanjax could do about
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from jax.experimental.pallas.ops.gpu import attention
 
