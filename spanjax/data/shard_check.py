@@ -22,6 +22,7 @@ from spanjax.storage.local import write_whole
 
 _REMEMBER_SECONDS = 30.0  # a run that is killed while it compares loses no more than this
 SMALL = 256 << 20  # bytes of a folder that are compared at every start, in about a second, instead of remembered
+CHECK_SECONDS = 10.0  # that work over few rows waits at its end for their checksums
 _ONE_AT_A_TIME = threading.Lock()  # several folders are compared one after the other
 
 
@@ -84,8 +85,10 @@ class ShardCheck:
 
 
 @contextlib.contextmanager
-def whole_rows(checks: Sequence[ShardCheck]) -> Iterator[Callable[[], None]]:
-    """Starts the checks and gives a function that raises the damage they have found by now; also raised at the end.
+def whole_rows(checks: Sequence[ShardCheck], wait: float = 0.0) -> Iterator[Callable[[], None]]:
+    """Starts the checks and gives a function that raises the damage they have found by now.
+
+    What is found until `wait` seconds after the end of the block is raised there.
 
     Where the block fails with an error that names no file (an IndexError of masking, say), all shards are compared first.
     """
@@ -98,7 +101,9 @@ def whole_rows(checks: Sequence[ShardCheck]) -> Iterator[Callable[[], None]]:
         check.start()
     try:
         yield look
-        look()
+        until = time.monotonic() + wait
+        for check in checks:
+            check.raise_damage(max(0.0, until - time.monotonic()))
     except DamagedRowsError:
         raise
     except Exception as error:

@@ -16,7 +16,7 @@ import tyro
 from spanjax.data.batch import Batch
 from spanjax.data.pair_figures import foreign_pairs
 from spanjax.data.rows import Rows
-from spanjax.data.shard_check import whole_rows
+from spanjax.data.shard_check import CHECK_SECONDS, whole_rows
 from spanjax.data.spelling import TAG_MARKS, Token, block_tokens, fragments, masked, right_to_left
 from spanjax.prepare.reading import (
     Color,
@@ -94,7 +94,7 @@ def open_view(options: Show) -> View:
         raise ValueError(listed(problems))
     index_B = options.first + np.arange(options.count, dtype=np.int64)
     reading = options.reading
-    with whole_rows(rows.checks):
+    with whole_rows(rows.checks, wait=CHECK_SECONDS):
         found = masked_rows(rows, share, reading, index_B)
         epoch_B = found.keys.epoch_B
         blocks, foreign_M = foreign_pairs(rows, reading.pairing, index_B, epoch_B, reading.seed)

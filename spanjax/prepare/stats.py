@@ -26,7 +26,7 @@ from spanjax.data.row_figures import (
     some_of,
 )
 from spanjax.data.rows import Rows, open_rows
-from spanjax.data.shard_check import whole_rows
+from spanjax.data.shard_check import CHECK_SECONDS, whole_rows
 from spanjax.data.share import HostShare
 from spanjax.prepare.reading import (
     Color,
@@ -126,7 +126,7 @@ def gather(options: Stats) -> Figures:
     if problems or share is None:
         raise ValueError(listed(problems))
     index_B = some_of(len(rows), options.sample, reading.seed)
-    with whole_rows(rows.checks):
+    with whole_rows(rows.checks, wait=CHECK_SECONDS):
         masking, pairs = measure(rows, share, reading, index_B)
         documents = document_lengths(rows, options.sample, reading.seed)
         lengths = {

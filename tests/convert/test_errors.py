@@ -76,7 +76,7 @@ def test_a_config_that_does_not_fit(
 
 def test_a_config_that_is_not_json(folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any) -> None:
     (folder / "config.json").write_text('{"model_type": "bert"')
-    assert "config.json: not JSON" in refused(capsys, "from-torch", folder, tmp_path / "out")
+    assert "config.json is not readable JSON" in refused(capsys, "from-torch", folder, tmp_path / "out")
     (folder / "config.json").write_text("[1]")
     assert "expected an object" in refused(capsys, "from-torch", folder, tmp_path / "out")
 
