@@ -48,6 +48,7 @@ def failures(server: Server, world: World, cases: list[Fuzz], folder: pathlib.Pa
     return found
 
 
+@pytest.mark.timeout(1200)
 def test_a_sample_of_hostile_inputs(server: Server, world: World, tmp_path: pathlib.Path) -> None:
     cases = sample(every_case(server, world, tmp_path), SAMPLED)
     found = failures(server, world, cases, tmp_path)
@@ -55,6 +56,7 @@ def test_a_sample_of_hostile_inputs(server: Server, world: World, tmp_path: path
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_every_hostile_input(server: Server, world: World, tmp_path: pathlib.Path) -> None:
     cases = every_case(server, world, tmp_path)
     counted = collections.Counter(case.kind for case in cases)
