@@ -5,12 +5,14 @@ the save is complete, `checksums.json`. A damaged checkpoint becomes `STEP.damag
 """
 
 import contextlib
+import functools
 import json
 import logging
 import math
 import os
 import pathlib
 import shutil
+import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -61,6 +63,25 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
     return not (record.exc_info and "orbax" in record.pathname)
 
 
+def _not_abandoned(record: logging.LogRecord) -> bool:
+    """Keeps back what asyncio says of tasks that nobody waited for."""
+    return not record.exc_info
+
+
+@functools.cache
+def _silence_abandoned() -> None:
+    """No tracebacks of the reads that are still under way when Orbax gives up on a damaged checkpoint; its error is said."""
+    logging.getLogger("absl").addFilter(_not_of_orbax)
+    logging.getLogger("asyncio").addFilter(_not_abandoned)
+    shown = sys.unraisablehook
+
+    def show(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            shown(unraisable)
+
+    sys.unraisablehook = show
+
+
 class _Best(checkpoint_managers.PreservationPolicy):
     """Keeps the step with the least loss, the first of equals. Orbax's own policy forgets what was before a resume."""
 
@@ -97,7 +118,7 @@ class Checkpoints:
             create=True,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        logging.getLogger("absl").addFilter(_not_of_orbax)
+        _silence_abandoned()
         remove_unfinished(self.folder)
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=None
@@ -335,6 +356,7 @@ def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], s
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Orbax warns of files that a manager writes and a single save does not."""
+    _silence_abandoned()
     logger = logging.getLogger("absl")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -4,6 +4,9 @@ import logging
 import math
 import os
 import pathlib
+import shutil
+import subprocess
+import sys
 import time
 import types
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from spanjax.training.judging import KEY
 from spanjax.training.saved import CheckpointError, SaveError, best_step, no_room, reason_of, stored_losses, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
+from tests.running import ROOT
 
 
 def state(step: int, devices: int) -> TrainState:
@@ -279,3 +283,24 @@ def test_after_an_error_they_are_closed_and_the_error_stays(tmp_path: pathlib.Pa
         checkpoints.save(state(1, 1), 1, {}, None)
         raise RuntimeError("of the loop")
     assert checkpoints.closed and not checkpoints.pending() and whole_step(tmp_path) == (1, [])
+
+
+def test_a_damaged_checkpoint_is_one_message_without_tracebacks(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Orbax leaves reads behind when it gives up; Python would print a traceback for most of them."""
+    shutil.copytree(run_folder / "checkpoints" / "2", tmp_path / "2")
+    (tmp_path / "2" / CHECKSUMS).unlink()
+    largest = max((tmp_path / "2" / "state").rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+    largest.write_bytes(b"")
+    code = f"""
+import pathlib, gc
+from spanjax.training.checkpoint import read_weights
+from spanjax.training.saved import CheckpointError
+for _ in range(4):
+    try:
+        read_weights(pathlib.Path({str(tmp_path / "2")!r}))
+    except CheckpointError as error:
+        print("refused")
+gc.collect()
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, 4 * "refused\n", "")
