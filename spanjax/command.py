@@ -66,6 +66,17 @@ class StopSignals:
         os.close(self._reading)
 
 
+def open_standard_streams() -> None:
+    """Leads closed standard streams to the null device: a file opened later would take their numbers, and what is printed."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
 def end_with_launcher() -> None:
     """Requests a SIGTERM for the moment at which the launcher, whose id is SPANJAX_LAUNCHER, ends in any way. Linux only."""
     launcher = os.environ.pop(LAUNCHER, "")
@@ -98,6 +109,7 @@ def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: 
 
     `commands` are names and what they do, for the help.
     """
+    open_standard_streams()
     if not words or words[0] in ("-h", "--help"):
         print((doc or "") + "\n" + "\n".join(f"  {name:13s}{what}" for name, what in commands.items()))
         return 0 if words else WRONG_INPUT
@@ -123,6 +135,7 @@ def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (
     Each text among them could be a path, so one that names another place than this machine (gs://bucket/x) ends the program
     with one message and code 2, but for the fields in `elsewhere` (dotted names), which may, or are no paths.
     """
+    open_standard_streams()
     options: Any = tyro.cli(kind, **settings)
     problems = [
         f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"

@@ -19,7 +19,7 @@ from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
 from spanjax.command import exit_code, parse_options
 from spanjax.markup import visible_name
 from spanjax.scoring.glue import TASKS as GLUE
-from spanjax.storage.outputs import output_problem
+from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
@@ -47,6 +47,8 @@ class Evaluate:
     trained."""
     output: str = ""
     """Folder for predictions and scores."""
+    overwrite: bool = False
+    """Write into a folder that holds files, replacing those of the same names."""
     batch_size: Annotated[int | None, Bounds(1, MOST_ROWS)] = None
     """Rows that go through the model together; by default 32, of coreference one document."""
     threshold: float | None = None
@@ -74,7 +76,7 @@ def evaluate(options: Evaluate) -> None:
     if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
         problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
     folder = pathlib.Path(options.output) if options.output else None
-    if folder and (problem := output_problem(folder)):
+    if folder and (problem := files_problem(folder, options.overwrite)):
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
@@ -93,10 +95,11 @@ def evaluate(options: Evaluate) -> None:
     notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]
     files, failed = [], None
     if folder:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "scores.json").write_text(json.dumps(told, indent=2) + "\n")
         try:
-            files = [*model.task.write(folder, examples, found.predictions), folder / "scores.json"]
+            with output_files(folder) as work:
+                (work / "scores.json").write_text(json.dumps(told, indent=2) + "\n")
+                names = [file.name for file in model.task.write(work, examples, found.predictions)]
+                files = [folder / name for name in (*names, "scores.json")]
         except ValueError as error:  # what was computed is told first
             failed = error
     if options.json:

@@ -26,6 +26,7 @@ from spanjax.command import (
     WRONG_INPUT,
     StopSignals,
     end_with_launcher,
+    open_standard_streams,
     parse_options,
     start_problem,
     stop_at_once,
@@ -323,6 +324,7 @@ def end(code: int) -> NoReturn:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: user errors are one message on stderr and exit code 2."""
+    open_standard_streams()
     with StopSignals(stop_at_once):
         end_with_launcher()
         return _main(arguments)

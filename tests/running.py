@@ -58,10 +58,21 @@ def final_leaves(workdir: pathlib.Path) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(restored)}
 
 
-def records(workdir: pathlib.Path, key: str) -> dict[int, float]:
+def logged_lines(workdir: pathlib.Path, most_damaged: int = 0) -> list[dict[str, float]]:
+    """The records of a run; AssertionError where more lines than these are damaged."""
+    lines, damaged = [], 0
+    for line in (workdir / "metrics.jsonl").read_bytes().splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            damaged += 1
+    assert damaged <= most_damaged, f"{damaged} damaged lines"
+    return lines
+
+
+def records(workdir: pathlib.Path, key: str, most_damaged: int = 0) -> dict[int, float]:
     """step -> value of one metric."""
-    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line[key] for line in lines if key in line}
+    return {int(line["step"]): line[key] for line in logged_lines(workdir, most_damaged) if key in line}
 
 
 def environment(devices: int, **more: str) -> dict[str, str]:
@@ -125,7 +136,8 @@ def finish(process: subprocess.Popen, code: int = 0, timeout: float = 280) -> st
 def last_step(workdir: pathlib.Path) -> int:
     """The newest step in the metrics file; 0 when there is none."""
     file = workdir / "metrics.jsonl"
-    steps = re.findall(r'"step": (\d+),', file.read_text()[-5000:]) if file.exists() else []
+    text = file.read_text(errors="replace")[-5000:] if file.exists() else ""
+    steps = re.findall(r'"step": (\d+),', text)
     return max(map(int, steps), default=0)
 
 

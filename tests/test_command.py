@@ -2,6 +2,8 @@
 
 import importlib
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -82,6 +84,23 @@ def test_a_local_folder_with_a_colon_is_named_by_its_place(
     for name in ("./gs:/run", f"{tmp_path}/gs:/run", "C:/run"):
         assert importlib.import_module("spanjax.convert").main(["inspect", name]) == 2
         assert "only paths of this machine" not in capsys.readouterr().err
+
+
+def test_closed_standard_streams_lead_nowhere(tmp_path: pathlib.Path) -> None:
+    """Else the next files that are opened are the standard streams, and what libraries print goes into them."""
+    file = tmp_path / "file"
+    code = f"""
+import os, sys
+from spanjax.command import open_standard_streams
+assert sys.stdin is sys.stdout is sys.stderr is None
+open_standard_streams()
+number = os.open({str(file)!r}, os.O_WRONLY | os.O_CREAT)
+print("lost"), sys.stderr.write("lost"), sys.stdout.flush(), os.write(2, b"lost"), os.write(number, str(number).encode())
+os._exit(7 if sys.stdin.read() else 0)
+"""
+    command = ["bash", "-c", 'exec "$@" <&- >&- 2>&-', "run", sys.executable, "-c", code]
+    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == 0
+    assert int(file.read_text()) > 2
 
 
 def test_control_characters_of_a_message_are_visible(capsys: pytest.CaptureFixture) -> None:

@@ -25,7 +25,7 @@ _JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4")
 _PARQUET_ROWS, _PARQUET_BYTES = 1_000, 64 << 20  # decoded at a time
 _SEGMENT_BYTES = 1 << 20
-_TEXT_COLUMN = re.compile(r"(large_)?(string|binary)(_view)?|dictionary<values=(large_)?string.*")
+_TEXT_COLUMN = re.compile(r"(large_)?(string|binary)(_view)?|dictionary<values=(large_)?(string|binary).*")
 _BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
 _RETURNS = re.compile(r"\r+(?=\n)")
 
@@ -222,7 +222,7 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
             columns = [field, SPANS_FIELD] if with_spans else [field]
             for group in range(table.num_row_groups):
                 for batch in table.iter_batches(
-                    _rows_at_a_time(table, group, field), [group], columns, use_threads=False
+                    _rows_at_a_time(file, table, group, field), [group], columns, use_threads=False
                 ):
                     texts = batch.column(field).to_pylist()
                     spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
@@ -237,12 +237,26 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
         trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
 
 
-def _rows_at_a_time(table: Any, group: int, field: str) -> int:
+def _rows_at_a_time(file: Any, table: Any, group: int, field: str) -> int:
     """Rows of a row group to decode together: fewer where their texts are long."""
     about = table.metadata.row_group(group)
     columns = (about.column(number) for number in range(about.num_columns))
     size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
-    return max(1, min(_PARQUET_ROWS, _PARQUET_BYTES * about.num_rows // max(1, size)))
+    average = max(1, size // max(1, about.num_rows))
+    return max(1, min(_PARQUET_ROWS, _PARQUET_BYTES // average, _PARQUET_BYTES // _longest_shared(file, group, field)))
+
+
+def _longest_shared(file: Any, group: int, field: str) -> int:
+    """Bytes of the longest text in the dictionary of a row group, from which any number of rows may take theirs; at least 1."""
+    from pyarrow import compute, parquet
+
+    table = parquet.ParquetFile(file, read_dictionary=[field])
+    longest = 1
+    for batch in itertools.islice(table.iter_batches(1, [group], [field], use_threads=False), 1):
+        column = batch.column(field)
+        shared = column.dictionary if hasattr(column, "dictionary") else column
+        longest = max(longest, compute.max(compute.binary_length(shared)).as_py() or 0)
+    return longest
 
 
 def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:

@@ -8,7 +8,7 @@ from spanjax.applying import open_model
 from spanjax.bounds import flag_problems
 from spanjax.predict.answering import Batch, Folder, command, json_line
 from spanjax.predict.coref_page import coref_page
-from spanjax.storage.outputs import output_problem
+from spanjax.storage.outputs import files_problem, output_files
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref_answers import shown
@@ -29,6 +29,8 @@ class Clusters:
     """Language of texts, a code that spaCy has rules for (en, de, zh); empty: as in the training."""
     output: str = ""
     """Folder for clusters.jsonl, predictions.conll, predictions.jsonl (words) and clusters.html; empty prints the first."""
+    overwrite: bool = False
+    """Write into a folder that holds files, replacing those of the same names."""
     batch_size: Batch = 1
     skip_bad: bool = False
     """Leave out documents that cannot be used instead of refusing the file."""
@@ -48,7 +50,7 @@ def find(options: Clusters) -> None:
     """Clusters of all documents of the files."""
     folder = pathlib.Path(options.output) if options.output else None
     problems = flag_problems(options)
-    if folder and (problem := output_problem(folder)):
+    if folder and (problem := files_problem(folder, options.overwrite)):
         problems.append(f"--output {folder}: {problem}")
     if problems:
         raise ValueError("\n".join(problems))
@@ -65,12 +67,13 @@ def find(options: Clusters) -> None:
     if folder is None:
         print("\n".join(lines))
         return
-    folder.mkdir(parents=True, exist_ok=True)
     own = [dataclasses.replace(document, clusters=None) for document in documents]
-    files = [folder / "clusters.jsonl", folder / "clusters.html", *model.task.write(folder, own, answers)]
-    files[0].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    files[1].write_text(coref_page(documents, [answer.clusters for answer in answers]), encoding="utf-8")
-    print("\n".join(f"written: {file}" for file in files))
+    with output_files(folder) as work:
+        (work / "clusters.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        page = coref_page(documents, [answer.clusters for answer in answers])
+        (work / "clusters.html").write_text(page, encoding="utf-8")
+        names = ["clusters.jsonl", "clusters.html", *(file.name for file in model.task.write(work, own, answers))]
+    print("\n".join(f"written: {folder / name}" for name in names))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,6 +26,40 @@ def output_problem(path: pathlib.Path) -> str:
     return "" if taken is None or taken.is_dir() else f"{taken} is a file, expected a folder: choose another"
 
 
+def files_problem(folder: pathlib.Path, overwrite: bool) -> str:
+    """Why no files may be written into this folder; empty where they may; with `overwrite`, over files of the same names."""
+    if problem := output_problem(folder):
+        return problem
+    return (
+        f"{folder} holds files: name another, or write into it with --overwrite"
+        if is_taken(folder) and not overwrite
+        else ""
+    )
+
+
+@contextlib.contextmanager
+def output_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Gives an empty folder inside of `folder`, whose files are moved into `folder` at the end of the block, each at once.
+
+    Where the block ends with a ValueError, a file that cannot be written, the others are moved first.
+    """
+    work = folder / f".new-{uuid.uuid4().hex[:8]}"
+    work.mkdir(parents=True)
+
+    def move() -> None:
+        for file in sorted(work.iterdir()):
+            os.replace(file, folder / file.name)
+
+    try:
+        yield work
+        move()
+    except ValueError as error:
+        move()
+        raise ValueError(str(error).replace(str(work), str(folder))) from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def files_below(folder: pathlib.Path) -> set[str]:
     """Names, relative to a folder, of all files and links in it and in its subfolders; links are not followed."""
     found = set()

@@ -178,6 +178,10 @@ class Evaluations:
             self.saving.meta = self.meta(step)  # a request to stop may save before the evaluation has ended
 
         def save() -> bool:
+            try:
+                self.loop.check_data(0.0)
+            except ValueError:
+                return False  # the loop stops at its next question, and raises it
             return self.saving.complete(state, step)
 
         # one of several processes cannot save alone: they leave only what was saved before

@@ -186,13 +186,33 @@ def test_long_texts_of_parquet_are_decoded_few_at_a_time(
     iter_batches = parquet.ParquetFile.iter_batches
 
     def noted(self: Any, size: int, *more: Any, **settings: Any) -> Any:
-        sizes.append(size)
+        sizes.extend([size] if size > 1 else [])  # 1: a look at the texts that rows share
         return iter_batches(self, size, *more, **settings)
 
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
     whole = limited(path)
     monkeypatch.setattr(readers, "_PARQUET_BYTES", 40_000)
     assert limited(path) == whole and sizes[0] == 1_000 and 5 <= sizes[1] <= 10
+
+
+def test_a_text_that_many_rows_of_parquet_share_fills_no_memory(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few kilobytes; read in batches of the usual size, 300 MB would be decoded at a time."""
+    path, largest = tmp_path / "a.parquet", [0]
+    shared = pyarrow.DictionaryArray.from_arrays([0] * 2_000, ["sixteen letters." * 20_000])
+    parquet.write_table(pyarrow.table({"text": shared.dictionary_decode()}), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    iter_batches = parquet.ParquetFile.iter_batches
+
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        for batch in iter_batches(*arguments, **settings):
+            largest[0] = max(largest[0], batch.nbytes)
+            yield batch
+
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", noted)
+    assert len(limited(path)[0]) == 2_000
+    assert 10 << 20 < largest[0] <= readers._PARQUET_BYTES + (1 << 20)
 
 
 def test_the_largest_document_is_a_number_of_mib() -> None:
@@ -265,7 +285,7 @@ def test_parquet_is_read_row_group_by_row_group(
     )
     found = read(path, text_field="body")[0]
     assert texts(found) == [(f"text {n}é", f"{path}:{n + 1}") for n in range(2_500)]
-    assert asked == [([group], ["body"]) for group in range(3)]
+    assert asked == [([group], ["body"]) for group in range(3) for _ in ("a look at what rows share", "all of it")]
 
 
 def test_parquet_of_strings_that_repeat(tmp_path: pathlib.Path) -> None:

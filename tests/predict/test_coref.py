@@ -53,6 +53,17 @@ def test_half_a_character_loses_nothing(tmp_path: pathlib.Path, monkeypatch: pyt
     assert [json.loads(line) for line in printed] == [broken, whole]
 
 
+def test_clusters_of_before_are_replaced_when_asked(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    text, told = tmp_path / "a.txt", tmp_path / "told"
+    text.write_text("Ida sat. She left.")
+    found([text], told)
+    (told / "clusters.jsonl").write_text("checked by hand")
+    command = ["coref", "no-model", "--text", str(text), "--output", str(told)]
+    assert main(command) == 2 and "--overwrite" in capsys.readouterr().err
+    assert (told / "clusters.jsonl").read_text() == "checked by hand"
+    assert len(found([text], told, "--overwrite")) == 1
+
+
 def test_files_of_other_endings_are_texts(tmp_path: pathlib.Path) -> None:
     text = "Ida sat.\r\n\r\nShe left."
     for name in ("story.md", "story"):

@@ -5,7 +5,15 @@ import pathlib
 
 import pytest
 
-from spanjax.storage.outputs import files_below, is_taken, output_folder, place_problem, replace_problem
+from spanjax.storage.outputs import (
+    files_below,
+    files_problem,
+    is_taken,
+    output_files,
+    output_folder,
+    place_problem,
+    replace_problem,
+)
 
 OWN = ("a", "sub/b")
 
@@ -146,3 +154,26 @@ def test_nothing_can_be_written(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="/proc/nowhere/out cannot be written"):
         write(pathlib.Path("/proc/nowhere/out"))
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_files_of_a_folder_are_replaced_when_asked_and_all_at_the_end(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "out"
+    assert not files_problem(folder, False)
+    folder.mkdir()
+    (folder / "a").write_text("old")
+    (folder / "notes").write_text("mine")
+    assert "holds files" in files_problem(folder, False) and not files_problem(folder, True)
+    with output_files(folder) as work:
+        (work / "a").write_text("new")
+        assert (folder / "a").read_text() == "old"
+    with pytest.raises(KeyboardInterrupt), output_files(folder) as work:
+        (work / "a").write_text("half")
+        raise KeyboardInterrupt
+    assert {each.name: each.read_text() for each in folder.iterdir()} == {"a": "new", "notes": "mine"}
+
+
+def test_a_file_that_cannot_be_written_takes_no_other_along(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match=f"^{tmp_path}/b: not written"), output_files(tmp_path) as work:
+        (work / "a").write_text("new")
+        raise ValueError(f"{work}/b: not written")
+    assert [each.name for each in tmp_path.iterdir()] == ["a"]

@@ -285,7 +285,9 @@ def test_after_an_error_they_are_closed_and_the_error_stays(tmp_path: pathlib.Pa
     assert checkpoints.closed and not checkpoints.pending() and whole_step(tmp_path) == (1, [])
 
 
-def test_a_damaged_checkpoint_is_one_message_without_tracebacks(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_damaged_checkpoint_is_one_message_without_tracebacks(
+    run_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     """Orbax leaves reads behind when it gives up; Python would print a traceback for most of them."""
     shutil.copytree(run_folder / "checkpoints" / "2", tmp_path / "2")
     (tmp_path / "2" / CHECKSUMS).unlink()

@@ -355,6 +355,26 @@ def test_a_stop_does_not_wait_for_an_evaluation(saved: bool) -> None:
     assert "judged" not in noted.metas.get(4, {})
 
 
+def test_a_stop_in_an_evaluation_saves_nothing_that_damaged_rows_have_trained() -> None:
+    noted, damaged = Noted(), list[bool]()
+
+    def evaluate(params: Any, between: Any) -> dict[str, float]:
+        damaged.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.5)  # in which another thread would save and end the process
+        between()
+        return {"loss": 1.0}
+
+    def check(seconds: float) -> None:
+        if damaged:
+            raise ValueError("rows-00000.bin is damaged")
+
+    cadence = Cadence(log_every=2, eval_every=4, checkpoint_every=100)
+    with pytest.raises(ValueError, match="is damaged"):
+        run(9, cadence, noted, evaluate=evaluate, leave=lambda: noted.events.append("leave"), check=check)
+    assert not {"save 4", "leave"} & {*noted.events}
+
+
 def test_a_stop_asked_for_before_an_evaluation_leaves_it_out() -> None:
     noted = Noted()
     step = noted.train_step

@@ -6,14 +6,17 @@ import shutil
 
 import pytest
 
-from tests import chaos
-from tests.chaos import KINDS, TASK_KINDS, compare, made_task, plan
+import tests.chaos.__main__ as chaos
+from tests.chaos.__main__ import RUNS, compare, made_task, plan
+from tests.chaos.kinds import KINDS, TASK_KINDS
 
 
 def test_every_kind_comes_as_often_as_any_other() -> None:
-    chosen = plan([*KINDS], 60, 0)
-    assert len(KINDS) == 15 and {chosen.count(kind) for kind in KINDS} == {4} and {*TASK_KINDS} < {*KINDS}
-    assert plan([*KINDS], 60, 0) == chosen != plan([*KINDS], 60, 1)
+    count = 2 * len(KINDS)
+    chosen = plan([*KINDS], count, 0)
+    assert {chosen.count(kind) for kind in KINDS} == {2} and {*TASK_KINDS} < {*KINDS}
+    assert plan([*KINDS], count, 0) == chosen != plan([*KINDS], count, 1)
+    assert {(processes, task) for _, processes, task in RUNS} == {(1, False), (2, False), (1, True), (2, True)}
 
 
 def test_another_state_or_another_number_is_seen(run_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -51,7 +54,7 @@ def test_a_run_through_some_faults(rows_folder: pathlib.Path, tmp_path: pathlib.
     kinds = ["SIGTERM to one process", "kill -9 of one process", "kill -9, newest checkpoint cut to half"]
     kinds += ["a full disk, until a save has failed", "SIGSTOP of one process for 1 to 5 s"]
     found = chaos.chaos(tmp_path, rows_folder, kinds, 2, 3)
-    assert [row["survived"] for row in found["kinds"].values()] == [1] * (5 if found["full_disk"] else 4)
+    assert [row["survived"] for row in found["kinds"].values()] == [1] * (5 if found["mounts"] else 4)
 
 
 @pytest.mark.slow
