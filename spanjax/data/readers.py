@@ -247,15 +247,15 @@ def _rows_at_a_time(file: Any, table: Any, group: int, field: str) -> int:
 
 
 def _longest_shared(file: Any, group: int, field: str) -> int:
-    """Bytes of the longest text in the dictionary of a row group, from which any number of rows may take theirs; at least 1."""
-    from pyarrow import compute, parquet
+    """Length of the longest text in the dictionary of a row group, from which any number of rows may take theirs; at least 1."""
+    from pyarrow import parquet
 
     table = parquet.ParquetFile(file, read_dictionary=[field])
     longest = 1
     for batch in itertools.islice(table.iter_batches(1, [group], [field], use_threads=False), 1):
         column = batch.column(field)
         shared = column.dictionary if hasattr(column, "dictionary") else column
-        longest = max(longest, compute.max(compute.binary_length(shared)).as_py() or 0)
+        longest = max(longest, *(len(text or "") for text in shared.to_pylist()))
     return longest
 
 
