@@ -57,7 +57,7 @@ $(PODS_VENV)/.installed: $(VENV)/.installed-dev
 test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the pods; PODS_MARKS="slow or not slow" for all
 	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" -rs
 
-chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 192 faults, their states compared bit for bit (about an hour)
+chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 152 faults, their states compared bit for bit (about an hour)
 	$(PY) -m tests.chaos
 
 chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five faults

@@ -43,10 +43,10 @@ def random_run(folder: pathlib.Path, size: str) -> None:
     import numpy as np
 
     from configs import encoders
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
-    from spanjax.model import Model, model_meta
+    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
     from spanjax.nn.config import EncoderConfig
-    from spanjax.objectives.masked import MaskedPrediction
+    from spanjax.objectives.masked_lm import MaskedPrediction
+    from spanjax.pretrained.model import Model, model_meta
     from spanjax.training.checkpoint import write_weights
     from spanjax.training.state import abstract_module
     from spanjax.trees import map_named

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 
 from spanjax.scoring.coref import percents
-from spanjax.scoring.coref_classes import PRONOUNS
-from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
-from spanjax.tasks.coref_files import read_documents
+from spanjax.scoring.coref.classes import PRONOUNS
+from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.files import read_documents
 
 DETERMINERS = frozenset(
     [

@@ -27,7 +27,7 @@ HIDDEN = {"small": 150, "base": 3000}  # of mention and pair scores
 
 def made_document(words: int) -> Any:
     """Sentences of about 25 of 4,000 words, every 40th word one of 30 mentions' names."""
-    from spanjax.tasks.coref_documents import Document, sorted_clusters
+    from spanjax.tasks.coref.documents import Document, sorted_clusters
 
     random = np.random.default_rng(words)
     ends = np.cumsum(random.integers(10, 40, words // 10))
@@ -43,14 +43,14 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     """Seconds, pieces and memory of one document, in this process."""
     import jax
 
-    from spanjax.building import build
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.experiment.build import build
+    from spanjax.experiment.finetune import Set, predictor
     from spanjax.nn.config import EncoderConfig
     from spanjax.nn.coreference_parts import CoreferenceConfig
-    from spanjax.parallel import make_mesh, to_global
     from spanjax.run import Run, with_defaults
+    from spanjax.sharding import make_mesh, to_global
     from spanjax.tasks.coref import Coref
-    from spanjax.tuning import Set, predictor
 
     names = [*(f"w{n}" for n in range(4000)), *(f"n{n}" for n in range(30))]
     vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *names], lower_case=False)

@@ -24,8 +24,8 @@ STEP = 1_000_000
 
 def made_rows(folder: pathlib.Path, count: int, size: int = 29_000) -> None:
     """Rows of one full block each of `made_blocks`."""
-    from spanjax.data.shards import write_rows
-    from spanjax.data.vocab import WordPieceVocabulary
+    from spanjax.data.shards.shards import write_rows
+    from spanjax.data.vocab.loading import WordPieceVocabulary
 
     blocks, pieces = made_blocks(np.full(count, LENGTH - 2), size)
     write_rows(folder, ([block] for block in blocks), WordPieceVocabulary(pieces), LENGTH)
@@ -33,10 +33,10 @@ def made_rows(folder: pathlib.Path, count: int, size: int = 29_000) -> None:
 
 def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
     """Rows a second from disk to finished batches, for both feeds and both pairings."""
-    from spanjax.data.batch import FeedSpec
-    from spanjax.data.feed import open_feed
-    from spanjax.data.pairing import NextSentence, Single
-    from spanjax.data.rows import open_rows
+    from spanjax.data.feed.batch import FeedSpec
+    from spanjax.data.feed.pairing import NextSentence, Single
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.feed.tf_feed import open_feed
 
     rows, batches = open_rows(folder), 40
     specs = {
@@ -62,11 +62,11 @@ def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
 def masking_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
     """Rows a second of masking alone: whole batches with and without tf.data, and row by row in NumPy and in a tf.data map."""
     from benchmarks.per_row import numpy_masks, tf_data_map
-    from spanjax.data.feed import import_tensorflow
-    from spanjax.data.hashing import Purpose, row_keys
-    from spanjax.data.masking import GeometricSpans
-    from spanjax.data.rows import open_rows
-    from spanjax.data.words import TextRows
+    from spanjax.data.feed.hashing import Purpose, row_keys
+    from spanjax.data.feed.masking import GeometricSpans
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.feed.tf_feed import import_tensorflow
+    from spanjax.data.feed.words import TextRows
 
     tf = import_tensorflow()
     rows, policy = open_rows(folder), GeometricSpans()
@@ -112,10 +112,10 @@ def resume_seconds(folder: pathlib.Path, repeats: int) -> dict[str, list[float]]
     import dataclasses
     import json
 
-    from spanjax.data.batch import FeedSpec
-    from spanjax.data.feed import import_tensorflow, open_feed
-    from spanjax.data.rows import open_rows
-    from spanjax.data.shards import BLOCKS, DOCUMENTS, LENGTHS, MANIFEST, record
+    from spanjax.data.feed.batch import FeedSpec
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.feed.tf_feed import import_tensorflow, open_feed
+    from spanjax.data.shards.shards import BLOCKS, DOCUMENTS, LENGTHS, MANIFEST, record
 
     import_tensorflow()
     manifest = open_rows(folder).manifest
@@ -139,7 +139,7 @@ def resume_seconds(folder: pathlib.Path, repeats: int) -> dict[str, list[float]]
 
 def packing_fill() -> tuple[float, str]:
     """Share of used positions of packed rows of 512, and of what text."""
-    from spanjax.data.rows import open_rows
+    from spanjax.data.feed.rows import open_rows
     from spanjax.prepare import main as prepare
 
     root = pathlib.Path(__file__).parents[1]

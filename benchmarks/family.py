@@ -24,13 +24,13 @@ SLACK = 1.35
 
 def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
     """(objective, encoder) of every system at this size."""
-    from spanjax.data.masking import Ngrams, Tokens
-    from spanjax.data.pairing import FullSentences, NextSentence, SentenceOrder
+    from spanjax.data.feed.masking import Ngrams, Tokens
+    from spanjax.data.feed.pairing import FullSentences, NextSentence, SentenceOrder
     from spanjax.nn.config import EncoderConfig
-    from spanjax.objectives.masked import MaskedPrediction
-    from spanjax.objectives.permuted import PermutedPrediction
-    from spanjax.objectives.replaced import ReplacedDetection
-    from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
+    from spanjax.objectives.electra import ReplacedDetection
+    from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+    from spanjax.objectives.masked_lm import MaskedPrediction
+    from spanjax.objectives.xlnet import PermutedPrediction
 
     bert = EncoderConfig(
         hidden_size=width,
@@ -74,10 +74,10 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
 
 def rows_with_sentences(folder: pathlib.Path, count: int, length: int) -> Any:
     """Rows of one full block each, in which a sentence begins every so many tokens, at a word."""
-    from spanjax.data.block import SENTENCE_START
-    from spanjax.data.rows import open_rows
-    from spanjax.data.shards import write_rows
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.shards.block import SENTENCE_START
+    from spanjax.data.shards.shards import write_rows
+    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
 
     blocks, pieces = made_blocks(np.full(count, length - 2), VOCABULARY)
     words = len(SPECIAL_PIECES) + (VOCABULARY - len(SPECIAL_PIECES)) // 2
@@ -93,7 +93,7 @@ class Step:
     """The compiled step of a system with its state and one batch."""
 
     def __init__(self, objective: Any, encoder: Any, rows: Any, batch: int, length: int):
-        from spanjax.parallel import to_global
+        from spanjax.sharding import to_global
 
         encoder = dataclasses.replace(encoder, positions=length)
         self.session = one_device_session(encoder, rows, objective=objective, batch_size=batch)

@@ -161,10 +161,10 @@ def block_lengths(count: int, mean: float, length: int) -> np.ndarray:
 
 def write_blocks(folder: pathlib.Path, sizes_M: np.ndarray, scale: Scale, pack: bool) -> Any:
     """Rows of blocks of so many tokens with Zipf's frequencies, as `prepare --max-blocks 5` packs or one block a row; opened."""
-    from spanjax.data.packing import pack_rows
-    from spanjax.data.rows import open_rows
-    from spanjax.data.shards import write_rows
-    from spanjax.data.vocab import WordPieceVocabulary
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.shards.packing import pack_rows
+    from spanjax.data.shards.shards import write_rows
+    from spanjax.data.vocab.loading import WordPieceVocabulary
 
     blocks, pieces = made_blocks(sizes_M, scale.vocabulary)
     pieces += ["last"] * (scale.vocabulary - len(pieces))

@@ -146,8 +146,8 @@ def padded(bench: Bench, size: Size, compiled: bool) -> bool:
 
 def bucket_batches(bench: Bench, made: Theirs) -> dict[int, tuple[Any, int, float]]:
     """Length of a bucket -> a batch of as many positions as ours has, its rows, and the share of blocks that belong there."""
-    from spanjax.data.batch import FeedSpec
-    from spanjax.data.feed import open_feed
+    from spanjax.data.feed.batch import FeedSpec
+    from spanjax.data.feed.tf_feed import open_feed
 
     scale = bench.scale
     feed = open_feed("numpy", bench.folder_of("single"), FeedSpec(0, scale.rows))
@@ -210,7 +210,7 @@ def mix(bench: Bench) -> None:
 
 def feed(bench: Bench) -> None:
     """A step on rows from disk over one on a batch that stays (G7)."""
-    from spanjax.parallel import to_global
+    from spanjax.sharding import to_global
 
     size, count = bench.sizes[0], bench.scale.steps
 
@@ -238,7 +238,7 @@ def profile(bench: Bench) -> None:
     """A trace of three steps on rows from disk."""
     import jax
 
-    from spanjax.parallel import to_global
+    from spanjax.sharding import to_global
 
     size = bench.sizes[0]
 

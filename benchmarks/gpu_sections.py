@@ -77,8 +77,8 @@ class Bench:
 
     def local_batch(self, kind: str) -> dict[str, np.ndarray]:
         """The first batch of a kind, NumPy, as all programs take it."""
-        from spanjax.data.batch import FeedSpec
-        from spanjax.data.feed import open_feed
+        from spanjax.data.feed.batch import FeedSpec
+        from spanjax.data.feed.tf_feed import open_feed
 
         feed = open_feed("numpy", self.folder_of(kind), FeedSpec(0, self.scale.rows))
         try:
@@ -89,8 +89,8 @@ class Bench:
     @property
     def slots(self) -> int:
         """Slots of a full row: packed rows of so few blocks need no more."""
-        from spanjax.data.batch import FeedSpec
-        from spanjax.data.share import HostShare
+        from spanjax.data.feed.batch import FeedSpec
+        from spanjax.data.feed.host_slice import HostShare
 
         return HostShare(self.folder_of("full"), FeedSpec(0, self.scale.rows)).facts.slots
 
@@ -112,7 +112,7 @@ class Bench:
 
     def on_device(self, kind: str, ours: Ours) -> Any:
         """The first batch of a kind where the step wants it."""
-        from spanjax.parallel import to_global
+        from spanjax.sharding import to_global
 
         return to_global(self.local_batch(kind), ours.session.mesh)
 
@@ -164,8 +164,8 @@ def step_figures(bench: Bench, ours: Ours, seconds: list[float], batch: Mapping[
     """Rows a second, milliseconds, model FLOP/s and utilisation of a step, and what compiling said."""
     import jax
 
-    from spanjax.chips import peak_flops
-    from spanjax.data.batch import batch_sizes
+    from spanjax.data.feed.batch import batch_sizes
+    from spanjax.hardware import peak_flops
 
     run, peak = ours.session.run, peak_flops(jax.devices()[0].device_kind)
     median = float(np.median(seconds))

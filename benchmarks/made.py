@@ -14,8 +14,8 @@ def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
 
     There are at most `size` pieces, the special ones included, as many that begin a word as that continue one.
     """
-    from spanjax.data.block import Block
-    from spanjax.data.vocab import SPECIAL_PIECES
+    from spanjax.data.shards.block import Block
+    from spanjax.data.vocab.loading import SPECIAL_PIECES
 
     random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2
     pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]
@@ -30,9 +30,9 @@ def one_device_session(encoder: Any, rows: Any, **settings: Any) -> Any:
     """The session of a run with these settings on the first device. ValueError for what it cannot do."""
     import jax
 
-    from spanjax.parallel import make_mesh
+    from spanjax.experiment.pretrain import assemble
     from spanjax.run import Run
-    from spanjax.session import assemble
+    from spanjax.sharding import make_mesh
 
     run = Run(encoder=dataclasses.replace(encoder, vocab_size=rows.vocabulary.size), **settings)
     return assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))

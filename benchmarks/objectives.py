@@ -130,10 +130,10 @@ def stages(arm: str, steps: int) -> list[str]:
 
 def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
     """(model FLOPs of a training step on full rows, bytes that the compiled step takes with its state)."""
-    from spanjax.data.rows import slots_needed
-    from spanjax.parallel import to_global
-    from spanjax.session import open_session
-    from spanjax.show import compiled_peak
+    from spanjax.data.feed.rows import slots_needed
+    from spanjax.experiment.pretrain import open_session
+    from spanjax.experiment.summary import compiled_peak
+    from spanjax.sharding import to_global
     from spanjax.train import parse
 
     session: Any = open_session(parse(["--config", config_of(arm), "--rows", rows, "--feed", "numpy"]).run)
@@ -152,8 +152,8 @@ def fresh(rows: str, like: str, folder: pathlib.Path) -> list[str]:
     """Settings of an encoder with random weights: sizes and vocabulary of the weights `like` (their vocabulary is written into
     `folder`), else those of the arms and their rows.
     """
-    from spanjax.data.vocab import save_vocabulary
-    from spanjax.model import load_model
+    from spanjax.data.vocab.loading import save_vocabulary
+    from spanjax.pretrained.model import load_model
     from spanjax.run import load
 
     vocabulary = pathlib.Path(rows) / "train" / "vocabulary"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from spanjax.data.hashing import FIRST, GAMMA, SECOND, UNIT, fold, uniform
-from spanjax.data.masking import GeometricSpans
+from spanjax.data.feed.hashing import FIRST, GAMMA, SECOND, UNIT, fold, uniform
+from spanjax.data.feed.masking import GeometricSpans
 
 
 def masked_tokens(policy: GeometricSpans, starts: np.ndarray, key: np.ndarray) -> np.ndarray:

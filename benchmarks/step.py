@@ -66,14 +66,14 @@ class Ours:
         """One update, finished, of rows in the memory of the host."""
         import jax
 
-        from spanjax.parallel import to_global
+        from spanjax.sharding import to_global
 
         self.state, shown = self.step(self.state, to_global(local, self.session.mesh))
         jax.block_until_ready(shown)
 
     def losses(self, params: Any, local: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Both losses of these weights, without dropout."""
-        from spanjax.parallel import to_global
+        from spanjax.sharding import to_global
 
         means = self.session.builder.eval_step()(params, to_global(local, self.session.mesh))
         return {name: means[f"{name}/loss"].value() for name in ("mlm", "sbo")}
@@ -106,7 +106,7 @@ def keras_peers(ours: Ours, params: Any, local: Any, names: Sequence[str]) -> di
 
 def full_rows(sizes: Sizes, folder: pathlib.Path, repeats: int) -> dict[str, list[float]]:
     """Seconds a step on rows that are one full block each, after the losses were found equal."""
-    from spanjax.data.rows import open_rows
+    from spanjax.data.feed.rows import open_rows
 
     made_rows(folder, 64 * sizes.batch, VOCABULARY)
     rows = open_rows(folder)
@@ -134,7 +134,7 @@ def real_text(sizes: Sizes, folder: pathlib.Path, repeats: int, batches: int = 2
     The torch peer pads to the longest row of a batch, as its collators do; keras-hub to the whole length, or else it would
     compile anew for every batch.
     """
-    from spanjax.data.rows import open_rows
+    from spanjax.data.feed.rows import open_rows
     from spanjax.prepare import main as prepare
 
     root = pathlib.Path(__file__).parents[1]
@@ -171,7 +171,7 @@ def real_text(sizes: Sizes, folder: pathlib.Path, repeats: int, batches: int = 2
 
 def step_flops(sizes: Sizes) -> float:
     """Of a step of full rows, by the formula of the objective (masked positions alone, nothing computed twice)."""
-    from spanjax.objectives.masked import MaskedPrediction
+    from spanjax.objectives.masked_lm import MaskedPrediction
 
     encoder = dataclasses.replace(sizes.encoder, vocab_size=VOCABULARY)
     return sizes.batch * MaskedPrediction().flops_per_row(encoder, sizes.length, slots=SLOTS)

@@ -52,7 +52,7 @@ def batches(
 
 
 def factor(step: int, warmup: int, steps: int) -> float:
-    """Rate of update `step` (from 0) over the peak, as `spanjax.training.optimizer` has it."""
+    """Rate of update `step` (from 0) over the peak, as `spanjax.training.optimizers` has it."""
     number = step + 1
     return number / max(warmup, 1) if number <= warmup else (steps - number + 1) / max(steps - warmup, 1)
 

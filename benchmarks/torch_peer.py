@@ -28,7 +28,7 @@ class Theirs:
         import torch
         import transformers
 
-        from spanjax.model import canonical
+        from spanjax.pretrained.model import canonical
         from spanjax.torch_format.configs import their_config
         from spanjax.torch_format.families import BERT
         from spanjax.torch_format.tables import their_tensors

@@ -16,7 +16,7 @@ import rich.table
 import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
-from spanjax.command import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options
 from spanjax.markup import visible_name
 from spanjax.scoring.glue import TASKS as GLUE
 from spanjax.storage.outputs import files_problem, output_files
@@ -65,8 +65,8 @@ class Evaluate:
 
 def evaluate(options: Evaluate) -> None:
     """Prints the scores; writes predictions where that is asked for."""
-    from spanjax.applying import open_model
-    from spanjax.tuning import read_examples, unlabelled_problems
+    from spanjax.experiment.finetune import read_examples, unlabelled_problems
+    from spanjax.inference.task_model import open_model
 
     kind, named = NAMED.get(options.task, ("", {"task": options.task} if options.task else {}))
     settings = dict(named)

@@ -17,23 +17,23 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
-from spanjax.data.masking import TaggedSpans
-from spanjax.data.replacement import Replacement
+from spanjax.data.feed.masking import TaggedSpans
+from spanjax.data.feed.replacement import Replacement
 from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.parallel import MeshConfig
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.sharding import MeshConfig
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.stored import is_task, stored_task
-from spanjax.training.guard import Guard
 from spanjax.training.loop import AUTO, Cadence
-from spanjax.training.optimizer import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
-from spanjax.training.recording import Profile
+from spanjax.training.nonfinite import Guard
+from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
+from spanjax.training.profiler import Profile
 from spanjax.training.redaction import redacted
-from spanjax.training.tracking import Tracking
+from spanjax.training.trackers import Tracking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NoReturn
 
 import tyro
 
-from spanjax.command import (
+from spanjax.cli import (
     PROCESSES_MISSING,
     STOPPED,
     WRONG_INPUT,
@@ -75,9 +75,9 @@ def opened(requested: Any, named: Collection[str] = ()) -> Any:
     from spanjax.tasks.base import Task
 
     if isinstance(requested.objective, Task):
-        from spanjax.tuning import open_task_session as open_session
+        from spanjax.experiment.finetune import open_task_session as open_session
     else:
-        from spanjax.session import open_session
+        from spanjax.experiment.pretrain import open_session
     session = open_session(requested)
     if problems := overridden(requested, session.run, named):
         raise ValueError("\n".join(problems))
@@ -95,9 +95,9 @@ def words_of(session: Any) -> Any:
     from spanjax.tasks.base import Task
 
     if isinstance(session.run.objective, Task):
-        from spanjax import show_task as words
+        from spanjax.experiment import task_summary as words
     else:
-        from spanjax import show as words
+        from spanjax.experiment import summary as words
     return words
 
 
@@ -112,7 +112,7 @@ def _meta(session: Any) -> dict[str, Any]:
     import jax
 
     from spanjax import __version__
-    from spanjax.model import stored_vocabulary
+    from spanjax.pretrained.model import stored_vocabulary
 
     device = session.mesh.devices.flat[0]
     return {
@@ -131,7 +131,7 @@ def _meta(session: Any) -> dict[str, Any]:
 def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], terminal: Any, resources: Any) -> tuple:
     """(the writers of process 0, each closed with `resources`; the meta of checkpoints with the ids of trackers)."""
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
-    from spanjax.training.tracking import Trackers
+    from spanjax.training.trackers import Trackers
 
     workdir, writers = pathlib.Path(command.workdir), []
 
@@ -160,8 +160,8 @@ def _fit(
     import jax
 
     from spanjax import distributed
-    from spanjax.training.guard import Watch
     from spanjax.training.loop import Loop, fit
+    from spanjax.training.nonfinite import Watch
 
     run, workdir, begin = session.run, pathlib.Path(command.workdir), int(state.step)
     with contextlib.ExitStack() as resources:
@@ -210,8 +210,8 @@ def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contex
     import jax
 
     from spanjax.distributed import together
-    from spanjax.lock import sole_run
     from spanjax.run import claim_workdir, writing
+    from spanjax.training.workdir import sole_run
 
     def claim(mine: bool) -> list[str]:
         if mine and jax.process_index() == 0:
@@ -269,7 +269,7 @@ def train(command: Any, named: Collection[str] = ()) -> int:
 
     keep_freed_blocks()
     distributed.start()
-    from spanjax.training.stopping import StopRequest
+    from spanjax.training.preemption import StopRequest
 
     with contextlib.ExitStack() as resources:
 
@@ -289,7 +289,7 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
     from spanjax import distributed
     from spanjax.training.compilation_cache import use_compilation_cache
     from spanjax.training.saved import has_checkpoints
-    from spanjax.training.tracking import require
+    from spanjax.training.trackers import require
 
     with stop.leavable():
         use_compilation_cache(command.compilation_cache)
@@ -342,9 +342,9 @@ def _main(arguments: list[str] | None) -> int:
             print(f"spanjax.train: {problem}", file=sys.stderr)
             return leave(WRONG_INPUT)
         from spanjax.json_files import JsonError
-        from spanjax.lock import LockedError
-        from spanjax.training.guard import NonFiniteError
+        from spanjax.training.nonfinite import NonFiniteError
         from spanjax.training.saved import CheckpointError
+        from spanjax.training.workdir import LockedError
 
         known = CheckpointError | JsonError | LockedError | NonFiniteError | ProcessesMissing
         if isinstance(error, OSError) and error.filename:  # of a file; without one it may be the network's

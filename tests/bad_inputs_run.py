@@ -11,8 +11,8 @@ import numpy as np
 from tests.bad_inputs import DEMO, Case, World
 
 XLNET = """
-from spanjax.data.masking import Tokens
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.data.feed.masking import Tokens
+from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.run import Run
 
 RUN = Run(objective=PermutedPrediction(masking=Tokens(), memory=8))
@@ -66,7 +66,7 @@ def shorter(name: str, by: int) -> Callable[[pathlib.Path], None]:
 
 def another_vocabulary(folder: pathlib.Path) -> None:
     """A vocabulary of another size in the place of the rows' own."""
-    from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
+    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
 
     for file in (folder / "vocabulary").iterdir():
         file.unlink()

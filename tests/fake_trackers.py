@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spanjax.training import trackers
+from spanjax.training.trackers import backends
 
 
 class Faults:
@@ -185,8 +185,8 @@ def install_fakes(patch: pytest.MonkeyPatch) -> tuple[FakeWandb, FakeMlflow]:
         patch.setitem(sys.modules, name, module)
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         patch.delenv(variable, raising=False)
-    for name in trackers.ENVIRONMENT:
-        for variable, value in trackers.ENVIRONMENT[name].items():
+    for name in backends.ENVIRONMENT:
+        for variable, value in backends.ENVIRONMENT[name].items():
             patch.setenv(variable, value)  # set here, so that what the code under test sets is undone
     patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return wandb, mlflow

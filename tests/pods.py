@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spanjax import topology
-from spanjax.program import Program
+from spanjax.plan import topology
+from spanjax.plan.hlo import Program
 from tests.running import ROOT
 
 BASE, LARGE = "configs/pretrain/spanbert_base.py", "configs/pretrain/spanbert_large.py"

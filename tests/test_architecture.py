@@ -40,18 +40,18 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
-TENSORFLOW_FILES = frozenset({"spanjax.data.seqio_vocab", "spanjax.data.feed"})
+TENSORFLOW_FILES = frozenset({"spanjax.data.vocab.seqio", "spanjax.data.feed.tf_feed"})
 OWNERS = {
     "orbax": "spanjax.training.checkpoint",
-    "apache_beam": "spanjax.data.beam_runner",
-    "spacy": "spanjax.data.annotate",
-    "numba": "spanjax.data.kernels",
-    "wandb": "spanjax.training.trackers",
-    "mlflow": "spanjax.training.trackers",
+    "apache_beam": "spanjax.data.shards.beam_runner",
+    "spacy": "spanjax.data.sources.annotate",
+    "numba": "spanjax.data.feed.kernels",
+    "wandb": "spanjax.training.trackers.backends",
+    "mlflow": "spanjax.training.trackers.backends",
 }
 PRIVATE_JAX = "spanjax.distributed.jax_internals"
 JSON_READERS = frozenset(  # the others read lines of our own processes
-    {"spanjax.json_files", "spanjax.training.stalls", "spanjax.doctor", "spanjax.distributed.meeting"}
+    {"spanjax.json_files", "spanjax.training.watchdog", "spanjax.doctor", "spanjax.distributed.meeting"}
 )
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -117,7 +117,7 @@ def read_tree(root: pathlib.Path) -> dict[str, Module]:
 
 
 def room(name: str) -> str:
-    """spanjax.data.rows -> data; the package itself is the room `spanjax`."""
+    """spanjax.data.feed.rows -> data; the package itself is the room `spanjax`."""
     return name.split(".")[1] if "." in name else name
 
 
@@ -207,7 +207,7 @@ def check_partition_spec(tree: Tree) -> list[str]:
             said = {getattr(node, "id", None), getattr(node, "attr", None)}
             if isinstance(node, ast.alias):
                 said.add(node.name.rpartition(".")[2])
-            if "PartitionSpec" in said and name != "spanjax.parallel":
+            if "PartitionSpec" in said and name != "spanjax.sharding":
                 problems.append(f"{name}:{getattr(node, 'lineno', 0)} says PartitionSpec")
     return problems
 
@@ -346,27 +346,27 @@ def check_threads(tree: Tree) -> list[str]:
 
 
 Check = Callable[[Tree], list[str]]
-THREAD = "import threading\nfrom spanjax.lock import g\n"
-FEED = {"data/feed.py": "import seqio"}
+THREAD = "import threading\nfrom spanjax.training.workdir import g\n"
+FEED = {"data/feed/tf_feed.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
     *(check_partition_spec, check_private_jax, check_json, check_size, check_manners, check_docstrings),
     check_threads,
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
-    (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
-    (check_rooms, "a later room", {"data/rows.py": "def f():\n    from ..nn import encoder", "nn/encoder.py": ""}),
+    (check_rooms, "a later room", {"data/feed/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
+    (check_rooms, "a later room", {"data/feed/rows.py": "def f():\n    from ..nn import encoder", "nn/encoder.py": ""}),
     (check_rooms, "command line", {"evaluate.py": "from spanjax.train import main", "train.py": ""}),
     (check_rooms, "no room", {"models/bert.py": ""}),
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import bert", "objectives/bert.py": ""}),
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import Bert", "objectives/bert.py": ""}),
-    (check_no_jax, "data.rows imports jax", {"data/rows.py": "def f():\n    import jax.numpy as jnp"}),
-    (check_no_jax, "data.rows imports flax", {"data/rows.py": "from spanjax import mean", "mean.py": "import flax"}),
+    (check_no_jax, "data.rows imports jax", {"data/feed/rows.py": "def f():\n    import jax.numpy as jnp"}),
+    (check_no_jax, "data.rows imports flax", {"data/feed/rows.py": "from spanjax import mean", "mean.py": "import flax"}),
     (check_libraries, "imports tensorflow", {"run.py": "def f():\n    import tensorflow as tf"}),
     (check_libraries, "imports orbax", {"training/loop.py": "import orbax.checkpoint"}),
-    (check_libraries, "imports spacy", {"data/rows.py": "def f():\n    import spacy"}),
+    (check_libraries, "imports spacy", {"data/feed/rows.py": "def f():\n    import spacy"}),
     (check_lazy_tensorflow, "spanjax.predict", {"predict.py": "from spanjax.data import feed", **FEED}),
-    (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed", **FEED}),
+    (check_lazy_tensorflow, "spanjax.data ", {"data/__init__.py": "import spanjax.data.feed.tf_feed", **FEED}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "from jax.sharding import PartitionSpec as P"}),
     (check_partition_spec, "says PartitionSpec", {"run.py": "import jax\nspec = jax.sharding.PartitionSpec()"}),
     (check_private_jax, "touches jax._src", {"run.py": "def f():\n    from jax._src import clusters"}),
@@ -389,7 +389,7 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
 )  # fmt: skip
 ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
-    (check_rooms, {"nn/a.py": "from spanjax.data import rows", "data/rows.py": "from . import b", "data/b.py": ""}),
+    (check_rooms, {"nn/a.py": "from spanjax.data import rows", "data/feed/rows.py": "from . import b", "data/b.py": ""}),
     (check_trunk, {"training/loop.py": "from spanjax.objectives.base import Objective", "objectives/base.py": ""}),
     (check_lazy_tensorflow, {"run.py": "def f():\n    from spanjax.data import feed", **FEED}),
     (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),

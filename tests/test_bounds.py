@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from spanjax.bounds import LARGEST, range_problems
-from spanjax.data.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
-from spanjax.data.pairing import NextSentence, SentenceOrder
+from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.pairing import NextSentence, SentenceOrder
 from spanjax.nn.config import EncoderConfig
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.permuted import PermutedPrediction
-from spanjax.objectives.replaced import ReplacedDetection
-from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.electra import ReplacedDetection
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.run import Data, Run
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
@@ -22,7 +22,7 @@ from spanjax.tasks.ner import Ner
 from spanjax.tasks.relation import Relation
 from spanjax.tasks.span_tuning import SpanTuning
 from spanjax.tasks.squad import Questions
-from spanjax.training.optimizer import AdamW, Lamb, Muon
+from spanjax.training.optimizers import AdamW, Lamb, Muon
 
 OBJECTIVES = (
     MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(), SentencePair("nsp")), pairing=NextSentence()),

@@ -9,7 +9,7 @@ import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
-from spanjax.model import equal_weights, load_model
+from spanjax.pretrained.model import equal_weights, load_model
 from spanjax.run import Run, load
 from spanjax.training.state import abstract_module
 from spanjax.trees import named_leaves

@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from spanjax.data.rows import open_rows
+from spanjax.data.feed.rows import open_rows
 from spanjax.prepare import main as prepare
 from spanjax.train import main as train
 from tests.running import records, shrunk

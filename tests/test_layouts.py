@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
+from tests.experiment.test_finetune import arguments as task_arguments
+from tests.experiment.test_finetune import sentences
 from tests.running import ROOT, begin_together, environment, final_leaves, finish, records, shrunk, start
-from tests.test_tuning import arguments as task_arguments
-from tests.test_tuning import sentences
 
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs" / "ablations").glob("table*.py"))
 KEYS = ("train/mlm/loss", "train/sbo/loss", "train/nsp/loss", "train/gradient_norm", "eval/loss")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spanjax.program import Program
+from spanjax.plan.hlo import Program
 from tests.pods import BASE, LARGE, LENGTH, SMALL, VOCABULARY, planned
 
 

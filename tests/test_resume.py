@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spanjax import train
-from spanjax.training.stopping import StopRequest
+from spanjax.training.preemption import StopRequest
 from tests.running import (
     ROOT,
     begin_group,

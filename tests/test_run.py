@@ -22,9 +22,9 @@ import pathlib
 import numpy as np
 
 from configs.pretrain.tiny import RUN as TINY
-from spanjax.data.masking import MaskingPolicy
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SpanBoundary
+from spanjax.data.feed.masking import MaskingPolicy
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
 
 
 @dataclasses.dataclass(frozen=True)

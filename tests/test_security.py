@@ -22,12 +22,12 @@ import pytest
 import safetensors.numpy
 
 from spanjax.convert import main as convert
-from spanjax.data.manifest import is_file_name
-from spanjax.data.record_file import load_array
-from spanjax.data.rows import open_rows
-from spanjax.data.vocab import save_vocabulary, vocabulary_from_files
-from spanjax.model import load_model
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.shards.manifest import is_file_name
+from spanjax.data.shards.record_file import load_array
+from spanjax.data.vocab.loading import save_vocabulary, vocabulary_from_files
 from spanjax.prepare import main as prepare
+from spanjax.pretrained.model import load_model
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checksums import damage
 from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk
@@ -411,7 +411,7 @@ def test_a_run_listens_on_loopback_at_most(count: int, rows_folder: pathlib.Path
 
 def test_beam_stays_in_this_process_where_no_runner_is_named() -> None:
     pytest.importorskip("apache_beam", reason="needs Apache Beam: pip install 'spanjax[beam]'")
-    from spanjax.data.beam_runner import IN_PROCESS, with_runner
+    from spanjax.data.shards.beam_runner import IN_PROCESS, with_runner
 
     assert with_runner(["--job_name=mine"]) == ["--runner", IN_PROCESS, "--job_name=mine"]
     assert with_runner(["--runner=FlinkRunner"]) == ["--runner=FlinkRunner"]

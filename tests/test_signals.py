@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from spanjax.command import STOP_SIGNALS, STOPPED
+from spanjax.cli import STOP_SIGNALS, STOPPED
 from tests.running import ROOT, begin_together, environment, finish, last_step, shrunk, start, wait_until
 
 CONFIG = "configs/pretrain/demo.py"
@@ -74,7 +74,7 @@ def test_a_signal_while_a_process_waits_for_the_others(tmp_path: pathlib.Path) -
 
 
 def test_nohup_outlives_its_terminal(tmp_path: pathlib.Path) -> None:
-    code = "import os, signal; from spanjax.command import *\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
+    code = "import os, signal; from spanjax.cli import *\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     code += "with StopSignals(stop_at_once): os.kill(os.getpid(), signal.SIGHUP); print('still there')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "still there\n"), done.stderr

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from spanjax import train
-from spanjax.data.masking import TaggedSpans, WholeWords
-from spanjax.data.rows import open_rows
-from spanjax.data.stages import Stage, Staged
-from spanjax.objectives.masked import MaskedPrediction
+from spanjax.data.feed.masking import TaggedSpans, WholeWords
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.feed.stages import Stage, Staged
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, claim_workdir, describe, differences, load, with_defaults
-from spanjax.training import metrics, tracking
+from spanjax.training import metrics, trackers
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 from tests.made import made_documents
 from tests.running import ROOT, begin_together, environment, last_step, records, shrunk, wait_until
 
@@ -371,7 +371,7 @@ def test_what_is_open_is_closed_when_the_start_fails(
     def failing(*_: Any) -> None:
         raise made
 
-    monkeypatch.setattr(tracking, "Trackers", failing)
+    monkeypatch.setattr(trackers, "Trackers", failing)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--data.feed=numpy")
     with pytest.raises(RuntimeError) as error:
         train.main(arguments)

@@ -21,10 +21,10 @@ losses that a run prints: losses of different masking schemes are not comparable
 import dataclasses
 
 from configs.pretrain.spanbert_base import RUN as SPANBERT_BASE
-from spanjax.data.masking import GeometricSpans
-from spanjax.data.pairing import NextSentence
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SentencePair
+from spanjax.data.feed.masking import GeometricSpans
+from spanjax.data.feed.pairing import NextSentence
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair
+from spanjax.objectives.masked_lm import MaskedPrediction
 
 OBJECTIVE = MaskedPrediction(masking=GeometricSpans(), pairing=NextSentence(), terms=(MaskedTokens(), SentencePair()))
 

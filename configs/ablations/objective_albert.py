@@ -10,9 +10,9 @@ import dataclasses
 
 from configs.ablations.objective_base import MASKED
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.data.masking import Ngrams
-from spanjax.data.pairing import SentenceOrder
-from spanjax.objectives.terms import MaskedTokens, SentencePair
+from spanjax.data.feed.masking import Ngrams
+from spanjax.data.feed.pairing import SentenceOrder
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair
 
 RUN = dataclasses.replace(
     BASE,

@@ -15,9 +15,9 @@ Expect: nothing of its own; the arm with these settings is objective_spanbert.py
 import dataclasses
 
 from configs.pretrain.small_tokens import RUN as SMALL
-from spanjax.data.masking import Tokens
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.data.feed.masking import Tokens
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
 
 MASKED = MaskedPrediction(masking=Tokens(), terms=(MaskedTokens(),))
 

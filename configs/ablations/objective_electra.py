@@ -9,6 +9,6 @@ Expect: docs/results.md; the settings in common are in objective_base.py.
 import dataclasses
 
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.objectives.electra import ReplacedDetection
 
 RUN = dataclasses.replace(BASE, objective=ReplacedDetection(generator_size=0.5))

@@ -10,10 +10,10 @@ Expect: docs/results.md; the settings in common are in objective_base.py.
 import dataclasses
 
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.data.masking import GeometricSpans
-from spanjax.data.replacement import Replacement
-from spanjax.objectives.replaced import ReplacedDetection
-from spanjax.objectives.terms import SpanBoundary
+from spanjax.data.feed.masking import GeometricSpans
+from spanjax.data.feed.replacement import Replacement
+from spanjax.objectives.electra import ReplacedDetection
+from spanjax.objectives.loss_terms import SpanBoundary
 
 RUN = dataclasses.replace(
     BASE,

@@ -10,7 +10,7 @@ import dataclasses
 
 from configs.ablations.objective_base import MASKED
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.data.pairing import FullSentences
+from spanjax.data.feed.pairing import FullSentences
 
 RUN = dataclasses.replace(
     BASE,

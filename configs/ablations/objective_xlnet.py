@@ -9,7 +9,7 @@ Expect: docs/results.md; the settings in common are in objective_base.py.
 import dataclasses
 
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.objectives.xlnet import PermutedPrediction
 
 RUN = dataclasses.replace(
     BASE,

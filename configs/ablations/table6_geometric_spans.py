@@ -15,6 +15,6 @@ import dataclasses
 
 from configs.ablations.base import OBJECTIVE
 from configs.ablations.base import RUN as BASE
-from spanjax.data.masking import GeometricSpans
+from spanjax.data.feed.masking import GeometricSpans
 
 RUN = dataclasses.replace(BASE, objective=dataclasses.replace(OBJECTIVE, masking=GeometricSpans()))

@@ -15,6 +15,6 @@ import dataclasses
 
 from configs.ablations.base import OBJECTIVE
 from configs.ablations.base import RUN as BASE
-from spanjax.data.masking import Tokens
+from spanjax.data.feed.masking import Tokens
 
 RUN = dataclasses.replace(BASE, objective=dataclasses.replace(OBJECTIVE, masking=Tokens()))

@@ -15,7 +15,7 @@ import dataclasses
 
 from configs.ablations.base import OBJECTIVE
 from configs.ablations.base import RUN as BASE
-from spanjax.data.pairing import Single
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.data.feed.pairing import Single
+from spanjax.objectives.loss_terms import MaskedTokens
 
 RUN = dataclasses.replace(BASE, objective=dataclasses.replace(OBJECTIVE, pairing=Single(), terms=(MaskedTokens(),)))

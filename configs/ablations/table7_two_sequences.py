@@ -15,6 +15,6 @@ import dataclasses
 
 from configs.ablations.base import OBJECTIVE
 from configs.ablations.base import RUN as BASE
-from spanjax.data.pairing import NextSentence
+from spanjax.data.feed.pairing import NextSentence
 
 RUN = dataclasses.replace(BASE, objective=dataclasses.replace(OBJECTIVE, pairing=NextSentence()))

@@ -12,7 +12,7 @@ files have IOB1; other files of columns need `--objective.tag-column` where the 
 
 from spanjax.run import Run
 from spanjax.tasks.ner import Ner
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Ner(scheme="iob2", length=128, epochs=4, evaluations=1),

@@ -12,7 +12,7 @@ in three settings (D20, D21): refinements, head_warmup and clip_apart are as rel
 
 from spanjax.run import Run
 from spanjax.tasks.coref import Coref
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Coref(length=384, max_segments=3, epochs=20, evaluations=1),

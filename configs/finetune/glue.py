@@ -11,7 +11,7 @@ Expect: nothing was measured with this file and the paper's models. The paper's 
 
 from spanjax.run import Run
 from spanjax.tasks.glue import Glue
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Glue(length=128, epochs=10, evaluations=1),

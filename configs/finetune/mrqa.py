@@ -13,7 +13,7 @@ sets in half: `--objective.dev-half dev` chooses checkpoints on one half, `test`
 
 from spanjax.run import Run
 from spanjax.tasks.squad import Questions
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Questions(version="mrqa", length=512, stride=128, epochs=4, evaluations=5),

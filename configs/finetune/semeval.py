@@ -12,7 +12,7 @@ learning rate 5e-6, 1e-5, 2e-5, 3e-5 or 5e-5, batch size 16 or 32, 10 epochs, ro
 
 from spanjax.run import Run
 from spanjax.tasks.relation import Relation
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Relation(scheme="semeval", marking="markers", length=128, epochs=10, evaluations=1),

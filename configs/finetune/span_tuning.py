@@ -15,7 +15,7 @@ tasks (--objective.spans.most). `--objective.spans.segmentation random|chunker|n
 from spanjax.run import Run
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.span_tuning import SpanTuning
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Glue(task="RTE", length=128, epochs=5, warmup=0.1, spans=SpanTuning(ngrams="runs/ngrams.txt", spans=128)),

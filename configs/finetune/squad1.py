@@ -12,7 +12,7 @@ passage` is the order of the paper.
 
 from spanjax.run import Run
 from spanjax.tasks.squad import Questions
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Questions(version="1.1", length=512, stride=128, epochs=4, evaluations=10),

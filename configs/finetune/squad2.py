@@ -12,7 +12,7 @@ best_f1, and predict and evaluate use the threshold at which it was best.
 
 from spanjax.run import Run
 from spanjax.tasks.squad import Questions
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Questions(version="2.0", length=512, stride=128, epochs=4, evaluations=10),

@@ -12,7 +12,7 @@ released command: 2e-5, 32 rows, 10 epochs. `--objective.marking markers` keeps 
 
 from spanjax.run import Run
 from spanjax.tasks.relation import Relation
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=Relation(scheme="tacred", marking="types", length=128, epochs=10, evaluations=1),

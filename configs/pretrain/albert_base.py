@@ -11,11 +11,11 @@ import dataclasses
 
 from configs.encoders import ALBERT_BASE
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.data.masking import Ngrams
-from spanjax.data.pairing import SentenceOrder
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SentencePair
-from spanjax.training.optimizer import Lamb
+from spanjax.data.feed.masking import Ngrams
+from spanjax.data.feed.pairing import SentenceOrder
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.training.optimizers import Lamb
 
 RUN = dataclasses.replace(
     SPANBERT,

@@ -10,8 +10,8 @@ Expect: docs/results.md has what was measured.
 import dataclasses
 
 from configs.pretrain.continue_minilm import RUN as WITH_SBO
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
 
 assert isinstance(WITH_SBO.objective, MaskedPrediction)
 RUN = dataclasses.replace(WITH_SBO, objective=dataclasses.replace(WITH_SBO.objective, terms=(MaskedTokens(),)))

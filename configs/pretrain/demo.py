@@ -13,7 +13,7 @@ import dataclasses
 from configs.pretrain.tiny import RUN as TINY
 from spanjax.run import Data
 from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = dataclasses.replace(
     TINY,

@@ -12,7 +12,7 @@ import dataclasses
 
 from configs.encoders import ELECTRA_BASE
 from configs.pretrain.electra_small import RUN as SMALL
-from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.objectives.electra import ReplacedDetection
 
 RUN = dataclasses.replace(
     SMALL,

@@ -11,9 +11,9 @@ import dataclasses
 
 from configs.encoders import ELECTRA_LARGE
 from configs.pretrain.electra_base import RUN as BASE
-from spanjax.data.masking import Tokens
-from spanjax.data.replacement import Replacement
-from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.data.feed.masking import Tokens
+from spanjax.data.feed.replacement import Replacement
+from spanjax.objectives.electra import ReplacedDetection
 
 RUN = dataclasses.replace(
     BASE,

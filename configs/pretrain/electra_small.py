@@ -14,7 +14,7 @@ import dataclasses
 from configs.encoders import ELECTRA_SMALL
 from configs.pretrain.bert_base import RUN as BERT
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.objectives.replaced import ReplacedDetection
+from spanjax.objectives.electra import ReplacedDetection
 
 RUN = dataclasses.replace(
     SPANBERT,

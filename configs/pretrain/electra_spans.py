@@ -10,10 +10,10 @@ encoder detects what is not the original, and predicts every masked token from t
 import dataclasses
 
 from configs.pretrain.electra_small import RUN as ELECTRA
-from spanjax.data.masking import GeometricSpans
-from spanjax.data.replacement import Replacement
-from spanjax.objectives.replaced import ReplacedDetection
-from spanjax.objectives.terms import SpanBoundary
+from spanjax.data.feed.masking import GeometricSpans
+from spanjax.data.feed.replacement import Replacement
+from spanjax.objectives.electra import ReplacedDetection
+from spanjax.objectives.loss_terms import SpanBoundary
 
 RUN = dataclasses.replace(
     ELECTRA,

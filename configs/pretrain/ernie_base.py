@@ -12,10 +12,10 @@ noun phrases for phrases. Where a row has no tagged span left, words are masked.
 import dataclasses
 
 from configs.pretrain.bert_base import RUN as BERT
-from spanjax.data.masking import TaggedSpans, WholeWords
-from spanjax.data.stages import Stage, Staged
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.data.feed.masking import TaggedSpans, WholeWords
+from spanjax.data.feed.stages import Stage, Staged
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
 
 RUN = dataclasses.replace(
     BERT,

@@ -12,7 +12,7 @@ import dataclasses
 
 from configs.encoders import MODERN
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = dataclasses.replace(
     SPANBERT,

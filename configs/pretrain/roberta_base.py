@@ -13,11 +13,11 @@ import dataclasses
 
 from configs.encoders import ROBERTA_BASE
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.data.masking import Tokens
-from spanjax.data.pairing import FullSentences
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
-from spanjax.training.optimizer import AdamW
+from spanjax.data.feed.masking import Tokens
+from spanjax.data.feed.pairing import FullSentences
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.training.optimizers import AdamW
 
 RUN = dataclasses.replace(
     SPANBERT,

@@ -11,6 +11,6 @@ Expect: docs/results.md has what was measured on English Wikipedia.
 import dataclasses
 
 from configs.pretrain.small import RUN as SMALL
-from spanjax.training.optimizer import Muon
+from spanjax.training.optimizers import Muon
 
 RUN = dataclasses.replace(SMALL, optimizer=Muon(learning_rate=3e-3, warmup_steps=200, beta2=0.98, weight_decay=0.01))

@@ -12,9 +12,9 @@ tokens than by spans of whole words, whose pieces it can hardly guess yet.
 import dataclasses
 
 from configs.pretrain.small_muon import RUN as SMALL
-from spanjax.data.masking import Tokens
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.data.feed.masking import Tokens
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
 
 RUN = dataclasses.replace(
     SMALL,

@@ -18,11 +18,11 @@ Expect: 110,300,480 parameters at 28,996 pieces. Not trained here to the end.
 import dataclasses
 
 from configs.pretrain.spanbert_base import RUN as PAPER_RUN
-from spanjax.data.masking import GeometricSpans
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SpanBoundary
+from spanjax.data.feed.masking import GeometricSpans
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run import Data
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = dataclasses.replace(
     PAPER_RUN,

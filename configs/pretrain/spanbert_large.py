@@ -10,10 +10,10 @@ Where the paper is silent (clipping, decay of biases and LayerNorm) the released
 """
 
 from configs.encoders import LARGE
-from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run import Run
 from spanjax.training.loop import Cadence
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 
 RUN = Run(
     objective=MaskedPrediction(),

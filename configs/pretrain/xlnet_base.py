@@ -15,8 +15,8 @@ import dataclasses
 from configs.encoders import XLNET_BASE
 from configs.pretrain.bert_base import RUN as BERT
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.data.pairing import FullSentences
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.data.feed.pairing import FullSentences
+from spanjax.objectives.xlnet import PermutedPrediction
 
 RUN = dataclasses.replace(
     SPANBERT,

@@ -10,8 +10,8 @@ import dataclasses
 
 from configs.encoders import XLNET_SMALL
 from configs.pretrain.xlnet_base import RUN as BASE
-from spanjax.data.pairing import FullSentences
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.data.feed.pairing import FullSentences
+from spanjax.objectives.xlnet import PermutedPrediction
 
 RUN = dataclasses.replace(
     BASE,

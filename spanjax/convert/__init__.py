@@ -7,7 +7,7 @@ comparison found differences, 2 wrong input, 130 stopped by Ctrl-C.
 
 import sys
 
-from spanjax.command import dispatch
+from spanjax.cli import dispatch
 
 COMMANDS = {
     "to-torch": "writes a folder that transformers loads, or SpanBERT's original layout",

@@ -8,13 +8,13 @@ import yaml
 
 from spanjax import __version__
 from spanjax.markup import markdown_line, visible_name
-from spanjax.model import Model
+from spanjax.pretrained.model import Model
 from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
-from spanjax.training.judging import KEY
+from spanjax.training.eval_history import KEY
 from spanjax.training.metrics import record_of
 from spanjax.training.state import count_parameters
 

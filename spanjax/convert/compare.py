@@ -23,9 +23,9 @@ import rich.table
 from flax import nnx
 
 from spanjax.convert.task_scores import detection_here, scores_here, their_class, their_scores
-from spanjax.data.vocab import Vocabulary
-from spanjax.generator import FOLDER, PART, generator_of
-from spanjax.model import Model, load_model, module_params
+from spanjax.data.vocab.loading import Vocabulary
+from spanjax.pretrained.electra import FOLDER, PART, generator_of
+from spanjax.pretrained.model import Model, load_model, module_params
 from spanjax.torch_format.folder import is_weights
 from spanjax.training.state import abstract_module
 

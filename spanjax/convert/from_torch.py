@@ -10,12 +10,12 @@ import pathlib
 
 import tyro
 
-from spanjax.command import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options
 from spanjax.convert.card import task_words
-from spanjax.data.vocab import load_vocabulary
+from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.json_files import read_json
 from spanjax.markup import visible_name
-from spanjax.model import Model, load_model, model_meta
+from spanjax.pretrained.model import Model, load_model, model_meta
 from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.checksums import CHECKSUMS

@@ -12,10 +12,10 @@ import rich.table
 import rich.text
 import tyro
 
-from spanjax.command import exit_code, parse_options
-from spanjax.generator import FOLDER, PART, folder_beside, with_generator
+from spanjax.cli import exit_code, parse_options
 from spanjax.markup import visible, visible_name
-from spanjax.model import from_weights, load_model
+from spanjax.pretrained.electra import FOLDER, PART, folder_beside, with_generator
+from spanjax.pretrained.model import from_weights, load_model
 from spanjax.run import describe
 from spanjax.torch_format.folder import is_weights, read_folder
 from spanjax.torch_format.tables import unusable

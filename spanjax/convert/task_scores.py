@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.model import Model
 from spanjax.nn.heads import DetectionHead
 from spanjax.nn.pointwise import ACTIVATIONS
+from spanjax.pretrained.model import Model
 from spanjax.torch_format.task_tables import CLASSES
 
 

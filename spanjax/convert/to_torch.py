@@ -17,12 +17,12 @@ import numpy as np
 import tyro
 
 from spanjax import __version__
-from spanjax.command import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
-from spanjax.generator import FOLDER, PART, generator_of, without_generator
 from spanjax.markup import visible_name
-from spanjax.model import Model, load_model
+from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
+from spanjax.pretrained.model import Model, load_model
 from spanjax.storage.outputs import output_folder
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config

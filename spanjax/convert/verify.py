@@ -10,9 +10,9 @@ import pathlib
 
 import tyro
 
-from spanjax.command import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options
 from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
-from spanjax.model import load_model
+from spanjax.pretrained.model import load_model
 from spanjax.torch_format.folder import is_weights
 
 

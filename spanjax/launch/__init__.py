@@ -11,7 +11,7 @@ import sys
 
 import tyro
 
-from spanjax.command import WRONG_INPUT, exit_code
+from spanjax.cli import WRONG_INPUT, exit_code
 from spanjax.launch.jobset import JobSet
 from spanjax.launch.local import Local
 from spanjax.launch.processes import run_local

@@ -7,7 +7,7 @@ made it fail, so the rules of the JobSet look for the number of that rule: they 
 
 import dataclasses
 
-from spanjax.command import STOPPED, WRONG_INPUT
+from spanjax.cli import STOPPED, WRONG_INPUT
 from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import fill, indented, pod_scalar, scalar
 from spanjax.launch.settings import Settings, at_least, merged, plain

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
-from spanjax.command import LAUNCHER, PROCESSES_MISSING, STOPPED, stop_signals
+from spanjax.cli import LAUNCHER, PROCESSES_MISSING, STOPPED, stop_signals
 from spanjax.distributed.variables import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from spanjax.command import STOPPED
+from spanjax.cli import STOPPED
 from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, fill, indented, options, scalar, word
 from spanjax.launch.settings import Settings, at_least, merged, plain

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from spanjax.command import PROCESSES_MISSING, STOPPED
+from spanjax.cli import PROCESSES_MISSING, STOPPED
 from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, exports, fill, options, word
 from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain

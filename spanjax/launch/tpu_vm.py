@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from spanjax.command import DONE, WRONG_INPUT
+from spanjax.cli import DONE, WRONG_INPUT
 from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, fill, options, word
 from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain

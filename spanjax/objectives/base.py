@@ -7,8 +7,8 @@ from typing import Any
 import jax
 from flax import nnx
 
-from spanjax.data.batch import FeedSpec
-from spanjax.data.pairing import Pairing
+from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.pairing import Pairing
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey

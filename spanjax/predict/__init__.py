@@ -8,7 +8,7 @@ first), 130 stopped by Ctrl-C.
 
 import sys
 
-from spanjax.command import dispatch
+from spanjax.cli import dispatch
 
 COMMANDS = {
     "fill-mask": "the most probable pieces at every [MASK]",

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import tyro
 
-from spanjax.applying import open_model
 from spanjax.bounds import BatchSize, flag_problems
-from spanjax.command import SomeFailedError, exit_code, parse_options
+from spanjax.cli import SomeFailedError, exit_code, parse_options
+from spanjax.experiment.finetune import SHOWN
+from spanjax.inference.task_model import open_model
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
-from spanjax.tuning import SHOWN
 
 Record = Mapping[str, Any]
 UNREADABLE = "unreadable"

@@ -4,17 +4,17 @@ import dataclasses
 import pathlib
 import sys
 
-from spanjax.applying import open_model
 from spanjax.bounds import flag_problems
+from spanjax.experiment.finetune import read_examples
+from spanjax.inference.task_model import open_model
 from spanjax.predict.answering import Batch, Folder, command, json_line
 from spanjax.predict.coref_page import coref_page
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref_answers import shown
-from spanjax.tasks.coref_files import read_documents
+from spanjax.tasks.coref.answers import shown
+from spanjax.tasks.coref.files import read_documents
 from spanjax.training.compilation_cache import CompilationCache
-from spanjax.tuning import read_examples
 
 
 @dataclasses.dataclass(frozen=True)

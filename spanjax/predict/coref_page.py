@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from spanjax.markup import escaped
-from spanjax.tasks.coref_documents import Clusters, Document, Mention
+from spanjax.tasks.coref.documents import Clusters, Document, Mention
 
 STYLE = """
 :root { color-scheme: light dark; }

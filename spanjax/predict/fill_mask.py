@@ -8,10 +8,10 @@ import rich.console
 import rich.table
 import rich.text
 
-from spanjax.command import exit_code, parse_options
-from spanjax.filling import Filler, noted
-from spanjax.model import load_model
+from spanjax.cli import exit_code, parse_options
+from spanjax.inference.fill_mask import Filler, noted
 from spanjax.predict.answering import AnyModel
+from spanjax.pretrained.model import load_model
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 

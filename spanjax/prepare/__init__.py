@@ -6,7 +6,7 @@ documents each. Exit codes: 0 done, 1 a check found differences, 2 wrong input, 
 
 import sys
 
-from spanjax.command import dispatch
+from spanjax.cli import dispatch
 
 COMMANDS = {
     "rows": "tokenizes documents and packs them into rows, ready for training",

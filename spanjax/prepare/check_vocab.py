@@ -14,14 +14,14 @@ from typing import Annotated
 import numpy as np
 import tyro
 
-from spanjax.command import exit_code, parse_options
-from spanjax.data.cleaning import Cleaning, Normalization
-from spanjax.data.corpus import open_sources
-from spanjax.data.documents import MAX_DOCUMENT, SourceSettings
-from spanjax.data.fertility import measure
-from spanjax.data.sentences import sentences
-from spanjax.data.vocab import Vocabulary, load_vocabulary
-from spanjax.data.vocab_parity import OTHER, Difference, compare, graph_difference, reference
+from spanjax.cli import exit_code, parse_options
+from spanjax.data.sources.cleaning import Cleaning, Normalization
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import MAX_DOCUMENT, SourceSettings
+from spanjax.data.sources.sentences import sentences
+from spanjax.data.vocab.fertility import measure
+from spanjax.data.vocab.loading import Vocabulary, load_vocabulary
+from spanjax.data.vocab.parity import OTHER, Difference, compare, graph_difference, reference
 from spanjax.prepare.row_options import MaxDocument
 
 _EXAMPLE = 30  # characters shown on either side
@@ -90,10 +90,10 @@ def check_vocabulary(options: CheckVocabulary) -> int:
 
 
 def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:
-    from spanjax.data.feed import import_tensorflow
+    from spanjax.data.feed.tf_feed import import_tensorflow
 
     import_tensorflow()  # quietly, and only when it is asked for
-    from spanjax.data.seqio_vocab import encode_in_graph
+    from spanjax.data.vocab.seqio import encode_in_graph
 
     found = zip(cleaned, vocabulary.encode(cleaned), encode_in_graph(vocabulary, cleaned), strict=True)
     for text, ours, graph in found:

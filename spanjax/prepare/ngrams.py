@@ -15,13 +15,13 @@ import tempfile
 
 import numpy as np
 
-from spanjax.command import exit_code, parse_options
-from spanjax.data.cleaning import Normalization
-from spanjax.data.corpus import open_sources
-from spanjax.data.documents import MAX_DOCUMENT, Source, SourceSettings
-from spanjax.data.ngram_counting import Counted, Room, count_ngrams
-from spanjax.data.ngrams import NgramSettings, Punctuation, is_dictionary, write_ngrams
-from spanjax.data.paths import local_files
+from spanjax.cli import exit_code, parse_options
+from spanjax.data.ngrams.counting import Counted, Room, count_ngrams
+from spanjax.data.ngrams.dictionary import NgramSettings, Punctuation, is_dictionary, write_ngrams
+from spanjax.data.sources.cleaning import Normalization
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
+from spanjax.data.sources.paths import local_files
 from spanjax.prepare.row_options import MaxDocument
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import is_taken, output_problem, place_problem

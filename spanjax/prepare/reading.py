@@ -12,14 +12,14 @@ import rich.console
 import tyro
 
 from spanjax.bounds import flag_problems
-from spanjax.command import exit_code, parse_options
-from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
-from spanjax.data.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
-from spanjax.data.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
-from spanjax.data.replacement import Boundaries
-from spanjax.data.rows import Rows, open_rows
-from spanjax.data.shards import MANIFEST
-from spanjax.data.share import HostShare
+from spanjax.cli import exit_code, parse_options
+from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.feed.host_slice import HostShare
+from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
+from spanjax.data.feed.replacement import Boundaries
+from spanjax.data.feed.rows import Rows, open_rows
+from spanjax.data.shards.shards import MANIFEST
 
 MASKINGS: dict[str, tuple[MaskingPolicy, Boundaries]] = {
     "geometric": (GeometricSpans(), Boundaries()),

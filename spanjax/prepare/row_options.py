@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 import tyro
 
 from spanjax.bounds import flag_problems
-from spanjax.data.annotate import annotator_problems
-from spanjax.data.base_vocab import MOST_PIECES
-from spanjax.data.block import MOST_LAYERS
-from spanjax.data.cleaning import Normalization
-from spanjax.data.documents import MAX_DOCUMENT
-from spanjax.data.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+from spanjax.data.shards.block import MOST_LAYERS
+from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+from spanjax.data.sources.annotate import annotator_problems
+from spanjax.data.sources.cleaning import Normalization
+from spanjax.data.sources.documents import MAX_DOCUMENT
+from spanjax.data.vocab.base import MOST_PIECES
 
 MaxDocument = Annotated[
     int,

@@ -16,23 +16,23 @@ from collections.abc import Iterator
 from typing import Any
 
 from spanjax import __version__
-from spanjax.command import exit_code, parse_options
-from spanjax.data.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
-from spanjax.data.cleaning import Cleaning
-from spanjax.data.corpus import open_sources
-from spanjax.data.document_keys import held_out
-from spanjax.data.documents import Source, SourceSettings
-from spanjax.data.local_runner import write_portions
-from spanjax.data.manifest import Manifest
-from spanjax.data.passes import Pass, finish_pass, folders, unwritten, written
-from spanjax.data.paths import local_files
-from spanjax.data.portion_rows import TRAIN, VALIDATION, RowSettings
-from spanjax.data.portions import portion_characters
-from spanjax.data.progress import Progress, totals_table
-from spanjax.data.sentences import sentence_spans
-from spanjax.data.shards import MANIFEST, written_files
-from spanjax.data.staging import Unfinished, unfinished_folder
-from spanjax.data.vocab import (
+from spanjax.cli import exit_code, parse_options
+from spanjax.data.shards.local_runner import write_portions
+from spanjax.data.shards.manifest import Manifest
+from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
+from spanjax.data.shards.portion_rows import TRAIN, VALIDATION, RowSettings
+from spanjax.data.shards.portions import portion_characters
+from spanjax.data.shards.progress import Progress, totals_table
+from spanjax.data.shards.shards import MANIFEST, written_files
+from spanjax.data.shards.staging import Unfinished, unfinished_folder
+from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
+from spanjax.data.sources.cleaning import Cleaning
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.document_keys import held_out
+from spanjax.data.sources.documents import Source, SourceSettings
+from spanjax.data.sources.paths import local_files
+from spanjax.data.sources.sentences import sentence_spans
+from spanjax.data.vocab.loading import (
     SentencePieceVocabulary,
     Vocabulary,
     load_vocabulary,
@@ -42,7 +42,7 @@ from spanjax.data.vocab import (
 from spanjax.prepare.row_options import Prepare, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 
-_BEAM = "spanjax.data.beam_runner"  # imported only where it is asked for: it needs Apache Beam
+_BEAM = "spanjax.data.shards.beam_runner"  # imported only where it is asked for: it needs Apache Beam
 _BEAM_OPTIONS = "--beam-options"
 log = logging.getLogger("spanjax.prepare")
 

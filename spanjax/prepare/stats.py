@@ -13,9 +13,11 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from spanjax.data.masking_figures import MaskingCounts, MaskingFigures
-from spanjax.data.pair_figures import PairCounts, PairFigures, foreign_pairs
-from spanjax.data.row_figures import (
+from spanjax.data.feed.host_slice import HostShare
+from spanjax.data.feed.rows import Rows, open_rows
+from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures
+from spanjax.data.inspect.pair_figures import PairCounts, PairFigures, foreign_pairs
+from spanjax.data.inspect.row_figures import (
     Lengths,
     Totals,
     block_lengths,
@@ -25,9 +27,7 @@ from spanjax.data.row_figures import (
     parts,
     some_of,
 )
-from spanjax.data.rows import Rows, open_rows
-from spanjax.data.shard_check import CHECK_SECONDS, whole_rows
-from spanjax.data.share import HostShare
+from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
 from spanjax.prepare.reading import (
     Color,
     Reading,

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from spanjax.data.masking_figures import KINDS, MaskingFigures
-from spanjax.data.row_figures import Lengths
+from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures
+from spanjax.data.inspect.row_figures import Lengths
 from spanjax.prepare.stats_tables import MEASURED, SEEN, span_columns
 
 if TYPE_CHECKING:

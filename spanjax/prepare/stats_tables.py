@@ -8,11 +8,11 @@ import rich.console
 import rich.table
 import rich.text
 
-from spanjax.data.masking import GeometricSpans
-from spanjax.data.masking_figures import KINDS, MaskingFigures, span_mean
-from spanjax.data.pair_figures import PairFigures
-from spanjax.data.progress import columns_table
-from spanjax.data.row_figures import Lengths, Totals
+from spanjax.data.feed.masking import GeometricSpans
+from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean
+from spanjax.data.inspect.pair_figures import PairFigures
+from spanjax.data.inspect.row_figures import Lengths, Totals
+from spanjax.data.shards.progress import columns_table
 
 if TYPE_CHECKING:
     from spanjax.prepare.stats import Figures

@@ -19,16 +19,15 @@ from typing import Literal
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.bounds import flag_problems
-from spanjax.command import exit_code, parse_options
-from spanjax.data.base_vocab import MOST_PIECES, SETTINGS_FILE
-from spanjax.data.cleaning import Cleaning, Normalization
-from spanjax.data.corpus import open_sources
-from spanjax.data.documents import MAX_DOCUMENT, Source, SourceSettings
-from spanjax.data.fertility import measure
-from spanjax.data.paths import local_files
-from spanjax.data.sentences import sentences
-from spanjax.data.train_vocab import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
-from spanjax.data.vocab import (
+from spanjax.cli import exit_code, parse_options
+from spanjax.data.sources.cleaning import Cleaning, Normalization
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
+from spanjax.data.sources.paths import local_files
+from spanjax.data.sources.sentences import sentences
+from spanjax.data.vocab.base import MOST_PIECES, SETTINGS_FILE
+from spanjax.data.vocab.fertility import measure
+from spanjax.data.vocab.loading import (
     MODEL_FILES,
     ByteBpeVocabulary,
     SentencePieceVocabulary,
@@ -36,6 +35,7 @@ from spanjax.data.vocab import (
     WordPieceVocabulary,
     load_vocabulary,
 )
+from spanjax.data.vocab.training import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.prepare.row_options import MaxDocument
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from spanjax.command import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options
 
 PROGRAM = "python -m spanjax.report"
 TITLE, _TITLE_WITHIN = "Report of spanjax runs", 4096

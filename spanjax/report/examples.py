@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from spanjax.data.base_vocab import Vocabulary
-from spanjax.data.batch import Batch
-from spanjax.data.spelling import block_tokens, first_block_length, first_block_spans, fragments, piece_name
-from spanjax.generator import filling
-from spanjax.model import Model, load_model, module_params
+from spanjax.data.feed.batch import Batch
+from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.pretrained.electra import filling
+from spanjax.pretrained.model import Model, load_model, module_params
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
 

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data import masking, pairing, replacement, stages
-from spanjax.data.batch import Batch, FeedSpec, RowKeys, build_batch
-from spanjax.data.masking_figures import MaskingCounts, MaskingFigures, span_mean
-from spanjax.data.mixture import MixedRows
-from spanjax.data.pairing import Examples
-from spanjax.data.row_figures import parts, some_of
-from spanjax.data.rows import open_rows
-from spanjax.data.share import AnyRows, HostShare
-from spanjax.objectives import masked, permuted, replaced, terms
+from spanjax.data.feed import masking, pairing, replacement, stages
+from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.feed.host_slice import AnyRows, HostShare
+from spanjax.data.feed.mixture import MixedRows
+from spanjax.data.feed.pairing import Examples
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean
+from spanjax.data.inspect.row_figures import parts, some_of
+from spanjax.objectives import electra, loss_terms, masked_lm, xlnet
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
 from spanjax.report.examples import example_blocks
 from spanjax.report.groups import Group
@@ -28,7 +28,7 @@ from spanjax.report.runs import Recorded
 LONGEST = 15  # lengths that are told one by one
 CLASSES = {
     name: value
-    for module in (masking, stages, pairing, replacement, terms, masked, permuted, replaced)
+    for module in (masking, stages, pairing, replacement, loss_terms, masked_lm, xlnet, electra)
     for name, value in vars(module).items()
     if isinstance(value, type) and dataclasses.is_dataclass(value)
 }

@@ -16,7 +16,7 @@ import tyro
 from flax import nnx
 
 from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive, range_problems
-from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.vocab.base import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from spanjax.data.base_vocab import Vocabulary
-from spanjax.data.cleaning import clean
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import Examples

@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from spanjax.data.tfds_source import is_tfds
+from spanjax.data.sources.tfds import is_tfds
 from spanjax.tasks.tables import TABLES, Record, kind_of, read_lines, read_records
 from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 

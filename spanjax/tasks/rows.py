@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data.hashing import Purpose, fold
-from spanjax.data.order import permuted
+from spanjax.data.feed.hashing import Purpose, fold
+from spanjax.data.feed.order import permuted
 
 LENGTHS = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 PROGRAM = 2048

@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from spanjax.bounds import Bounds
-from spanjax.data.base_vocab import Vocabulary
+from spanjax.data.vocab.base import Vocabulary
 from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, dropout

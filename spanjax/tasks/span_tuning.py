@@ -18,16 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.data import segmentation
-from spanjax.data.annotate import DEFAULT_MODEL, SPACY
-from spanjax.data.base_vocab import Vocabulary
-from spanjax.data.ngrams import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
-from spanjax.data.segmentation import Tail
-from spanjax.data.span_layout import LaidRow, Sentence, SpanLayout
+from spanjax.data.ngrams import segmentation
+from spanjax.data.ngrams.dictionary import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
+from spanjax.data.ngrams.segmentation import Tail
+from spanjax.data.ngrams.span_layout import LaidRow, Sentence, SpanLayout
+from spanjax.data.sources.annotate import DEFAULT_MODEL, SPACY
+from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
-from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
+from spanjax.tasks.ner.chunks import changed, chunker_problems, chunks, first_words
 
 SPAN_SITE = SITES["spans"].start
 FIELD = "span_BL"

@@ -7,8 +7,8 @@ import pathlib
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
-from spanjax.data.documents import MAX_DOCUMENT
-from spanjax.data.paths import open_decompressed
+from spanjax.data.sources.documents import MAX_DOCUMENT
+from spanjax.data.sources.paths import open_decompressed
 from spanjax.json_files import parse_json
 
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spanjax.data.tfds_source import TFDS_PREFIX, Place, open_split, stored_examples
+from spanjax.data.sources.tfds import TFDS_PREFIX, Place, open_split, stored_examples
 from spanjax.tasks.tables import Record
 
 HIDDEN = -1  # the label of examples whose label is not published

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spanjax.data.base_vocab import Specials
+from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
 from spanjax.torch_format.modern_config import our_modern_config, their_modern_config

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.data.base_vocab import Specials
+from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.torch_format.families import MODERNBERT, pretraining_class
 from spanjax.torch_format.sizes import our_sizes, raise_listed, size_problems, their_sizes

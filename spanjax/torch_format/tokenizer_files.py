@@ -11,9 +11,8 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from spanjax.data.base_vocab import SETTINGS_FILE
-from spanjax.data.tokenizer_json import TOKENIZER_FILE
-from spanjax.data.vocab import (
+from spanjax.data.vocab.base import SETTINGS_FILE
+from spanjax.data.vocab.loading import (
     SPECIAL_PIECES,
     ByteBpeVocabulary,
     SentencePieceVocabulary,
@@ -21,7 +20,8 @@ from spanjax.data.vocab import (
     WordPieceVocabulary,
     load_vocabulary,
 )
-from spanjax.data.wordpiece_vocab import MAX_WORD_CHARACTERS, WORDPIECE_FILE
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
+from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
 

@@ -17,19 +17,19 @@ import numpy as np
 from jax.sharding import Mesh
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1, range_problems
-from spanjax.data.batch import Batch
+from spanjax.data.feed.batch import Batch
 from spanjax.distributed import ProcessesMissing, name_of
-from spanjax.parallel import to_global
+from spanjax.sharding import to_global
 from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.guard import NonFiniteError, Watch
-from spanjax.training.judging import Judged
+from spanjax.training.eval_history import Judged
 from spanjax.training.metrics import Terminal, Writer
-from spanjax.training.recording import Profile, Recording
+from spanjax.training.nonfinite import NonFiniteError, Watch
+from spanjax.training.preemption import StopRequest
+from spanjax.training.profiler import Profile, Recording
 from spanjax.training.saved import SaveError, first_line
 from spanjax.training.saving import Saving
-from spanjax.training.stalls import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 from spanjax.training.state import TrainState
-from spanjax.training.stopping import StopRequest
+from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 from spanjax.training.window import Window
 
 AUTO = -1  # of a setting: derived from the run's other settings

@@ -17,7 +17,7 @@ import rich.console
 import rich.live
 import rich.text
 
-from spanjax.chips import peak_flops
+from spanjax.hardware import peak_flops
 from spanjax.json_files import parse_json
 from spanjax.storage.local import irregular_problem, write_whole
 

@@ -16,7 +16,7 @@ import jax
 from spanjax.json_files import read_json
 from spanjax.storage.local import write_whole
 from spanjax.training.checksums import CHECKSUMS, EVALUATION, UNCHECKED, damage, incomplete
-from spanjax.training.judging import KEY
+from spanjax.training.eval_history import KEY
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
 PROBE_BYTES = 1 << 16

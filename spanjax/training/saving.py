@@ -8,7 +8,7 @@ import jax
 
 from spanjax.distributed import any_process
 from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.guard import NonFiniteError, all_finite
+from spanjax.training.nonfinite import NonFiniteError, all_finite
 from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
 

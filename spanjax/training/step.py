@@ -21,7 +21,7 @@ from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import LayerStack
 from spanjax.objectives.base import Objective
-from spanjax.parallel import AXES, ROW_AXES, data_dimension, manual_specs, replicated
+from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, replicated
 from spanjax.training.state import TrainState
 from spanjax.trees import map_named, named_leaves
 

@@ -217,7 +217,7 @@ def test_utilisation_is_of_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     bench = Bench(TINY, TINY.sizes, tmp_path, Report(None, {}), Budget(100.0, 1.0), 5, False)
     ours = Ours(TINY.sizes[0].encoder(), bench.folder_of("full"), TINY.rows, Holder())
-    monkeypatch.setattr("spanjax.chips.peak_flops", lambda kind: 1e12)
+    monkeypatch.setattr("spanjax.hardware.peak_flops", lambda kind: 1e12)
     found = step_figures(bench, ours, [0.4, 0.5, 0.6], bench.local_batch("full"))
     assert found["step_ms"] == 500.0
     assert found["rows_per_s"] == {"median": TINY.rows / 0.5, "lowest": TINY.rows / 0.6, "highest": TINY.rows / 0.4}

@@ -207,19 +207,20 @@ def compare(expected: pathlib.Path, got: pathlib.Path, most_damaged: int = 0) ->
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=80, help="how many for pretraining, of all kinds in turn")
-    parser.add_argument("--task-faults", type=int, default=16, help="how many while a task is trained")
+    parser.add_argument(
+        "--faults", type=int, default=0, help="how many in each run, of all its kinds in turn; 0: 80, 40, 16, 16"
+    )
     parser.add_argument("--runs", nargs="*", choices=[name for name, *_ in RUNS], default=[name for name, *_ in RUNS])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="runs/chaos", help="a folder, made anew")
     found = parser.parse_args()
     folder, failed = pathlib.Path(found.output).absolute(), False
-    for name, processes, task in (each for each in RUNS if each[0] in found.runs):
+    for name, processes, task, count in (each for each in RUNS if each[0] in found.runs):
         part = folder / name.replace(" ", "-")
         shutil.rmtree(part, ignore_errors=True)
         (part / "made").mkdir(parents=True)
         made = made_task(part / "made") if task else made_rows(part / "made")
-        kinds = plan([*TASK_KINDS], found.task_faults, found.seed) if task else plan([*KINDS], found.faults, found.seed)
+        kinds = plan([*TASK_KINDS] if task else [*KINDS], found.faults or count, found.seed)
         result = chaos(part, made, kinds, processes, found.seed, task)
         print("| fault | tried | survived | steps lost, mean (most) | exit codes |\n|---|---|---|---|---|")
         for kind, row in result["kinds"].items():

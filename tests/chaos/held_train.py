@@ -6,12 +6,13 @@ import os
 import pathlib
 import time
 
-from spanjax import session, train, tuning
+from spanjax import train
+from spanjax.experiment import finetune, pretrain
 
 SLOW = pathlib.Path(os.environ["SPANJAX_CHAOS_SLOW"])
 HELD, EVALUATING = SLOW.with_name(SLOW.name + ".evaluation"), SLOW.with_name(SLOW.name + ".evaluating")
 SECONDS = 60.0
-original = session.open_feed
+original = pretrain.open_feed
 
 
 def wait(file: pathlib.Path) -> None:
@@ -45,7 +46,7 @@ def held(kind: type) -> None:
 
 
 if __name__ == "__main__":
-    session.open_feed = late
-    held(session.Session)
-    held(tuning.TaskSession)
+    pretrain.open_feed = late
+    held(pretrain.Session)
+    held(finetune.TaskSession)
     train.end(train.main())

@@ -13,7 +13,7 @@ import pytest
 from spanjax.convert import main as convert
 from spanjax.convert.compare import Inputs, computed_here
 from spanjax.convert.to_torch import with_tied_tables
-from spanjax.model import equal_weights, load_model
+from spanjax.pretrained.model import equal_weights, load_model
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.tables import their_tensors

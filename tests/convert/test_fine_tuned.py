@@ -11,14 +11,14 @@ import pytest
 from flax import nnx
 
 from spanjax import train
-from spanjax.applying import open_model
 from spanjax.convert import main as convert
-from spanjax.model import Model, equal_weights, load_model, module_params, stored_vocabulary
+from spanjax.experiment.init_from import start_from
+from spanjax.inference.task_model import open_model
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import Pooler
 from spanjax.nn.layer import linear
+from spanjax.pretrained.model import Model, equal_weights, load_model, module_params, stored_vocabulary
 from spanjax.run import describe
-from spanjax.starting import start_from
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue, Sentences
 from spanjax.tasks.rows import TaskRows

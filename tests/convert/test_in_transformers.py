@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spanjax.convert import main as convert
-from spanjax.filling import Filler
-from spanjax.model import load_model
+from spanjax.inference.fill_mask import Filler
+from spanjax.pretrained.model import load_model
 from tests.torch_format.references import REASON
 
 transformers: Any = pytest.importorskip("transformers", reason=REASON)

@@ -1,4 +1,4 @@
-"""Rows made in memory with the interface of `spanjax.data.rows.Rows`, and short rows written by hand."""
+"""Rows made in memory with the interface of `spanjax.data.feed.rows.Rows`, and short rows written by hand."""
 
 import types
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
-from spanjax.data.block import SENTENCE_START, layer_tags, tag_flags
-from spanjax.data.pairing import Examples, no_pairs
-from spanjax.data.rows import RowBatch, slots_needed
-from spanjax.data.vocab import WordPieceVocabulary
-from spanjax.data.words import TextRows
+from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
+from spanjax.data.feed.pairing import Examples, no_pairs
+from spanjax.data.feed.rows import RowBatch, slots_needed
+from spanjax.data.feed.words import TextRows
+from spanjax.data.shards.block import SENTENCE_START, layer_tags, tag_flags
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 
 class Specials(NamedTuple):

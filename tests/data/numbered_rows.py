@@ -4,11 +4,11 @@ import pathlib
 
 import numpy as np
 
-from spanjax.data.block import SENTENCE_START, Block, tag_flags
-from spanjax.data.pairing import Examples, Pairing
-from spanjax.data.rows import Rows, open_rows
-from spanjax.data.shards import write_rows
-from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.data.feed.pairing import Examples, Pairing
+from spanjax.data.feed.rows import Rows, open_rows
+from spanjax.data.shards.block import SENTENCE_START, Block, tag_flags
+from spanjax.data.shards.shards import write_rows
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 FIRST_ID, CLS, SEP = 5, 2, 3
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.data.hashing import Purpose, Unsigned, fold, row_keys, uniform
-from spanjax.data.pairing import Draw, NextSentence, SentenceOrder, TwoSegments
-from spanjax.data.rows import Rows
+from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
+from spanjax.data.feed.pairing import Draw, NextSentence, SentenceOrder, TwoSegments
+from spanjax.data.feed.rows import Rows
 
 
 class Token(NamedTuple):

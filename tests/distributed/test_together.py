@@ -97,7 +97,7 @@ def test_agreement_and_the_late_one_is_named() -> None:
 
 STOPPING = """
 import jax, os, signal, time
-from spanjax.training.stopping import StopRequest
+from spanjax.training.preemption import StopRequest
 me = jax.process_index()
 for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
     if me == 1 and not when:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.command import STOP_SIGNALS
+from spanjax.cli import STOP_SIGNALS
 from spanjax.distributed import detect
 from spanjax.distributed.variables import TOKEN
 from spanjax.launch import processes
@@ -113,7 +113,7 @@ def test_no_process_outlives_a_launcher_that_is_killed(tmp_path: pathlib.Path) -
     """They get SIGTERM, and their output into a pipe that nobody reads ends nothing."""
     train = f"""
 import os, pathlib, signal, sys, time
-from spanjax.command import StopSignals, end_with_launcher
+from spanjax.cli import StopSignals, end_with_launcher
 folder, me, got = pathlib.Path({str(tmp_path)!r}), os.environ["JAX_PROCESS_ID"], []
 with StopSignals(got.append):
     end_with_launcher()

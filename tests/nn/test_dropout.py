@@ -9,7 +9,7 @@ import pytest
 
 from spanjax.nn import dropout as module
 from spanjax.nn.dropout import SITES, DropoutKey, dropout, gumbel, hash32, step_key
-from spanjax.objectives import permuted, replaced
+from spanjax.objectives import electra, xlnet
 from spanjax.tasks.base import HEAD_SITE
 from spanjax.tasks.sentences import FIRST_SITE
 from spanjax.tasks.span_tuning import SPAN_SITE
@@ -32,7 +32,7 @@ def test_dropout_sites_are_those_of_older_runs() -> None:
     starts = {"encoder": 0, "generator": 1 << 16, "draws": 1 << 17, "head": 1 << 20}
     starts |= {"first token": (1 << 20) + 8, "spans": (1 << 20) + 16}
     assert {name: sites.start for name, sites in SITES.items()} == starts
-    assert (replaced.GENERATOR_SITE, replaced.SAMPLES, permuted.ORDERS) == (1 << 16, 1 << 17, 1 << 17)
+    assert (electra.GENERATOR_SITE, electra.SAMPLES, xlnet.ORDERS) == (1 << 16, 1 << 17, 1 << 17)
     assert (HEAD_SITE, FIRST_SITE, SPAN_SITE) == (1 << 20, (1 << 20) + 8, (1 << 20) + 16)
 
 

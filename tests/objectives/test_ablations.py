@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spanjax import train
-from spanjax.data.share import HostShare
+from spanjax.data.feed.host_slice import HostShare
 from spanjax.objectives.base import Pretraining
-from spanjax.objectives.masked import MaskedPrediction
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run import Run, describe, differences, load
 from tests.data.numbered_rows import random_rows
 from tests.running import ROOT, records, shrunk

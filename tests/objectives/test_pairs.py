@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 
 from configs.encoders import BASE
-from spanjax.data.pairing import FullSentences, NextSentence, SentenceOrder, Single
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.data.feed.pairing import FullSentences, NextSentence, SentenceOrder, Single
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.training.state import abstract_module, count_parameters
 from spanjax.trees import named_leaves
 from tests.made import synthetic_batch, tiny_encoder

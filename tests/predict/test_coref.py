@@ -12,8 +12,8 @@ import pytest
 
 from spanjax.predict import coref, main
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref_answers import Answer
-from spanjax.tasks.coref_documents import Document
+from spanjax.tasks.coref.answers import Answer
+from spanjax.tasks.coref.documents import Document
 
 pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
 CLUSTER = ((0, 0), (3, 3))

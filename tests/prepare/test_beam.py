@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.vocab import SPECIAL_PIECES
+from spanjax.data.vocab.loading import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
 IN_PROCESS = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -18,7 +18,7 @@ IN_PROCESS = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner
 @pytest.fixture(autouse=True)
 def every_file_is_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small files share a group otherwise."""
-    monkeypatch.setattr("spanjax.data.corpus._GROUP_BYTES", 1)
+    monkeypatch.setattr("spanjax.data.sources.corpus._GROUP_BYTES", 1)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_beam_writes_the_files_of_the_local_runner(text: pathlib.Path, tmp_path:
 def test_either_runner_continues_the_other(
     text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, deduplicate: bool
 ) -> None:
-    from spanjax.data import portion_rows
+    from spanjax.data.shards import portion_rows
 
     more = ["--deduplicate"] * deduplicate
     write = portion_rows.PortionRows.write
@@ -122,6 +122,6 @@ def test_without_beam_one_error_says_what_to_install(
         return found(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    monkeypatch.delitem(sys.modules, "spanjax.data.beam_runner", raising=False)
+    monkeypatch.delitem(sys.modules, "spanjax.data.shards.beam_runner", raising=False)
     assert run(text, tmp_path / "out", "--runner", "beam") == 2
     assert "pip install 'spanjax[beam]'" in capsys.readouterr().err and list(tmp_path.iterdir()) == []

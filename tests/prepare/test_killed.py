@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data import passes, portion_rows
-from spanjax.data.rows import open_rows
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.shards import passes, portion_rows
 from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from spanjax.data.ngrams import HEADER, read_ngrams
+from spanjax.data.ngrams.dictionary import HEADER, read_ngrams
 from spanjax.prepare import main
 
 

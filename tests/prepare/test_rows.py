@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data import shards
-from spanjax.data.block import layer_tags
-from spanjax.data.rows import open_rows
-from spanjax.data.staging import unfinished_folder
-from spanjax.data.vocab import SPECIAL_PIECES
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.shards import shards
+from spanjax.data.shards.block import layer_tags
+from spanjax.data.shards.staging import unfinished_folder
+from spanjax.data.vocab.loading import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.batch import Batch, FeedSpec
-from spanjax.data.block import SENTENCE_START, layer_tags
-from spanjax.data.masking import GeometricSpans, Ngrams, TaggedSpans
-from spanjax.data.numpy_feed import numpy_feed
-from spanjax.data.rows import Rows, open_rows
-from spanjax.data.spelling import original_tokens
+from spanjax.data.feed.batch import Batch, FeedSpec
+from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans
+from spanjax.data.feed.numpy_feed import numpy_feed
+from spanjax.data.feed.rows import Rows, open_rows
+from spanjax.data.inspect.as_text import original_tokens
+from spanjax.data.shards.block import SENTENCE_START, layer_tags
 from spanjax.prepare import main as prepare
 from spanjax.prepare.reading import MASKINGS, PAIRINGS
 from spanjax.prepare.stats_tables import bar

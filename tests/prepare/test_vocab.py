@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
 from spanjax.prepare import main
 from tests.made import made_sentences
 

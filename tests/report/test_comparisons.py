@@ -12,7 +12,7 @@ from spanjax.run import describe
 from spanjax.scoring.welch import welch
 from spanjax.tasks.glue import Glue, Sentences
 from spanjax.tasks.relation import Relation
-from spanjax.tasks.relation_files import Mentions
+from spanjax.tasks.relation.files import Mentions
 from tests.report.made_runs import cola
 
 

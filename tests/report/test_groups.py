@@ -12,7 +12,7 @@ from spanjax.run import Run, describe, differences
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.squad import Questions
-from spanjax.training.optimizer import Lamb, Muon
+from spanjax.training.optimizers import Lamb, Muon
 from tests.report.made_runs import cola, made_run
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import pytest
 
 from spanjax.scoring import mrqa
-from spanjax.tasks.answers import Prediction
 from spanjax.tasks.squad import Questions
+from spanjax.tasks.squad.answers import Prediction
 
 FILES = ("NewsQA_sample.jsonl", "NaturalQuestionsShort-dev.jsonl.gz", "SQuAD-dev-6articles.jsonl.gz")
 

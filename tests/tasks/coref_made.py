@@ -2,7 +2,7 @@
 
 import random
 
-from spanjax.tasks.coref_documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
 
 WORDS = (
     "red",

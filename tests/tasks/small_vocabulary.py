@@ -3,7 +3,7 @@
 import pathlib
 import string
 
-from spanjax.data.vocab import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
+from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
 from tests.running import TINY
 
 WORDS = (

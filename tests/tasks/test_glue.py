@@ -15,14 +15,14 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.vocab import WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
+from spanjax.experiment.finetune import read_examples
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
 from spanjax.tasks.rows import TaskRows
-from spanjax.tuning import read_examples
 from tests.made import tiny_encoder
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]

@@ -6,8 +6,8 @@ import pathlib
 
 import pytest
 
-from spanjax.data.documents import MAX_DOCUMENT
-from spanjax.tasks.coref_text import read_text
+from spanjax.data.sources.documents import MAX_DOCUMENT
+from spanjax.tasks.coref.text import read_text
 from spanjax.tasks.tables import read_json, read_lines
 
 MOST = MAX_DOCUMENT << 20

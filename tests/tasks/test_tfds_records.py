@@ -13,12 +13,12 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.text import glue as theirs
 
 from spanjax import train
-from spanjax.data.vocab import save_vocabulary
+from spanjax.data.vocab.loading import save_vocabulary
+from spanjax.experiment.finetune import open_task_session, read_examples
 from spanjax.scoring import glue as scoring
 from spanjax.tasks.glue import Glue, GlueName, Sentences
 from spanjax.tasks.glue_files import TFDS_LABELS
 from spanjax.tasks.tfds_records import FOLDER, read_tfds
-from spanjax.tuning import open_task_session, read_examples
 from tests.running import ROOT, TINY
 from tests.tasks.small_vocabulary import small_wordpiece
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.data.ngrams import Ngram, NgramSettings, write_ngrams
+from spanjax.data.ngrams.dictionary import Ngram, NgramSettings, write_ngrams
 from spanjax.tasks.base import LOSS, Task
-from spanjax.tasks.markers import Marking
 from spanjax.tasks.ner import Ner
+from spanjax.tasks.ner.files import Tagged
 from spanjax.tasks.relation import Relation
-from spanjax.tasks.relation_files import Mentions
+from spanjax.tasks.relation.files import Mentions
+from spanjax.tasks.relation.markers import Marking
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
-from spanjax.tasks.tagged_files import Tagged
 from tests.made import tiny_encoder
 from tests.tasks.small_vocabulary import small_wordpiece
 

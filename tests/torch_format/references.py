@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.vocab import WordPieceVocabulary
+from spanjax.data.vocab.loading import WordPieceVocabulary
 from spanjax.torch_format.families import FAMILIES
 from spanjax.torch_format.task_tables import CLASSES, class_name
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.model import Model, canonical, module_params
 from spanjax.nn.heads import DetectionHead
 from spanjax.nn.two_streams import CONTEXT
-from spanjax.objectives import replaced
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.objectives import electra
+from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.pretrained.model import Model, canonical, module_params
 from spanjax.tasks.base import TaskModule
 from spanjax.torch_format.configs import our_config
 from spanjax.torch_format.names import known_names
@@ -109,7 +109,7 @@ def test_detection_of_replaced_tokens() -> None:
         module = nnx.merge(structure, params)
         inputs = (jnp.asarray(batch[f"{name}_BL"]) for name in ("tokens", "segments", "positions", "types"))
         scores = module.rtd(module.encoder(*inputs, None))
-        mean = replaced._detection(scores, jnp.asarray(labels > 0), jnp.asarray(batch["segments_BL"], jnp.float32))
+        mean = electra._detection(scores, jnp.asarray(labels > 0), jnp.asarray(batch["segments_BL"], jnp.float32))
         return mean["rtd/loss"].total / mean["rtd/loss"].count
 
     compared(theirs, expected, model, loss, module_params(model, nnx.to_pure_dict(state)))

@@ -11,10 +11,10 @@ import pytest
 from flax import nnx
 
 from spanjax.convert.task_scores import detection_here
-from spanjax.model import Model, load_model, module_params
 from spanjax.nn.config import EncoderConfig
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens
+from spanjax.objectives.loss_terms import MaskedTokens
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.pretrained.model import Model, load_model, module_params
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
@@ -200,7 +200,7 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     shared = EncoderConfig(vocab_size=10, relative=True, groups=1)
     with pytest.raises(ValueError, match="encoder.groups is 1: transformers' XLNet computes 0 alone"):
         their_config(shared, None, {"plm"}, "float32")
-    from spanjax.data.base_vocab import Specials
+    from spanjax.data.vocab.base import Specials
 
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.model import Model, load_model, module_params
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.layer import linear
+from spanjax.pretrained.model import Model, load_model, module_params
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows

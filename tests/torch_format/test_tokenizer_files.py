@@ -15,8 +15,8 @@ import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spanjax.data.sentences import clean
-from spanjax.data.vocab import (
+from spanjax.data.sources.sentences import clean
+from spanjax.data.vocab.loading import (
     SPECIAL_PIECES,
     ByteBpeVocabulary,
     SentencePieceVocabulary,

@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 from spanjax.convert import main as convert
-from spanjax.model import load_model, module_params
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
-from spanjax.objectives.permuted import PermutedPrediction
+from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.pretrained.model import load_model, module_params
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import reference, saved, tensors, vocabulary
 

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.building import Built, build
-from spanjax.data.pairing import FullSentences
-from spanjax.objectives.permuted import STATES, USED, PermutedPrediction
-from spanjax.parallel import MeshConfig, make_mesh, to_global
+from spanjax.data.feed.pairing import FullSentences
+from spanjax.experiment.build import Built, build
+from spanjax.objectives.xlnet import STATES, USED, PermutedPrediction
 from spanjax.run import Run
+from spanjax.sharding import MeshConfig, make_mesh, to_global
 from spanjax.training.checkpoint import Checkpoints
-from spanjax.training.optimizer import AdamW
+from spanjax.training.optimizers import AdamW
 from spanjax.training.state import TrainState
 from tests.made import synthetic_batch, tiny_encoder
 

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.parallel import MeshConfig, make_mesh, parameter_shardings, replicated
+from spanjax.sharding import MeshConfig, make_mesh, parameter_shardings, replicated
 from spanjax.training import checksums, saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
 from spanjax.training.checksums import CHECKSUMS, damage
-from spanjax.training.judging import KEY
+from spanjax.training.eval_history import KEY
 from spanjax.training.saved import CheckpointError, SaveError, best_step, no_room, reason_of, stored_losses, whole_step
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most

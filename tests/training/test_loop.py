@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 
 from spanjax.mean import Mean
-from spanjax.parallel import MeshConfig, make_mesh
+from spanjax.sharding import MeshConfig, make_mesh
 from spanjax.training import loop as loops
-from spanjax.training.guard import NonFiniteError
-from spanjax.training.judging import Judged, stored_values
+from spanjax.training.eval_history import Judged, stored_values
 from spanjax.training.loop import Cadence, Loop, fit
-from spanjax.training.recording import Profile
+from spanjax.training.nonfinite import NonFiniteError
+from spanjax.training.preemption import StopRequest
+from spanjax.training.profiler import Profile
 from spanjax.training.saved import SaveError
 from spanjax.training.state import TrainState
-from spanjax.training.stopping import StopRequest
 
 
 class Noted:

@@ -13,7 +13,7 @@ import pytest
 
 from spanjax.training import metrics
 from spanjax.training.metrics import JsonLines, Steady, TensorBoard, format_duration, progress_line
-from spanjax.training.tracking import read_records
+from spanjax.training.trackers import read_records
 from tests.disk import files_of_at_most
 
 
@@ -102,7 +102,7 @@ def test_durations(seconds: float, text: str) -> None:
 def test_flops_are_the_formula_of_the_sheet() -> None:
     """SpanBERT base, one full row of 512 tokens with 77 slots: 311.6 GFLOP, large 1,034.5, as computed by hand."""
     from configs.encoders import BASE, LARGE
-    from spanjax.objectives.masked import MaskedPrediction
+    from spanjax.objectives.masked_lm import MaskedPrediction
 
     for encoder, expected in ((BASE, 311.6), (LARGE, 1034.5)):
         encoder = dataclasses.replace(encoder, vocab_size=28_996)
@@ -110,7 +110,7 @@ def test_flops_are_the_formula_of_the_sheet() -> None:
 
 
 def test_sizes_of_a_batch_are_counted_block_by_block() -> None:
-    from spanjax.data.batch import batch_sizes
+    from spanjax.data.feed.batch import batch_sizes
 
     batch: Any = {
         "segments_BL": np.array([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0]], np.int32),

@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.data.batch import build_batch
-from spanjax.data.share import HostShare
+from spanjax.data.feed.batch import build_batch
+from spanjax.data.feed.host_slice import HostShare
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Pretraining
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.permuted import PermutedPrediction
-from spanjax.objectives.replaced import ReplacedDetection
-from spanjax.objectives.terms import MaskedTokens, SpanBoundary
-from spanjax.parallel import MeshConfig, make_mesh, to_global
-from spanjax.training.optimizer import AdamW
+from spanjax.objectives.electra import ReplacedDetection
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.sharding import MeshConfig, make_mesh, to_global
+from spanjax.training.optimizers import AdamW
 from spanjax.training.state import abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
 from tests.data.memory_rows import MemoryRows

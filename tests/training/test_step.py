@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from spanjax.nn.config import EncoderConfig
-from spanjax.objectives.masked import MaskedPrediction
-from spanjax.objectives.terms import MaskedTokens, SpanBoundary
-from spanjax.parallel import MeshConfig, make_mesh, to_global
-from spanjax.training.optimizer import AdamW
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.sharding import MeshConfig, make_mesh, to_global
+from spanjax.training.optimizers import AdamW
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
 from tests.made import synthetic_batch, tiny_encoder

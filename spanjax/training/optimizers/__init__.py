@@ -1,1 +1,275 @@
-"""Parts of optimizers: forms of Adam, clipping, sample-size normalisation."""
+"""Optimizers with warm-up and linear decay: AdamW (Loshchilov & Hutter, 2019) with the oddities of the released code as settings,
+LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
+"""
+
+import abc
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
+from spanjax.training.optimizers.adam import AdamForm, decay_first, scale_by_adam_form
+from spanjax.training.optimizers.gradients import (
+    ENCODER,
+    STACKED,
+    clip_per_parameter,
+    norms_of_parameters,
+    parameter_groups,
+    scale_by_sample_size,
+)
+from spanjax.training.schedules import DecayFrom, WarmupForm, warmup_linear_decay
+from spanjax.trees import map_named, matches_any, named_leaves
+
+LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
+WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(abc.ABC):
+    """What all of them share: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
+
+    learning_rate: Positive = 1e-4
+    """Peak learning rate."""
+    warmup_steps: Derived0 = -1
+    """Updates over which the rate grows linearly to its peak. -1: 10,000; of a task, the share objective.warmup of its steps."""
+    warmup_form: WarmupForm = "from_one"
+    """from_one: update n (from 1) has n / warmup_steps of the peak. from_zero: n counts from 0, through update warmup_steps, as
+    in fairseq (D9) and BertAdam. from_zero_exclusive: n counts from 0, below update warmup_steps, as in BERT's TensorFlow code;
+    it differs where the decay is measured from the start."""
+    beta1: DropRate = 0.9
+    """Decay of the first moment."""
+    beta2: DropRate = 0.999
+    """Decay of the second moment."""
+    epsilon: Positive = 1e-8
+    """Added to the root of the second moment."""
+    epsilon_hat: bool = False
+    """Add epsilon to the root of the uncorrected second moment (the epsilon hat of Kingma & Ba, 2015), as in fairseq's and
+    TensorFlow's Adam (D7); False: to that of the corrected one, as the paper's algorithm and PyTorch do."""
+    bias_correction: bool = True
+    """Adam's division of its moments by 1 - beta^n; False: without it, as in the code that BERT, ALBERT, ELECTRA and XLNet were
+    trained with, whose first updates are about three times as large."""
+    weight_decay: NotNegative = 0.1
+    """Decoupled: each update also subtracts rate * weight_decay * parameter."""
+    no_decay: tuple[str, ...] = ("bias$", "norm[12]?/")
+    """Patterns of parameter names without weight decay; empty decays everything, as the released code does (D8)."""
+    clip_norm: NotNegative = 1.0
+    """Largest global norm of the gradient; 0 does not clip."""
+    gradient_scale: Positive = 1.0
+    """Gradients are multiplied by this before clipping."""
+    sample_size_workers: AtLeast0 = 0
+    """Multiply gradients by this number over the targets of the batch's first loss (masked tokens, over all devices and hosts):
+    the released code divides a gradient that is a mean already by the targets of a worker's batch (D7). 0 does not."""
+    decay_from: DecayFrom = "warmup"
+    """Where the linear decay is measured from: the end of warm-up, or update 0 as released (D9)."""
+    peak_every: AtLeast0 = 0
+    """The first and, after warm-up, every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
+
+    layer_decay: Share = 1.0
+    """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
+    that of the heads; less than 1 keeps what is below as it was pretrained."""
+    head_learning_rate: NotNegative = 0.0
+    """Peak rate of all that is not the encoder; 0: that of the encoder."""
+    head_warmup: bool = True
+    """Whether `head_learning_rate` grows over warmup_steps; False: it begins at its peak, as released for
+    coreference (D21)."""
+    clip_apart: bool = False
+    """Gradients of the encoder and of all else are clipped by norms of their own, as in the released coreference."""
+    clip_per_parameter: bool = False
+    """The gradient of every parameter is clipped by its own norm, that of each layer by itself, as BertAdam does in the released
+    fine-tuning of questions, relations and GLUE."""
+    head_bias_correction: bool | None = None
+    """Bias correction of all that is not the encoder; None: that of the encoder."""
+    head_epsilon: NotNegative = 0.0
+    """Epsilon of all that is not the encoder; 0: that of the encoder."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is."""
+        found = range_problems(self, "optimizer.")
+        for number, pattern in enumerate(self.no_decay):
+            try:
+                re.compile(pattern)
+            except (re.error, OverflowError, RecursionError) as error:
+                found.append(f"optimizer.no_decay.{number} is {pattern!r}: expected a regular expression ({error})")
+        if self.clip_apart and self.clip_per_parameter:
+            found.append("optimizer.clip_apart and optimizer.clip_per_parameter are both set: keep one")
+        if self.epsilon_hat and not (self.bias_correction or self.head_bias_correction):
+            found.append(
+                "optimizer.epsilon_hat changes nothing without bias correction: leave it out, or correct a group"
+            )
+        return found
+
+    def schedule(self, steps: int) -> optax.Schedule:
+        """Learning rate of update `count` (0-based) in a run of `steps` updates."""
+        warmup_steps = WARMUP_STEPS if self.warmup_steps < 0 else self.warmup_steps
+        return warmup_linear_decay(
+            self.learning_rate, steps, warmup_steps, self.warmup_form, self.decay_from, self.peak_every
+        )
+
+    def transformation(self, steps: int) -> optax.GradientTransformation:
+        """Builds the optax chain for a run of `steps` updates.
+
+        With `sample_size_workers` its update takes the extra argument `targets`: the targets of the whole batch.
+        """
+        scale, workers = self.gradient_scale, self.sample_size_workers
+        return optax.chain(
+            scale_by_sample_size(scale, workers) if workers else optax.scale(scale),
+            self._clipped(),
+            *self.direction(),
+            *self._scaled_directions(steps),
+        )
+
+    def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
+        """What makes updates of directions."""
+        slower = (optax.stateless(self._slower_below),) if self.layer_decay < 1 else ()
+        return (*slower, self._scaled(steps))
+
+    def _clipped(self) -> optax.GradientTransformation:
+        if not self.clip_norm:
+            return optax.identity()
+        if self.clip_per_parameter:
+            return clip_per_parameter(self.clip_norm)
+        clip = optax.clip_by_global_norm(self.clip_norm)
+        return optax.partition({"encoder": clip, "heads": clip}, parameter_groups) if self.clip_apart else clip
+
+    def _scaled(self, steps: int) -> optax.GradientTransformation:
+        rate = optax.scale_by_learning_rate(self.schedule(steps))
+        if not self.head_learning_rate:
+            return rate
+        warmup = self.warmup_steps if self.head_warmup else 0
+        own = dataclasses.replace(self, learning_rate=self.head_learning_rate, warmup_steps=warmup)
+        heads = optax.scale_by_learning_rate(own.schedule(steps))
+        return optax.partition({"encoder": rate, "heads": heads}, parameter_groups)
+
+    @abc.abstractmethod
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """What turns clipped gradients into the direction that the learning rate scales, weight decay included."""
+
+    def _slower_below(self, updates: Any, _: Any) -> Any:
+        """Updates times `layer_decay` to the power of how far below the heads they are."""
+        depths = [len(leaf) for name, leaf in named_leaves(updates).items() if name.startswith(LAYERS)]
+        layers = max(depths, default=0)
+
+        def scaled(name: str, update: jax.Array) -> jax.Array:
+            if name.startswith(LAYERS):
+                factors = self.layer_decay ** (layers - jnp.arange(layers, dtype=jnp.float32))
+                return update * factors.reshape(-1, *(1,) * (update.ndim - 1))
+            return update * self.layer_decay ** (layers + 1) if name.startswith(EMBEDDINGS) else update
+
+        return map_named(scaled, updates)
+
+    def decayed(self, params: Any) -> Any:
+        """A tree of whether each parameter decays."""
+        return map_named(lambda name, _: not matches_any(self.no_decay, name), params)
+
+    def adam(self) -> optax.GradientTransformation:
+        """Adam's direction, in the form of each parameter's group; the state has one shape in all forms."""
+        encoder = AdamForm(self.epsilon, self.bias_correction, self.epsilon_hat)
+        corrected = self.bias_correction if self.head_bias_correction is None else self.head_bias_correction
+        heads = AdamForm(self.head_epsilon or self.epsilon, corrected, self.epsilon_hat)
+        if encoder == heads == AdamForm(self.epsilon, bias_correction=True, epsilon_hat=False):
+            return optax.scale_by_adam(b1=self.beta1, b2=self.beta2, eps=self.epsilon)
+        return scale_by_adam_form(self.beta1, self.beta2, lambda name: encoder if name.startswith(ENCODER) else heads)
+
+    def decay(self) -> optax.GradientTransformation:
+        """Decoupled weight decay."""
+        return optax.add_decayed_weights(self.weight_decay, mask=self.decayed)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam with decoupled weight decay."""
+
+    decay_first: bool = False
+    """Round parameters to float32 after their decay and again after the step, as the released code does (D8); False: both are
+    one update."""
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+        return (self.adam(),) if self.decay_first else (self.adam(), self.decay())
+
+    def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
+        scaled = super()._scaled_directions(steps)
+        return (decay_first(optax.chain(*scaled), self._decay_of),) if self.decay_first else scaled
+
+    def _decay_of(self, params: Any) -> Any:
+        """weight_decay * parameter, 0 for those that do not decay."""
+        decayed = named_leaves(self.decayed(params))
+        return map_named(lambda name, leaf: leaf * (self.weight_decay if decayed[name] else 0.0), params)
+
+
+@dataclasses.dataclass(frozen=True)
+class Lamb(Optimizer):
+    """AdamW whose update of each parameter that decays is scaled to the norm of that parameter, layer by layer: large batches.
+
+    Biases and LayerNorms keep Adam's update, as in the released ALBERT: a bias of nothing could not grow by its own norm.
+    """
+
+    epsilon: Positive = 1e-6
+    """Added to the root of the second moment."""
+    weight_decay: NotNegative = 0.01
+    """Part of the direction before it is scaled."""
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+        return self.adam(), self.decay(), optax.stateless(self._to_norm_of_parameters)
+
+    def _to_norm_of_parameters(self, updates: Any, params: Any) -> Any:
+        """Updates of what decays times |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
+        named, decayed = named_leaves(params), named_leaves(self.decayed(params))
+
+        def scaled(name: str, update: jax.Array) -> jax.Array:
+            if not decayed[name]:
+                return update
+            size, length = (norms_of_parameters(name, x) for x in (named[name], update))
+            return update * jnp.where((size > 0) & (length > 0), size / jnp.where(length > 0, length, 1.0), 1.0)
+
+        return map_named(scaled, updates)
+
+
+@dataclasses.dataclass(frozen=True)
+class Muon(Optimizer):
+    """Momentum orthogonalised by Newton-Schulz for the kernels of the layers, each by itself; AdamW for all other parameters.
+
+    Updates of kernels are scaled to the root mean square of Adam's (0.2), so that AdamW's learning rates fit both.
+    """
+
+    momentum: DropRate = 0.95
+    """Decay of the kernels' momentum (Nesterov)."""
+    iterations: AtLeast1 = 5
+    """Newton-Schulz iterations."""
+
+    def direction(self) -> tuple[optax.GradientTransformation, ...]:
+        """See `Optimizer.direction`."""
+
+        kernels = optax.chain(
+            contrib.scale_by_muon(
+                ns_steps=self.iterations,
+                beta=self.momentum,
+                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: _LAYER_KERNEL, params),
+            ),
+            optax.stateless_with_tree_map(_as_large_as_adams),
+        )
+        parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
+
+        def part(params: Any) -> Any:
+            return map_named(lambda name, _: "kernels" if is_layer_kernel(name) else "others", params)
+
+        return optax.partition(parts, part), self.decay()
+
+
+def _as_large_as_adams(update: Any, _: Any) -> Any:
+    """Orthogonal matrices [layers, inputs, outputs] have root mean square 1 / sqrt(larger side)."""
+    return update * (0.2 * max(update.shape[1:]) ** 0.5)
+
+
+_LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+
+
+def is_layer_kernel(name: str) -> bool:
+    """Whether a parameter is a stack of matrices [layers, inputs, outputs]."""
+    return STACKED in name and name.endswith("/kernel")

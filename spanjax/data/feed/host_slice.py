@@ -1,0 +1,103 @@
+"""One host's part of every global batch: which rows, from which epoch, at which place. Both feeds read through it.
+
+Shapes: B rows of this host, R rows of the global batch that are not empty, L positions, P pairs a row.
+"""
+
+import numpy as np
+
+from spanjax.data.feed.batch import FeedSpec, RowFacts, RowKeys
+from spanjax.data.feed.mixture import MixedRows, mixed_rows
+from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
+from spanjax.data.feed.pairing import Examples
+from spanjax.data.feed.replacement import refuse
+from spanjax.data.feed.rows import Rows, slots_needed
+
+AnyRows = Rows | MixedRows
+
+
+class HostShare:
+    """Reads the rows of host `host` of `hosts`: places host * B/hosts ... of each global batch.
+
+    Held-out rows come in stored order, once, as epoch 0. A short batch (the last of held-out rows, one an epoch in the order
+    by_length) is filled up with empty rows, in which every segment and every weight is 0.
+    """
+
+    def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
+        self.by_length = spec.order == "by_length" and not held_out
+        self.streams = spec.order in ("streams", "both_ways") and not held_out
+        tags = rows.manifest.tags
+        missing = [tag for tag in spec.masking.tags if tag not in tags]
+        refuse(
+            "feed",
+            {
+                f"hosts is {hosts}: expected at least 1": hosts < 1,
+                f"host is {host}: expected 0 ... hosts - 1 = {hosts - 1}": not 0 <= host < max(1, hosts),
+                f"batch_size {spec.batch_size} is not divisible by {hosts} hosts: use a multiple": hosts > 0
+                and spec.batch_size % hosts > 0,
+                "there are no rows: prepare some text first": len(rows) == 0,
+                f"order {spec.order!r} needs at least one row a stream, got {len(rows)} rows for batches of {spec.batch_size}:"
+                " use a smaller batch": self.streams and 0 < len(rows) < spec.batch_size,
+                f"order {spec.order!r} is not there for a mixture of rows: use order 'uniform', without a memory": (
+                    self.by_length or self.streams
+                )
+                and isinstance(rows, MixedRows),
+                f"masking reads the tags {', '.join(map(repr, missing))}, the rows have {list(tags) or 'none'}: prepare them"
+                f" with --tags {' '.join(spec.masking.tags)}": bool(missing),
+            },
+        )
+        self.rows, self.spec, self.held_out = rows, spec, held_out
+        self.size = spec.batch_size // hosts
+        self.facts = RowFacts(
+            specials=rows.vocabulary.specials,
+            cumulative_V=np.cumsum(rows.unigram_V, dtype=np.int64),
+            slots=slots_needed(rows.manifest, spec.masking.most, spec.pairing.parts),
+            pairs=len(rows.manifest.text_tokens_by_blocks) - 1,
+            layers=tuple(tags),
+            unknown_count=rows.unknown_count,
+        )
+        self._place_B = host * self.size + np.arange(self.size, dtype=np.int64)
+        self._sorted_N = sorted_by_length(rows.lengths_N) if self.by_length else None
+
+    def steps(self, start: int) -> range:
+        """start, start + 1, ...: without end (of 64 bits), or up to the last held-out batch."""
+        if start < 0:
+            raise ValueError(f"start_step is {start}: expected at least 0")
+        end = -(-len(self.rows) // self.spec.batch_size) if self.held_out else np.iinfo(np.int64).max
+        return range(start, int(end))
+
+    def global_rows(self, step: int) -> tuple[Integers, Integers]:
+        """Row indices and epochs of the whole global batch `step`, of all hosts: ([R], [R]), R <= batch_size.
+
+        R is less only in a short batch, whose places from R on are empty rows.
+        """
+        spec, rows = self.spec, self.rows
+        if self.held_out:
+            index_R = np.arange(step * spec.batch_size, min(len(rows), (step + 1) * spec.batch_size), dtype=np.int64)
+            return index_R, np.zeros_like(index_R)
+        if isinstance(rows, MixedRows):
+            return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
+        if self.streams:
+            return stream_rows(spec.seed, step, spec.batch_size, len(rows), spec.order == "both_ways")
+        return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
+
+    def read(self, step: int) -> tuple[Examples, RowKeys]:
+        """This host's sequences of global batch `step`."""
+        spec, place_B = self.spec, self._place_B
+        policy = spec.masking.at(None if self.held_out else step)
+        rate_B = np.full(self.size, policy.rate if self.held_out else policy.rate_at(step))
+        index_R, epoch_R = self.global_rows(step)
+        # shapes are fixed: the empty places of a short batch read its last row, which is blanked once it is paired
+        read_B = np.minimum(place_B, len(index_R) - 1)
+        index_B, epoch_B = index_R[read_B], spec.masking.drawn_epoch(epoch_R[read_B])
+        found = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
+        blanked = blank_rows(found, place_B < len(index_R), self.facts.specials.pad)
+        return blanked, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
+
+
+def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:
+    """The rows with those that are not kept emptied: padding only, no pairs."""
+    if keep_B.all():
+        return rows
+    blanked = [np.where(keep_B[:, None], array, np.zeros((), array.dtype)) for array in rows]
+    tokens_BL = np.where(keep_B[:, None], rows.tokens_BL, pad).astype(rows.tokens_BL.dtype)
+    return Examples(*blanked)._replace(tokens_BL=tokens_BL)

@@ -1,0 +1,298 @@
+"""Which tokens are masked: policies, from BERT's single tokens to SpanBERT's geometric spans (Joshi et al. 2020, sections 3.1
+and 6.1).
+
+A policy answers one question, `masked_places`; all that follows from them (spans, replacement, slots) is in `slots`.
+Every policy here is a law by which rounds propose spans of words; `kernels` draws them until the budget is spent.
+
+Shapes: B rows, L positions; M blocks of the batch, R rounds.
+"""
+
+import abc
+import dataclasses
+import functools
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spanjax.data.feed.hashing import Unsigned
+from spanjax.data.feed.replacement import Replacement, refuse
+from spanjax.data.feed.words import Integers, SpecialIds, TextRows
+from spanjax.data.shards.packing import MAX_LENGTH
+
+Distribution = npt.NDArray[np.float64]
+_WORDS = f"1 to {MAX_LENGTH:,} words, the positions of the longest row"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskingPolicy(abc.ABC):
+    """Chooses tokens to predict. A new policy is one more frozen dataclass with `masked_places`."""
+
+    rate: float = 0.15
+    """Share of every block's text tokens that is masked, rounded up."""
+    schedule: tuple[tuple[int, float], ...] = ()
+    """A rate that changes: (step, rate) pairs, linear in between and constant outside; held-out rows keep `rate`."""
+    replacement: Replacement = Replacement()
+    """What is put in their place."""
+    copies: int = dataclasses.field(default=0, kw_only=True)
+    """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 draws new ones every epoch."""
+
+    tag = ""
+    """The layer of tags that the policy reads; empty where it reads none."""
+
+    def __post_init__(self) -> None:
+        refuse(type(self).__name__, self.problems())
+
+    def problems(self) -> dict[str, bool]:
+        """Everything that may be wrong with the settings -> whether it is."""
+        steps = [step for step, _ in self.schedule]
+        bad = [rate for rate in (self.rate, *(rate for _, rate in self.schedule)) if not 0 < rate <= 1]
+        return {
+            f"rates {bad} of rate and schedule: expected more than 0 and at most 1": bool(bad),
+            f"schedule has the steps {steps}: expected 0 or more, rising": steps != sorted({*steps})
+            or min(steps, default=0) < 0,
+            f"copies is {self.copies}: expected 0 or more": self.copies < 0,
+        }
+
+    def at(self, step: int | None) -> "MaskingPolicy":
+        """The policy that masks in training step `step`; of held-out rows (None)."""
+        del step
+        return self
+
+    @property
+    def policies(self) -> tuple["MaskingPolicy", ...]:
+        """All policies that ever mask: this one, or those that `at` gives."""
+        return (self,)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """All layers of tags that are ever read."""
+        return (self.tag,) if self.tag else ()
+
+    def drawn_epoch(self, epoch_B: Integers) -> Integers:
+        """The epochs whose draws are repeated in these epochs."""
+        return epoch_B % self.copies if self.copies else epoch_B
+
+    def rate_at(self, step: int) -> float:
+        """The rate of training step `step`."""
+        if not self.schedule:
+            return self.rate
+        steps, rates = zip(*self.schedule, strict=True)
+        return float(np.interp(step, steps, rates))
+
+    @property
+    def most(self) -> float:
+        """The highest rate that ever comes."""
+        return max(self.rate, *(rate for _, rate in self.schedule)) if self.schedule else self.rate
+
+    @abc.abstractmethod
+    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+        """The tokens to be predicted as places (row * L + position), rising: at most ceil(rate * n) of a block's n text
+        tokens, never a special.
+
+        The places in a row depend on that row, its key and its rate alone, not on the rest of the batch.
+        """
+
+
+class LawText(NamedTuple):
+    """What the loops read of rows: C-contiguous arrays of exactly these types."""
+
+    tokens_BL: np.ndarray  # int32
+    segments_BL: np.ndarray  # int32
+    word_starts_BL: np.ndarray  # bool
+    tags_BL: np.ndarray  # uint8; without rows where no tags are read
+    cls: int
+    sep: int
+
+
+class Law(NamedTuple):
+    """How a round proposes a span and how a span is cut. See `SpanPolicy`."""
+
+    steps_S: np.ndarray  # float64, distribution function of the number of words
+    by_piece: bool  # a span starts at the word of a uniformly drawn piece
+    exact: bool  # the last span ends inside a word, at the budget
+    every_token: bool  # each token counts as a word
+    share: float  # of rounds that propose a tagged span
+    longest: int  # words of a tagged span
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanPolicy(MaskingPolicy):
+    """Proposes spans of so many words at such words, until the budget is spent. See docs/design.md, "Span masking, exactly"."""
+
+    starts: Literal["words", "pieces"] = "words"
+    """A span starts at a uniformly drawn word, or at the word of a uniformly drawn piece (D2)."""
+    cut: Literal["words", "exact"] = "words"
+    """The last span ends before the word that is over the budget, or inside it, at the budget exactly (D3)."""
+
+    every_token = False
+    """Whether each token counts as a word."""
+
+    @property
+    def tagged(self) -> tuple[float, int]:
+        """Share of rounds that propose one of the block's tagged spans, and of how many words at most."""
+        return 0.0, 0
+
+    def problems(self) -> dict[str, bool]:
+        """Ranges of every setting."""
+        return super().problems() | {
+            f"starts is {self.starts!r}: expected 'words' or 'pieces'": self.starts not in ("words", "pieces"),
+            f"cut is {self.cut!r}: expected 'words' or 'exact'": self.cut not in ("words", "exact"),
+        }
+
+    @abc.abstractmethod
+    def length_distribution(self) -> Distribution:
+        """Probability of 1, 2, ... words."""
+
+    def length_steps(self) -> Distribution:
+        """The distribution function at 1, 2, ... words; u in [0, 1) draws 1 + the number of steps that are <= u."""
+        return self._steps
+
+    @functools.cached_property
+    def _steps(self) -> Distribution:
+        steps = np.cumsum(self.length_distribution())
+        steps[-1] = 1.0
+        return steps
+
+    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+        """See `MaskingPolicy.masked_places`."""
+        from spanjax.data.feed import kernels
+
+        return np.flatnonzero(kernels.masked_tokens(*self._law(rows, specials), key_B, rate_B))
+
+    def proposals(
+        self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rounds: int
+    ) -> tuple[Integers, Integers]:
+        """First words, counted from 0 in their block, and numbers of words (cut at the block's end) that rounds 0 ...
+        rounds-1 of every block propose, whatever is masked: [M, R] each."""
+        from spanjax.data.feed import kernels
+
+        return kernels.proposals(*self._law(rows, specials), key_B, rounds)
+
+    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[LawText, Law]:
+        """What `kernels` asks for."""
+        tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
+        text = LawText(
+            np.ascontiguousarray(rows.tokens_BL, np.int32),
+            np.ascontiguousarray(rows.segments_BL, np.int32),
+            np.ascontiguousarray(rows.word_starts_BL, bool),
+            np.ascontiguousarray(tags_BL, np.uint8),
+            int(specials.cls),
+            int(specials.sep),
+        )
+        by_piece, exact = self.starts == "pieces", self.cut == "exact"
+        return text, Law(self._steps, by_piece, exact, self.every_token, *self.tagged)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens(SpanPolicy):
+    """Single tokens, drawn without replacement (BERT; "subword tokens" of SpanBERT's table 6)."""
+
+    replacement: Replacement = Replacement(unit="token")
+    """What is put in their place."""
+    every_token = True
+
+    def length_distribution(self) -> Distribution:
+        """One token."""
+        return np.ones(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class WholeWords(SpanPolicy):
+    """Single whole words (SpanBERT's table 6; whole-word masking of BERT)."""
+
+    replacement: Replacement = Replacement(unit="token")
+    """What is put in their place."""
+
+    def length_distribution(self) -> Distribution:
+        """One word."""
+        return np.ones(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeometricSpans(SpanPolicy):
+    """Spans of whole words with geometric lengths (SpanBERT): the defaults are the paper, `as_released` is its code."""
+
+    p: float = 0.2
+    """Parameter of the geometric distribution of span lengths in words."""
+    max_words: int = 10
+    """The distribution is cut here and renormalised (D1)."""
+
+    @classmethod
+    def as_released(cls) -> "GeometricSpans":
+        """Masking of facebookresearch/SpanBERT's code (D2, D3, D13), which goes with Boundaries(specials=False,
+        max_offset=15)."""
+        return cls(starts="pieces", cut="exact", replacement=Replacement(unknown=True))
+
+    def problems(self) -> dict[str, bool]:
+        """Ranges of every setting."""
+        return super().problems() | {
+            f"p is {self.p}: expected more than 0 and less than 1": not 0 < self.p < 1,
+            f"max_words is {self.max_words}: expected {_WORDS}": not 1 <= self.max_words <= MAX_LENGTH,
+        }
+
+    def length_distribution(self) -> Distribution:
+        """Probability of 1, 2, ... max_words words: p (1-p)^(i-1), renormalised; mean 3.797098 for p = .2 and 10
+        words."""
+        weights = self.p * (1 - self.p) ** np.arange(self.max_words)
+        return weights / weights.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ngrams(SpanPolicy):
+    """n consecutive words with probability proportional to 1/n (ALBERT, section 3.1; XLNet's spans have max_words 5)."""
+
+    replacement: Replacement = Replacement(unit="token")
+    """What is put in their place."""
+    max_words: int = 3
+    """The longest n-gram."""
+
+    def problems(self) -> dict[str, bool]:
+        """Ranges of every setting."""
+        wrong = not 1 <= self.max_words <= MAX_LENGTH
+        return super().problems() | {f"max_words is {self.max_words}: expected {_WORDS}": wrong}
+
+    def length_distribution(self) -> Distribution:
+        """1/n over the sum of 1/n."""
+        weights = 1 / np.arange(1, self.max_words + 1)
+        return weights / weights.sum()
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedSpans(SpanPolicy):
+    """Tagged spans (named entities, noun phrases) half of the time, else whole words (SpanBERT 6.1, D17; the phrase and
+    entity masking of ERNIE is the same with share 1).
+
+    The scheme of the released code is TaggedSpans(starts="pieces", cut="exact", fallback="geometric",
+    replacement=Replacement(unknown=True)).
+    """
+
+    tag: str = "entities"
+    """The layer of tags, as `prepare --tags` named it."""
+    share: float = 0.5
+    """Probability that a round proposes one of the block's tagged spans, uniformly drawn; else, and in a block without any,
+    it proposes the `fallback`."""
+    longest: int = 10
+    """Of longer tagged spans the first so many words are proposed."""
+    fallback: Literal["words", "geometric"] = "words"
+    """Proposal of a round without a tagged span: one word (the paper), or a span of 1 to 10 words of the distribution of
+    `GeometricSpans`, as released with the published arguments (D17)."""
+
+    def problems(self) -> dict[str, bool]:
+        """Ranges of every setting."""
+        return super().problems() | {
+            "tag is empty: expected the name of a layer, 'entities' say": not self.tag,
+            f"share is {self.share}: expected a probability from 0 to 1": not 0 <= self.share <= 1,
+            f"longest is {self.longest}: expected {_WORDS}": not 1 <= self.longest <= MAX_LENGTH,
+            f"fallback is {self.fallback!r}: expected 'words' or 'geometric'": self.fallback
+            not in ("words", "geometric"),
+        }
+
+    def length_distribution(self) -> Distribution:
+        """Distribution of the `fallback`."""
+        return np.ones(1) if self.fallback == "words" else GeometricSpans().length_distribution()
+
+    @property
+    def tagged(self) -> tuple[float, int]:
+        """See `SpanPolicy.tagged`."""
+        return float(self.share), self.longest

@@ -1,0 +1,295 @@
+"""How the blocks of stored rows become the sequences that are trained on: one segment, pairs of segments, or whole rows.
+
+A pairing is applied when rows are fetched, on the NumPy side that both feeds share, so that every policy works on the same rows
+in the same order. What it draws is a function of (seed, purpose, epoch, row index), as every draw.
+
+Shapes: B rows, L positions, P pairs a row (as many as a row has blocks); M blocks, F pairs with a foreign segment.
+"""
+
+import abc
+import dataclasses
+import enum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
+from spanjax.data.feed.replacement import refuse
+from spanjax.data.feed.rows import RowBatch
+from spanjax.data.feed.segments import (
+    Blocks,
+    Examples,
+    Pieces,
+    find_blocks,
+    inner_words,
+    put_together,
+    removed_tokens,
+)
+from spanjax.data.vocab.loading import Vocabulary
+
+__all__ = ["Examples", "FullSentences", "NextSentence", "PairedRows", "Pairing", "SentenceOrder", "Single"]
+
+SMALLEST = 3  # text tokens of the smallest block that becomes a pair
+TRIES = 10  # for a segment of another document
+
+
+class Draw(enum.IntEnum):
+    """Counters of the draws of a block. Never renumber: pairs would change."""
+
+    LABEL = 0
+    SHORT = 1
+    TARGET = 2
+    CUT = 3
+    SENTENCE = 4
+    REMOVAL = 5  # a key of its own; its counter is the removal
+    ROW = 6  # a key of its own; its counter is the try
+    BLOCK = 7  # the same
+
+
+class PairedRows(Protocol):
+    """What pairing reads of rows; what `fetch` returns is written into."""
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    def __len__(self) -> int: ...
+    def fetch(self, index_B: np.ndarray, /) -> RowBatch: ...
+    def block_documents(self, row_M: np.ndarray, block_M: np.ndarray, /) -> np.ndarray: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairing(abc.ABC):
+    """Turns stored rows into sequences; a new pairing is one more frozen dataclass, whose settings are probabilities."""
+
+    parts = 1
+    """Into how many parts that are masked apart a block may be cut: what `slots_needed` counts with."""
+    types = 1
+    """Token types that come."""
+    label = ""
+    """Name of the loss that its labels are for, "nsp" or "sop"; empty where there are no pairs."""
+
+    def __post_init__(self) -> None:
+        chances = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        refuse(
+            type(self).__name__,
+            {
+                f"{name} is {value}: expected a probability from 0 to 1": not 0 <= value <= 1
+                for name, value in chances.items()
+            },
+        )
+
+    @abc.abstractmethod
+    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+        """The sequences of rows `index_B`, with room for `pairs` pairs a row.
+
+        A row's sequences depend on (seed, epoch, index) and the stored rows alone, not on the rest of the batch.
+        """
+
+
+def no_pairs(rows: int, pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pair fields of rows without pairs."""
+    return np.zeros((rows, pairs), np.int32), np.zeros((rows, pairs), np.int32), np.zeros((rows, pairs), np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Single(Pairing):
+    """Every block is a sequence of its own: single-sequence training (SpanBERT, section 3.3)."""
+
+    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+        """See `Pairing.examples`; nothing is drawn."""
+        del epoch_B, seed
+        batch = rows.fetch(index_B)
+        return Examples(*batch, np.zeros_like(batch.tokens_BL), *no_pairs(len(batch.tokens_BL), pairs))
+
+
+@dataclasses.dataclass(frozen=True)
+class FullSentences(Pairing):
+    """A row is one sequence, [CLS] text [SEP] text [SEP] ..., with attention across its documents (RoBERTa's FULL-SENTENCES).
+
+    Positions run on through the row, so `encoder.positions` has to be at least its length. fairseq cuts the corpus into
+    contiguous blocks, where the text after a document's end is the next document of the corpus; here it is a block that the
+    packer put into the same row because it fits, with other neighbours from the longest to the shortest and the same in every
+    epoch. Rows prepared with --no-pack have one document each (RoBERTa's DOC-SENTENCES). Every text keeps a masking budget of
+    its own.
+    """
+
+    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+        """See `Pairing.examples`; nothing is drawn. The inner [CLS] are dropped, what follows moves up."""
+        del epoch_B, seed
+        batch = rows.fetch(index_B)
+        blocks = find_blocks(batch)
+        later_M = blocks.number_M > 1
+        one_M = np.ones_like(blocks.first_M)
+        pieces = Pieces(
+            place_R=blocks.first_M - (blocks.number_M - 1) - ~later_M,
+            source_R=blocks.first_M - ~later_M,
+            length_R=blocks.tokens_M + 1 + ~later_M,
+            segment_R=one_M,
+            type_R=0 * one_M,
+        )
+        shape, pad = batch.tokens_BL.shape, rows.vocabulary.specials.pad
+        whole = put_together([batch], shape, pieces, np.zeros_like(later_M), pad)
+        return Examples(*whole, *no_pairs(len(batch.tokens_BL), pairs))
+
+
+class Cut(NamedTuple):
+    """Where the segments of a block's pair may come from."""
+
+    a_M: np.ndarray  # tokens of A, from the block's beginning
+    rest_M: np.ndarray  # tokens of the block that follow them and belong to the pair
+    target_M: np.ndarray  # tokens that A and a foreign B are to have together
+    alone_M: np.ndarray  # one sentence, which needs a foreign B
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoSegments(Pairing):
+    """A block of n text tokens becomes [CLS] A [SEP] B [SEP] in its n + 2 positions: A and B have at most n - 1 tokens.
+
+    A is the first 1 ... s-1 of the block's s sentences, uniformly. With one sentence A ends before a uniformly drawn word inside
+    it and B is foreign: text of another document, from a uniformly drawn sentence of a uniform block of a uniform row on,
+    whole sentences until there are n tokens in all or that block ends (BERT; after 10 draws the document may be the same).
+    Then the longer segment loses tokens at its ends until the pair fits, see `segments.removed_tokens`. Blocks of fewer than 3
+    tokens stay as they are. A tag span that lost its beginning begins where it now begins.
+    """
+
+    short: float = 0.0
+    """Probability of a shorter pair: the first sentences of the block that reach a length drawn uniformly from 2 ... n-1 stand
+    for the block, and the rest is left out in this epoch (0.1 in BERT and ALBERT, 0 in SpanBERT's own runs)."""
+
+    parts = 2
+    types = 2
+
+    @abc.abstractmethod
+    def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which pairs have a foreign B, and which are swapped, by a draw from [0, 1): bool [M] and [M]. Label 1 is either."""
+
+    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+        """See `Pairing.examples`. Every block keeps its place; what a pair leaves free becomes padding behind it."""
+        batch = rows.fetch(index_B)
+        blocks = find_blocks(batch)
+        key_M = fold(row_keys(seed, Purpose.PAIR, epoch_B, index_B)[blocks.row_M], blocks.number_M)
+        pair_M = blocks.tokens_M >= SMALLEST
+        cut = self.cut(batch, blocks, pair_M, key_M)
+        foreign_M, swapped_M = self.choices(uniform(fold(key_M, Draw.LABEL)), cut.alone_M)
+        foreign_M, swapped_M = foreign_M & pair_M, swapped_M & pair_M
+        source_M2 = np.stack([blocks.first_M, blocks.first_M + cut.a_M], axis=1)
+        length_M2 = np.stack([cut.a_M, cut.rest_M], axis=1)
+        sources, place = [batch], np.flatnonzero(foreign_M)
+        if len(place):
+            other, source_M2[place, 1], length_M2[place, 1] = foreign_segments(
+                rows, index_B, blocks, place, (cut.target_M - cut.a_M)[place], key_M[place]
+            )
+            source_M2[place, 1] += batch.tokens_BL.size
+            sources.append(other)
+        source_M2[swapped_M], length_M2[swapped_M] = source_M2[swapped_M, ::-1], length_M2[swapped_M, ::-1]
+        most_M = np.where(pair_M, blocks.tokens_M - 1, blocks.tokens_M)
+        front_M2, back_M2 = removed_tokens(length_M2, most_M, fold(key_M, Draw.REMOVAL))
+        pieces, begins_R = pair_pieces(blocks, pair_M, source_M2 + front_M2, length_M2 - front_M2 - back_M2)
+        whole = put_together(sources, batch.tokens_BL.shape, pieces, begins_R, rows.vocabulary.specials.pad)
+        fields = no_pairs(len(batch.tokens_BL), pairs)
+        values = ((blocks.first_M - 1) % batch.tokens_BL.shape[1], foreign_M | swapped_M, 1)
+        for field_BP, value_M in zip(fields, values, strict=True):
+            field_BP[blocks.row_M, blocks.number_M - 1] = value_M * pair_M
+        return Examples(*whole, *fields)
+
+    def cut(self, batch: RowBatch, blocks: Blocks, pair_M: np.ndarray, key_M: Unsigned) -> Cut:
+        """Draws where A ends; blocks that are too small for a pair are all A."""
+        u_M = uniform(fold(key_M, Draw.CUT))
+        target_M = blocks.tokens_M
+        if self.short > 0:
+            is_short_M = (uniform(fold(key_M, Draw.SHORT)) < self.short) & pair_M
+            drawn_M = 2 + np.floor(uniform(fold(key_M, Draw.TARGET)) * (target_M - 2)).astype(np.int64)
+            target_M = np.where(is_short_M, drawn_M, target_M)
+        last_M = np.searchsorted(blocks.bound_S, blocks.first_M + target_M)
+        whole_M = blocks.bound_S[last_M] - blocks.first_M
+        sentences_M = last_M - blocks.first_bound_M
+        after_M = blocks.first_bound_M + 1 + np.floor(u_M * (sentences_M - 1)).astype(np.int64)
+        a_M = np.where(pair_M, blocks.bound_S[after_M] - blocks.first_M, whole_M)
+        alone_M = (sentences_M == 1) & pair_M
+        no_room = np.flatnonzero(alone_M & (whole_M == blocks.tokens_M))
+        a_M[no_room] = inner_words(batch, blocks.first_M[no_room], blocks.tokens_M[no_room], u_M[no_room])
+        return Cut(a_M, whole_M - a_M, target_M, alone_M)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NextSentence(TwoSegments):
+    """Does B follow A? (BERT, section 3.1; SpanBERT, section 2.) Label 1: B is from another document. See `TwoSegments`."""
+
+    random: float = 0.5
+    """Probability that B is from another document; blocks of one sentence have it always."""
+
+    label = "nsp"
+
+    def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `TwoSegments.choices`."""
+        return (u_M < self.random) | alone_M, np.zeros_like(alone_M)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SentenceOrder(TwoSegments):
+    """Which of two consecutive segments came first? (ALBERT, section 3.1.) Label 1: they are swapped. See `TwoSegments`.
+
+    A block of one sentence cannot be swapped; as in ALBERT's code its B is from another document and its label 1.
+    """
+
+    swap: float = 0.5
+    """Probability that the second segment comes first."""
+
+    label = "sop"
+
+    def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `TwoSegments.choices`."""
+        return alone_M, (u_M < self.swap) & ~alone_M
+
+
+def foreign_segments(
+    rows: PairedRows, index_B: np.ndarray, blocks: Blocks, own_F: np.ndarray, target_F: np.ndarray, key_F: Unsigned
+) -> tuple[RowBatch, np.ndarray, np.ndarray]:
+    """Text of other documents for the blocks `own_F`: rows, and where in them a segment begins and how long it is, [F] each.
+
+    Whole sentences of one block until there are at least `target_F` tokens, and at least one.
+    """
+    document_F = rows.block_documents(index_B[blocks.row_M[own_F]], blocks.number_M[own_F])
+    key_row_F, key_block_F = fold(key_F, Draw.ROW), fold(key_F, Draw.BLOCK)
+    row_F, number_F, left = np.zeros_like(own_F), np.zeros_like(own_F), np.arange(len(own_F))
+    fetched: RowBatch | None = None
+    for turn in range(TRIES):
+        row_F[left] = np.floor(uniform(fold(key_row_F[left], turn)) * len(rows))
+        found = rows.fetch(row_F[left])
+        blocks_F = found.segments_BL.max(axis=1)
+        number_F[left] = 1 + np.floor(uniform(fold(key_block_F[left], turn)) * blocks_F)
+        if fetched is None:
+            fetched = found
+        else:
+            for into, new in zip(fetched, found, strict=True):
+                into[left] = new
+        left = left[rows.block_documents(row_F[left], number_F[left]) == document_F[left]]
+        if not len(left):
+            break
+    assert fetched is not None
+    theirs = find_blocks(fetched)
+    block_F = np.searchsorted(theirs.row_M, np.arange(len(own_F))) + number_F - 1
+    sentences_F, first_F = theirs.sentences_M[block_F], theirs.first_bound_M[block_F]
+    bound_F = first_F + np.floor(uniform(fold(key_F, Draw.SENTENCE)) * sentences_F).astype(np.int64)
+    begin_F = theirs.bound_S[bound_F]
+    end_F = np.searchsorted(theirs.bound_S, begin_F + np.maximum(target_F, 1))
+    return fetched, begin_F, theirs.bound_S[np.minimum(end_F, first_F + sentences_F)] - begin_F
+
+
+def pair_pieces(
+    blocks: Blocks, pair_M: np.ndarray, source_M2: np.ndarray, length_M2: np.ndarray
+) -> tuple[Pieces, np.ndarray]:
+    """[CLS] A [SEP] B [SEP] of every block as pieces, and which of them are A or B. Without a pair there is no B [SEP]."""
+    one_M, end_M = np.ones_like(blocks.first_M), blocks.first_M + blocks.tokens_M
+    source_M5 = np.stack([blocks.first_M - 1, source_M2[:, 0], end_M, source_M2[:, 1], end_M], axis=1)
+    length_M5 = np.stack([one_M, length_M2[:, 0], one_M, length_M2[:, 1], pair_M.astype(np.int64)], axis=1)
+    place_M5 = np.cumsum(length_M5, axis=1) - length_M5 + (blocks.first_M - 1)[:, None]
+    pieces = Pieces(
+        place_R=place_M5.ravel(),
+        source_R=source_M5.ravel(),
+        length_R=length_M5.ravel(),
+        segment_R=np.repeat(blocks.number_M, 5),
+        type_R=np.tile([0, 0, 0, 1, 1], len(one_M)),
+    )
+    return pieces, np.tile([False, True, False, True, False], len(one_M))

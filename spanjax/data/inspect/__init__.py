@@ -1,0 +1,1 @@
+"""Rows and masks as text and figures."""

@@ -1,0 +1,1 @@
+"""N-gram dictionaries for span masking: counting, segmentation, layouts."""

@@ -1,0 +1,1 @@
+"""Documents to shards of packed rows, in parallel, and their manifest."""

@@ -1,0 +1,75 @@
+"""Writes portions on the cores of this machine: this process reads and cuts, the others do the rest, shards included."""
+
+import concurrent.futures
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+from spanjax.data.shards.portion_rows import Folders, PortionRows, RowSettings, Written
+from spanjax.data.shards.portions import Portion
+from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files
+
+
+def begin_worker() -> None:
+    """Runs first in a worker process: it leaves Ctrl-C to its parent and ends when that does, even if that was killed."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_with(sentinel: int) -> None:
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+class _Worker:
+    """The state of a worker process, set once by `start`."""
+
+    rows: PortionRows
+
+    @classmethod
+    def start(cls, settings: RowSettings, files: dict[str, bytes], folders: Folders) -> None:
+        """Runs first in every worker process."""
+        begin_worker()
+        cls.rows = PortionRows(settings, vocabulary_from_files(files), folders)
+
+    @classmethod
+    def run(cls, portion: Portion) -> Written:
+        """Writes the shards of a portion."""
+        return cls.rows.write(portion)
+
+
+def write_portions(
+    portions: Iterable[Portion], settings: RowSettings, vocabulary: Vocabulary, folders: Folders, workers: int
+) -> Iterator[Written]:
+    """Writes the shards of all portions, with `workers` processes (1: this one), and tells of each when it is written.
+
+    At most one portion for every worker and one more are in memory, besides the one that is being cut.
+    """
+    if workers == 1:
+        rows = PortionRows(settings, vocabulary, folders)
+        for portion in portions:
+            yield rows.write(portion)
+        return
+    start = (settings, vocabulary.files(), folders)
+    pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _Worker.start, start)
+    pending: set[concurrent.futures.Future[Written]] = set()
+    try:
+        for portion in portions:
+            pending.add(pool.submit(_Worker.run, portion))
+            del portion
+            if len(pending) > workers:
+                done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
+                yield from (future.result() for future in done)
+        for future in concurrent.futures.as_completed(pending):
+            yield future.result()
+    except BrokenProcessPool:
+        raise OSError("a worker process died, perhaps for lack of memory; try fewer --workers") from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,1 @@
+"""Corpus files and their documents: text, JSON lines, Parquet, TFDS."""

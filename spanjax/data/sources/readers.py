@@ -1,0 +1,285 @@
+"""Documents of one file: text, JSON lines or Parquet, by the name.
+
+*.jsonl, *.ndjson and *.json hold one JSON object a line, *.parquet and *.pq a document a row; any other file is text with a
+blank line between documents. Text and JSON lines may be compressed (.gz, .xz, .bz2, .zst). A line is read when it is
+asked for, Parquet row group by row group. No line and no document is larger than `SourceSettings.max_document`.
+"""
+
+import collections
+import contextlib
+import functools
+import io
+import itertools
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from spanjax.data.sources.documents import Document, SourceSettings, Trouble, checked_spans
+from spanjax.data.sources.paths import compression, open_bytes, open_decompressed
+from spanjax.json_files import parse_json
+
+SPANS_FIELD = "spans"
+_JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4")
+_PARQUET_ROWS, _PARQUET_BYTES = 1_000, 64 << 20  # decoded at a time
+_SEGMENT_BYTES = 1 << 20
+_TEXT_COLUMN = re.compile(r"(large_)?(string|binary)(_view)?|dictionary<values=(large_)?(string|binary).*")
+_BLANK_LINES = re.compile(r"\n(?:[^\S\n]*\n)+")
+_RETURNS = re.compile(r"\r+(?=\n)")
+
+
+def file_problem(path: str) -> str:
+    """Why a file of this name cannot be read; empty where it can."""
+    plain = _plain(path)
+    if plain.endswith(_ARCHIVES):
+        return (
+            f"{path}: expected text, JSON lines or Parquet, plain or .gz, .xz, .bz2 or .zst; unpack the archive first"
+        )
+    if plain.endswith(_PARQUET) and compression(path):
+        return f"{path}: expected Parquet that is not compressed as a whole; unpack the file first"
+    return ""
+
+
+def read_documents(path: str, settings: SourceSettings, skipped: collections.Counter[str]) -> Iterator[Document]:
+    """Yields every document; ValueError naming file, line and remedy at the first bad one, unless they are skipped."""
+    trouble = Trouble(path, settings.skip_bad, skipped, settings.max_document)
+    plain = _plain(path)
+    if plain.endswith(_PARQUET):
+        documents = _parquet_documents(settings.text_field, trouble)
+    elif plain.endswith(_JSON):
+        documents = _json_documents(_lines(trouble), settings.text_field, trouble)
+    else:
+        documents = _text_documents(_segments(trouble), trouble)
+    some = False
+    for document in documents:
+        some = True
+        yield document
+    if not some and not trouble.seen:
+        trouble.report("empty files", 0, "the file holds no text; remove it or leave it out of the input")
+
+
+def _plain(path: str) -> str:
+    return path.lower().removesuffix(compression(path))
+
+
+@contextlib.contextmanager
+def _opened(trouble: Trouble, lines: list[int]) -> Iterator[io.BufferedReader]:
+    """The content of a file; damage is reported at the line after `lines`."""
+    try:
+        with open_decompressed(trouble.path) as file:
+            yield file
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if not compression(trouble.path) or getattr(error, "errno", None) is not None:
+            raise  # a decompressor's errors have no number
+        trouble.report("damaged files", lines[0] + 1, f"the compressed file is damaged ({error}); get it again")
+
+
+def _decoded(content: bytes, number: int, trouble: Trouble) -> str | None:
+    try:
+        return content.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        message = f"byte {error.start + 1} of the line is not UTF-8; convert the file (iconv -t UTF-8)"
+        trouble.report("lines not in UTF-8", number, message)
+        return None
+
+
+def _lines(trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """Number and text of every good line."""
+    count = [0]
+    with _opened(trouble, count) as file:
+        for number, content in enumerate(iter(functools.partial(file.readline, trouble.most + 1), b""), start=1):
+            line = None
+            if len(content) <= trouble.most:
+                line = _decoded(content, number, trouble)
+            else:
+                trouble.report_size(number, "line")
+                while content and not content.endswith(b"\n"):
+                    content = file.readline(_SEGMENT_BYTES)
+            count[0] = number
+            if line is not None:
+                yield number, line
+
+
+def _segments(trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """Number of the first line and text of parts of a file that end where a line ends: much faster than line by line."""
+    count = [0]
+    rest: list[bytes] = []
+    too_large = False
+    with _opened(trouble, count) as file:
+        while content := file.read1(_SEGMENT_BYTES):
+            if too_large:
+                _, newline, content = content.partition(b"\n")
+                too_large = not newline
+                count[0] += not too_large
+            end = content.rfind(b"\n") + 1
+            rest.append(content[:end] if end else content)
+            if not end and sum(map(len, rest)) > trouble.most:
+                trouble.report_size(count[0] + 1, "line")
+                rest, too_large = [], True
+            if end:
+                yield from _segment(b"".join(rest), count[0] + 1, trouble)
+                count[0] += content.count(b"\n")
+                rest = [content[end:]]
+    if any(rest):
+        yield from _segment(b"".join(rest) + b"\n", count[0] + 1, trouble)
+
+
+def _segment(content: bytes, number: int, trouble: Trouble) -> Iterator[tuple[int, str]]:
+    """The text of whole lines; line by line where some are not UTF-8."""
+    try:
+        yield number, content.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError:
+        for place, line in enumerate(io.BytesIO(content), start=number):
+            text = _decoded(line, place, trouble)
+            if text is not None:
+                yield place, text
+
+
+def _text_documents(segments: Iterator[tuple[int, str]], trouble: Trouble) -> Iterator[Document]:
+    gathered: list[str] = []
+    first = size = 0  # line and characters of the document that is being gathered
+
+    def add(part: str, number: int) -> None:
+        nonlocal first, size
+        first = first if size else number
+        before, size = size, size + len(part) + 1
+        if size <= trouble.most:
+            gathered.append(part)
+            return
+        gathered.clear()
+        if before <= trouble.most:
+            trouble.report_size(first, "document, which a blank line ends,")
+
+    for number, text in segments:
+        text = "\n" + (_RETURNS.sub("", text) if "\r" in text else text)  # so that every line follows a newline
+        place = 1
+        for blank in _BLANK_LINES.finditer(text):
+            if place < blank.start():
+                add(text[place : blank.start()], number)
+            if gathered:
+                yield Document("\n".join(gathered), f"{trouble.path}:{first}")
+                gathered.clear()
+            size = 0
+            number += text.count("\n", place, blank.end())
+            place = blank.end()
+        last = text[place:].removesuffix("\n")
+        if last:
+            add(last, number)
+    if gathered:
+        yield Document("\n".join(gathered), f"{trouble.path}:{first}")
+
+
+def _document(text: str, spans: Any, number: int, trouble: Trouble) -> Document | None:
+    """The document of a line or row, if it is good and has text."""
+    if not text or text.isspace():
+        trouble.skipped["empty documents"] += 1
+        return None
+    where = f"{trouble.path}:{number}"
+    if spans is None:
+        return Document(text, where)
+    try:
+        return Document(text, where, checked_spans(spans, len(text)))
+    except ValueError as error:
+        trouble.report("bad spans", number, f"{error}; correct the field {SPANS_FIELD!r} or leave it out")
+        return None
+
+
+def _json_documents(lines: Iterator[tuple[int, str]], field: str, trouble: Trouble) -> Iterator[Document]:
+    for number, line in lines:
+        if not line or line.isspace():
+            continue
+        try:
+            fields = parse_json(line)
+        except ValueError as error:
+            trouble.report("lines not JSON", number, f"not JSON ({error}); expected one JSON object a line")
+            continue
+        text = fields.get(field) if isinstance(fields, dict) else None
+        if isinstance(text, str):
+            document = _document(text, fields.get(SPANS_FIELD), number, trouble)
+            if document:
+                yield document
+            continue
+        what = f"the fields are {sorted(fields)}" if isinstance(fields, dict) else "not a JSON object"
+        trouble.report(
+            "lines without text", number, f'no field "{field}" with a string ({what}); name it with --text-field'
+        )
+
+
+def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
+    import pyarrow
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        with open_bytes(trouble.path) as file, parquet.ParquetFile(file) as table:
+            problem = _column_problem(table.schema_arrow, field)
+            if problem:
+                trouble.report("files without text", 0, problem)
+                return
+            with_spans = SPANS_FIELD in table.schema_arrow.names
+            columns = [field, SPANS_FIELD] if with_spans else [field]
+            for group in range(table.num_row_groups):
+                for batch in table.iter_batches(
+                    _rows_at_a_time(file, table, group, field), [group], columns, use_threads=False
+                ):
+                    texts = batch.column(field).to_pylist()
+                    spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
+                    for text, marked in zip(texts, spans, strict=False):
+                        number += 1
+                        document = _row_document(text, marked, number, trouble)
+                        if document:
+                            yield document
+    except (pyarrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
+
+
+def _rows_at_a_time(file: Any, table: Any, group: int, field: str) -> int:
+    """Rows of a row group to decode together: fewer where their texts are long."""
+    about = table.metadata.row_group(group)
+    columns = (about.column(number) for number in range(about.num_columns))
+    size = sum(column.total_uncompressed_size for column in columns if column.path_in_schema == field)
+    average = max(1, size // max(1, about.num_rows))
+    return max(1, min(_PARQUET_ROWS, _PARQUET_BYTES // average, _PARQUET_BYTES // _longest_shared(file, group, field)))
+
+
+def _longest_shared(file: Any, group: int, field: str) -> int:
+    """Length of the longest text in the dictionary of a row group, from which any number of rows may take theirs; at least 1."""
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(file, read_dictionary=[field])
+    longest = 1
+    for batch in itertools.islice(table.iter_batches(1, [group], [field], use_threads=False), 1):
+        column = batch.column(field)
+        shared = column.dictionary if hasattr(column, "dictionary") else column
+        longest = max(longest, *(len(text or "") for text in shared.to_pylist()))
+    return longest
+
+
+def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:
+    if isinstance(text, bytes):
+        try:
+            text = text.decode()
+        except UnicodeDecodeError as error:
+            message = f"byte {error.start + 1} of the text is not UTF-8; convert the column"
+            trouble.report("lines not in UTF-8", number, message)
+            return None
+    if text is None:
+        trouble.report("lines without text", number, "the text of the row is null; fill it in or leave the row out")
+        return None
+    if len(text) > trouble.most:
+        trouble.report_size(number, "text of the row")
+        return None
+    return _document(text, spans, number, trouble)
+
+
+def _column_problem(schema: Any, field: str) -> str:
+    columns = {column.name: str(column.type) for column in schema}
+    if field not in columns:
+        return f"no column {field!r} (the columns are {sorted(columns)}); name the one of the text with --text-field"
+    if not _TEXT_COLUMN.fullmatch(columns[field]):
+        return f"the column {field!r} is {columns[field]}, expected strings; name another one with --text-field"
+    return ""

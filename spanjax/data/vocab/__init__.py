@@ -1,0 +1,1 @@
+"""Vocabularies: WordPiece, SentencePiece, byte-level BPE; training, loading and comparing them."""

@@ -1,0 +1,178 @@
+"""Byte-level BPE as in GPT-2 and RoBERTa (Radford et al., 2019; Liu et al., 2019), read from Hugging Face's tokenizer.json.
+
+A blank is put before every text that does not begin with one, so that the first word of a sentence is written like any
+other: the ids of a sentence are those that `tokenizers` gives for " " + sentence (for the sentence itself where the file
+sets `add_prefix_space`).
+"""
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+import tokenizers
+
+from spanjax.data.feed.scripts import bytes_begin_unspaced
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
+from spanjax.json_files import parse_json
+
+_BLANKS = " \t\n\v\f\r"
+# Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
+_NAMES = (("<pad>", "[PAD]"), ("<unk>", "[UNK]"), ("<s>", "[CLS]"), ("</s>", "[SEP]"), ("<mask>", "[MASK]"))
+_ROBERTA = ("<s>", "</s>")
+
+
+@functools.cache
+def _bytes_of() -> dict[str, int]:
+    """The byte that each letter of a piece stands for: visible Latin-1 for itself, the others from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in visible]
+    return {chr(byte): byte for byte in visible} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+@final
+class ByteBpeVocabulary(Vocabulary):
+    """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays as it is.
+
+    RoBERTa's names (<s> <pad> </s> <unk> <mask>) and BERT's ([CLS] ...) are known. No text is ever encoded to a special or
+    to another added token. A piece begins a word when its first byte is a blank, a tab or a line break: punctuation
+    belongs to the word it follows, as in SentencePiece, and text without blanks is one word.
+    """
+
+    kind = "byte-bpe"
+    casing = "model"  # the file's own normalisation decides
+
+    def __init__(self, tokenizer_json: bytes, name: str = TOKENIZER_FILE):
+        """ValueError lists everything in the file that keeps it from being a byte-level BPE with fixed ids."""
+        self.tokenizer_json = tokenizer_json
+        settings = read_tokenizer_json(tokenizer_json, name)
+        _check(settings, name)
+        model, added = settings["model"], settings.get("added_tokens") or []
+        merged = {"".join(pair) if isinstance(pair, list) else pair.replace(" ", "") for pair in model["merges"]}
+        pieces = pieces_by_id(model["vocab"] | {token["content"]: token["id"] for token in added}, name)
+        named = {token["content"] for token in added}
+        found = []
+        for own_name, names in zip(SPECIAL_PIECES, _NAMES, strict=True):
+            # A piece that literal text can produce is no special: the special gets an id.
+            known = [each for each in names if each in pieces and (each in named or each not in merged)]
+            found.append(pieces.index(known[0]) if known else len(pieces))
+            if not known:
+                pieces.append(own_name if own_name not in pieces else f"{own_name}#")
+        self.pieces = tuple(pieces)
+        self.specials = Specials(*found)
+        self._tokenizer = _text_tokenizer(settings, self.pieces[self.specials.unk], self.specials.unk)
+        self._never_text(name)
+
+    @property
+    def separators(self) -> int:
+        """See `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
+        return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
+
+    def _never_text(self, name: str) -> None:
+        ids = self._tokenizer.encode("".join(self.pieces[i] for i in self.specials), add_special_tokens=False).ids
+        begins = self._tokenizer.encode(" a", add_special_tokens=False).tokens[:1]
+        problems = []
+        if reached := [self.pieces[i] for i in sorted({*self.specials} & {*ids} - {self.specials.unk})]:
+            problems.append(
+                f"its merges make the special pieces {', '.join(reached)} from text; train it without them in the text"
+            )
+        if not begins or not begins[0].startswith("Ġ"):
+            problems.append(
+                f"a word after a blank begins with the piece {begins}, expected Ġ: its normalizer removes blanks"
+            )
+        if problems:
+            raise ValueError(f"{name}: not usable:\n" + "\n".join(f"  - {each}" for each in problems))
+
+    def _begins_word(self, piece: str) -> bool:
+        content = bytes(_bytes_of().get(letter, ord("x")) for letter in piece)
+        return content[:1].decode("latin-1") in tuple(_BLANKS) or bytes_begin_unspaced(content)
+
+    def _prefixed(self, texts: Sequence[str]) -> list[str]:
+        return [text if text[:1] in _BLANKS else " " + text for text in texts]  # "" is in _BLANKS
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.encode`."""
+        found = self._tokenizer.encode_batch_fast(self._prefixed(texts), add_special_tokens=False)
+        return [np.array(each.ids, np.int32) for each in found]
+
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """See `Vocabulary.encode_with_starts`."""
+        prefixed = self._prefixed(texts)
+        results = []
+        for text, longer, found in zip(texts, prefixed, self._tokenizer.encode_batch(prefixed), strict=True):
+            shift = len(longer) - len(text)
+            starts = [after_blanks(text, max(0, start - shift)) for start, _ in found.offsets]
+            results.append((np.array(found.ids, np.int32), np.array(starts, np.int32)))
+        return results
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """See `Vocabulary.decode`. Bytes that are no whole character appear as U+FFFD."""
+        parts: list[str] = []
+        run = bytearray()
+        for number in [*np.asarray(ids).tolist(), None]:
+            if number is not None and number not in self.specials:
+                for letter in self.pieces[number]:
+                    run += bytes([byte]) if (byte := _bytes_of().get(letter)) is not None else letter.encode()
+                continue
+            if run:
+                parts.append(run.decode(errors="replace").removeprefix(" "))
+                run.clear()
+            if number is not None:
+                parts.append(self.pieces[number])
+        return " ".join(parts)
+
+    def files(self) -> dict[str, bytes]:
+        """See `Vocabulary.files`."""
+        return {SETTINGS_FILE: json.dumps({"kind": self.kind}).encode(), TOKENIZER_FILE: self.tokenizer_json}
+
+
+def byte_bpe_json(vocab: bytes, merges: bytes, name: str) -> bytes:
+    """The tokenizer.json of GPT-2's and RoBERTa's vocab.json and merges.txt; a blank before the text is left to the caller."""
+    try:
+        ids = parse_json(vocab)
+        lines = merges.decode("utf-8").splitlines()
+    except ValueError as error:
+        raise ValueError(f"{name}: not the vocab.json and merges.txt of a byte-level BPE ({error})") from None
+    if not isinstance(ids, dict) or not all(isinstance(number, int) for number in ids.values()):
+        raise ValueError(f"{name}: vocab.json is no mapping of pieces to ids; expected that of GPT-2 or RoBERTa")
+    pairs = [tuple(line.split(" ")) for line in lines if line.strip() and not line.startswith("#version")]
+    problems = [f"merges.txt: {' '.join(pair)!r}: expected two pieces" for pair in pairs if len(pair) != 2]
+    absent = [pair for pair in pairs if len(pair) == 2 and not {*pair, "".join(pair)} <= ids.keys()]
+    problems += [f"merges.txt: {' '.join(pair)!r}: its pieces or their sum are not in vocab.json" for pair in absent]
+    if problems:
+        raise ValueError(f"{name}: the two files do not fit:\n" + "\n".join(f"  - {each}" for each in problems[:5]))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=pairs))  # pyright: ignore[reportArgumentType]
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    joined = {"".join(pair) for pair in pairs}
+    specials = [each for names in _NAMES for each in names if each in ids and each not in joined]
+    tokenizer.add_special_tokens(sorted(specials, key=ids.__getitem__))
+    return tokenizer.to_str().encode()
+
+
+def _check(settings: Mapping[str, Any], name: str) -> None:
+    model, before = settings["model"], settings.get("pre_tokenizer") or {}
+    steps = before.get("pretokenizers", []) if before.get("type") == "Sequence" else [before]
+    rules = {
+        f"its model is {model.get('type')}: expected BPE": model.get("type", "BPE") != "BPE",
+        "it has no vocab and merges": not isinstance(model.get("vocab"), dict)
+        or not isinstance(model.get("merges"), list),
+        "its pre-tokenizer is not ByteLevel (a SentencePiece model, perhaps: give its .model file)": not any(
+            step.get("type") == "ByteLevel" for step in steps
+        ),
+        f"dropout is {model.get('dropout')}: the ids would be random; set it to null": bool(model.get("dropout")),
+        "pieces carry a word prefix or suffix: where words begin cannot be told": bool(
+            model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
+        ),
+    }
+    if problems := [message for message, broken in rules.items() if broken]:
+        raise ValueError(f"{name}: not a usable byte-level BPE:\n" + "\n".join(f"  - {each}" for each in problems))
+
+
+def _text_tokenizer(settings: Mapping[str, Any], unk: str, unk_id: int) -> tokenizers.Tokenizer:
+    """The tokenizer without what matches specials in text, adds them around it, cuts or pads."""
+    model = settings["model"] | {"unk_token": unk, "vocab": settings["model"]["vocab"] | {unk: unk_id}}
+    text_only = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None, "model": model}
+    return tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | dict(settings) | text_only))

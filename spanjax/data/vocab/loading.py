@@ -1,0 +1,152 @@
+"""Vocabularies behind one interface: ids, special ids and where words begin. No TensorFlow.
+
+WordPiece as in BERT (Devlin et al., 2018), SentencePiece models (Kudo and Richardson, 2018), byte-level BPE as in GPT-2 and
+RoBERTa (Liu et al., 2019). Special pieces exist only as ids: the text "[MASK]" is encoded as the characters that it is.
+"""
+
+import pathlib
+from collections.abc import Mapping
+
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+from spanjax.data.vocab.byte_bpe import ByteBpeVocabulary, byte_bpe_json
+from spanjax.data.vocab.sentencepiece import SENTENCEPIECE_FILE, WORD_MARK, SentencePieceVocabulary
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, read_tokenizer_json, wordpiece_from_json
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece, train_wordpiece
+from spanjax.data.vocab.wordpiece import WORDPIECE_FILE, WordPieceVocabulary, cased_pieces, wordpiece_lines
+from spanjax.json_files import JsonError, parse_json
+
+__all__ = [
+    "SPECIAL_PIECES", "WORD_MARK", "ByteBpeVocabulary", "SentencePieceVocabulary", "Specials", "Vocabulary",
+    "WordPieceVocabulary", "load_vocabulary", "save_vocabulary", "train_byte_bpe", "train_sentencepiece",
+    "train_wordpiece", "vocabulary_from_files",
+]  # fmt: skip
+
+MODEL_FILES = {"wordpiece": WORDPIECE_FILE, "sentencepiece": SENTENCEPIECE_FILE, "byte-bpe": TOKENIZER_FILE}
+EXPECTED = (
+    "expected a vocab.txt (WordPiece), a .model file (SentencePiece), a tokenizer.json, a vocab.json with its merges.txt "
+    "(byte-level BPE), or a folder with one of them"
+)
+_VOCAB_JSON, _MERGES = "vocab.json", "merges.txt"
+_MOST_CASED = 0.01  # of the pieces of a vocabulary that is used lower-cased
+
+
+def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
+    """The vocabulary whose `files()` these are."""
+    if SETTINGS_FILE not in files:
+        raise ValueError(
+            f"no {SETTINGS_FILE} among {sorted(files)}; expected the files that a vocabulary's files() returned"
+        )
+    settings = parse_json(files[SETTINGS_FILE], dict)
+    kind = settings.get("kind")
+    needed = MODEL_FILES.get(str(kind))
+    of_pieces = kind in ("sentencepiece", "byte-bpe") or isinstance(settings.get("lower_case"), bool)
+    if needed is None or needed not in files or not of_pieces:
+        raise ValueError(
+            f"{SETTINGS_FILE} says {settings}, and the files are {sorted(files)}: expected one of the kinds "
+            f"{', '.join(MODEL_FILES)} with its file ({', '.join(MODEL_FILES.values())}), "
+            "of wordpiece with lower_case true or false"
+        )
+    if kind == "sentencepiece":
+        return SentencePieceVocabulary(files[needed])
+    if kind == "byte-bpe":
+        return ByteBpeVocabulary(files[needed])
+    return WordPieceVocabulary(wordpiece_lines(files[needed], needed), settings["lower_case"])
+
+
+def save_vocabulary(vocabulary: Vocabulary, folder: str | pathlib.Path) -> None:
+    """Writes the vocabulary's files into `folder` (made if need be); `load_vocabulary(folder)` reads them."""
+    pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+    for name, content in vocabulary.files().items():
+        (pathlib.Path(folder) / name).write_bytes(content)
+
+
+def load_vocabulary(path: str | pathlib.Path, lower_case: bool | None = None) -> Vocabulary:
+    """Reads a vocab.txt, a *.model, a tokenizer.json, a vocab.json beside its merges.txt, or a folder with one of them.
+
+    A folder written by `save_vocabulary` goes first, then tokenizer.json. `lower_case` is for WordPiece only; None takes
+    what the folder or tokenizer.json says and guesses it for a vocab.txt. ValueError if the file is missing or unusable.
+    """
+    path = pathlib.Path(path)
+    if path.is_dir():
+        vocabulary = _from_folder(path, lower_case)
+    elif not path.is_file():
+        raise ValueError(f"{path}: no such file; {EXPECTED}")
+    else:
+        vocabulary = _from_file(path, lower_case)
+    if not isinstance(vocabulary, WordPieceVocabulary):
+        if lower_case is not None:
+            raise ValueError(
+                f"{path}: a {vocabulary.kind} vocabulary has its own casing, stored in its file; leave the casing option out"
+            )
+        return vocabulary
+    if lower_case not in (None, vocabulary.lower_case):
+        vocabulary = WordPieceVocabulary(vocabulary.pieces, lower_case, str(path))
+    if lower_case:
+        _check_casing(vocabulary, str(path))
+    return vocabulary
+
+
+def _from_folder(folder: pathlib.Path, lower_case: bool | None) -> Vocabulary:
+    names = {item.name for item in folder.iterdir() if item.is_file()}
+    if SETTINGS_FILE in names:
+        known = names & {SETTINGS_FILE, *MODEL_FILES.values()}
+        try:
+            return vocabulary_from_files({name: (folder / name).read_bytes() for name in known})
+        except (KeyError, AttributeError, JsonError) as error:
+            reason = error if isinstance(error, JsonError) else repr(error)
+            raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({reason}); save the vocabulary again") from None
+    models = sorted(name for name in names if name.endswith(".model"))
+    if TOKENIZER_FILE in names and len(models) != 1:  # beside a .model file it is the copy of the two
+        return _from_file(folder / TOKENIZER_FILE, lower_case)
+    if {_VOCAB_JSON, _MERGES} <= names:
+        return _from_file(folder / _VOCAB_JSON, lower_case)
+    if WORDPIECE_FILE in names:
+        return _from_file(folder / WORDPIECE_FILE, lower_case)
+    if len(models) == 1:
+        return _from_file(folder / models[0], lower_case)
+    raise ValueError(
+        f"{folder}: a folder without {SETTINGS_FILE}, tokenizer.json, vocab.json with merges.txt, vocab.txt or a single "
+        f".model file; it holds {', '.join(sorted(names)[:8]) or 'no files'}"
+    )
+
+
+def _from_file(path: pathlib.Path, lower_case: bool | None) -> Vocabulary:
+    content, name = path.read_bytes(), str(path)
+    if path.name == SETTINGS_FILE:
+        return _from_folder(path.parent, lower_case)
+    if path.name == _MERGES:
+        raise ValueError(f"{path}: only the merges of a byte-level BPE; give its vocab.json or the folder of the two")
+    if path.suffix == ".model":
+        return SentencePieceVocabulary(content, name)
+    if path.suffix == ".json":
+        return _from_json(path, content, lower_case)
+    if path.suffix in ("", ".txt"):
+        return WordPieceVocabulary(wordpiece_lines(content, name), lower_case, name)
+    hint = " (a .vocab file is SentencePiece's list for reading: give the .model file)" * (path.suffix == ".vocab")
+    raise ValueError(f"{path}: files that end in {path.suffix} are no vocabulary known here{hint}; {EXPECTED}")
+
+
+def _from_json(path: pathlib.Path, content: bytes, lower_case: bool | None) -> Vocabulary:
+    name, merges = str(path), path.with_name(_MERGES)
+    if path.name == _VOCAB_JSON:
+        if not merges.is_file():
+            raise ValueError(f"{path}: needs the {_MERGES} of the same tokenizer beside it; {EXPECTED}")
+        return ByteBpeVocabulary(byte_bpe_json(content, merges.read_bytes(), name), name)
+    settings = read_tokenizer_json(content, name)
+    kind = settings["model"].get("type") or ("BPE" if "merges" in settings["model"] else "WordPiece")
+    if kind == "WordPiece":
+        return wordpiece_from_json(settings, lower_case, name)
+    if kind == "BPE":
+        return ByteBpeVocabulary(content, name)
+    remedy = "give the SentencePiece .model file that it was made from" if kind == "Unigram" else EXPECTED
+    raise ValueError(f"{path}: a tokenizer.json with a {kind} model, whose ids cannot be kept exactly; {remedy}")
+
+
+def _check_casing(vocabulary: WordPieceVocabulary, name: str) -> None:
+    """Many cased pieces in a vocabulary that is to be used lower-cased are the sign of a wrong option."""
+    cased = cased_pieces(vocabulary.pieces)
+    if len(cased) > _MOST_CASED * vocabulary.size:
+        raise ValueError(
+            f"{name}: {len(cased):,} of {vocabulary.size:,} pieces are cased ({cased[0]!r}, say), which lower-cased text "
+            "never reaches: leave the lower-casing out, or take an uncased vocabulary"
+        )

@@ -1,0 +1,77 @@
+"""Hugging Face's tokenizer.json: parsing, and the WordPiece vocabulary in one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WordPieceVocabulary
+from spanjax.json_files import parse_json
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+def read_tokenizer_json(content: bytes, name: str) -> dict[str, Any]:
+    """The parsed file; ValueError where it is no tokenizer.json."""
+    try:
+        settings = parse_json(content)
+    except ValueError as error:
+        raise ValueError(f"{name}: not JSON ({error}); expected a tokenizer.json of Hugging Face tokenizers") from None
+    if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
+        raise ValueError(f'{name}: no "model" in it; expected a tokenizer.json of Hugging Face tokenizers')
+    return settings
+
+
+def pieces_by_id(ids: Mapping[str, int], name: str) -> list[str]:
+    """The pieces in the order of their ids; ValueError where ids are missing or given twice."""
+    pieces: dict[int, str] = {}
+    problems = []
+    for piece, number in ids.items():
+        if number in pieces:
+            problems.append(f"id {number} is both {pieces[number]!r} and {piece!r}")
+        pieces[number] = piece
+    if missing := sorted(set(range(max(pieces, default=-1) + 1)) - set(pieces)):
+        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        problems.append(f"{len(missing)} id(s) have no piece ({shown}): add a piece for each, [unused{missing[0]}] say")
+    if not pieces:
+        problems.append("the vocabulary is empty")
+    if problems:
+        raise ValueError(
+            f"{name}: every id from 0 on needs one piece:\n" + "\n".join(f"  - {each}" for each in problems[:10])
+        )
+    return [pieces[number] for number in range(len(pieces))]
+
+
+def wordpiece_from_json(settings: Mapping[str, Any], lower_case: bool | None, name: str) -> WordPieceVocabulary:
+    """The WordPiece vocabulary of a tokenizer.json; `lower_case` None takes its normalizer's.
+
+    ValueError lists the settings that are not BERT's and would change the ids.
+    """
+    model, normalizer = settings["model"], settings.get("normalizer") or {}
+    lower = bool(normalizer.get("lowercase"))
+    strips = normalizer.get("strip_accents")
+    needed = {
+        "normalizer.type": (normalizer.get("type"), "BertNormalizer"),
+        "normalizer.strip_accents": (lower if strips is None else strips, lower),
+        "normalizer.handle_chinese_chars": (normalizer.get("handle_chinese_chars", True), True),
+        "pre_tokenizer.type": ((settings.get("pre_tokenizer") or {}).get("type"), "BertPreTokenizer"),
+        "model.continuing_subword_prefix": (model.get("continuing_subword_prefix", "##"), "##"),
+        "model.max_input_chars_per_word": (
+            model.get("max_input_chars_per_word", MAX_WORD_CHARACTERS),
+            MAX_WORD_CHARACTERS,
+        ),
+        "model.unk_token": (model.get("unk_token", "[UNK]"), "[UNK]"),
+    }
+    problems = [
+        f"{field} is {found!r}: expected {right!r}" for field, (found, right) in needed.items() if found != right
+    ]
+    if not isinstance(model.get("vocab"), dict):
+        problems.append("model.vocab is no mapping of pieces to ids")
+    if problems:
+        raise ValueError(
+            f"{name}: not BERT's WordPiece, so its ids cannot be kept:\n"
+            + "\n".join(f"  - {each}" for each in problems)
+            + "\n  give a vocab.txt with --lower-case True or False to read its pieces in BERT's way"
+        )
+    added = {token["content"]: token["id"] for token in settings.get("added_tokens") or []}
+    return WordPieceVocabulary(
+        pieces_by_id(model["vocab"] | added, name), lower if lower_case is None else lower_case, name
+    )

@@ -1,0 +1,114 @@
+"""WordPiece as in BERT (Devlin et al., 2018): one piece a line, "##" before pieces that continue a word."""
+
+import collections
+import itertools
+import json
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import tokenizers
+
+from spanjax.data.feed.scripts import begins_unspaced
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+
+WORDPIECE_FILE = "vocab.txt"
+MAX_WORD_CHARACTERS = 100  # a longer word is unknown, as in BERT
+_KNOWN_PARTS = 1_000_000  # remembered encodings
+
+
+@final
+class WordPieceVocabulary(Vocabulary):
+    """BERT's vocab.txt: one piece a line, "##" before pieces that continue a word."""
+
+    kind = "wordpiece"
+
+    def __init__(self, pieces: Sequence[str], lower_case: bool | None = None, name: str = WORDPIECE_FILE):
+        """`lower_case` None guesses it: lower-casing if it would change no piece but those in brackets."""
+        self.pieces = tuple(pieces)
+        _check(self.pieces, name)
+        ids = {piece: number for number, piece in enumerate(self.pieces)}
+        self.specials = Specials(*(ids[piece] for piece in SPECIAL_PIECES))
+        self.lower_case = not cased_pieces(self.pieces) if lower_case is None else lower_case
+        self.casing = "lower" if self.lower_case else "cased"
+        model = tokenizers.models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
+        self._known: dict[str, tuple[int, ...]] = {}
+        self._tokenizer = tokenizers.Tokenizer(model)
+        self._tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lower_case)  # pyright: ignore
+        self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
+
+    def _begins_word(self, piece: str) -> bool:
+        return not piece.startswith("##") or begins_unspaced(piece[2:])
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """See `Vocabulary.encode`. Blanks separate parts that are encoded on their own: each distinct one only once."""
+        parts = [text.split(" ") for text in texts]
+        if len(self._known) > _KNOWN_PARTS:
+            self._known.clear()
+        new = [part for part in set(itertools.chain.from_iterable(parts)) if part not in self._known]
+        found = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
+        self._known.update(zip(new, (tuple(encoding.ids) for encoding in found), strict=True))
+        known = self._known.__getitem__
+        return [np.fromiter(itertools.chain.from_iterable(map(known, each)), np.int32) for each in parts]
+
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """See `Vocabulary.encode_with_starts`; an unknown word is one piece, which begins where the word does."""
+        found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32)) for each in found
+        ]
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """See `Vocabulary.decode`."""
+        words: list[str] = []
+        for number in np.asarray(ids).tolist():
+            piece = self.pieces[number]
+            if piece.startswith("##") and words:
+                words[-1] += piece[2:]
+            else:
+                words.append(piece)
+        return " ".join(words)
+
+    def files(self) -> dict[str, bytes]:
+        """See `Vocabulary.files`."""
+        settings = {"kind": self.kind, "lower_case": self.lower_case}
+        return {SETTINGS_FILE: json.dumps(settings).encode(), WORDPIECE_FILE: ("\n".join(self.pieces) + "\n").encode()}
+
+
+def cased_pieces(pieces: Sequence[str]) -> list[str]:
+    """The pieces that lower-casing changes, so that lower-cased text never reaches them; not those in brackets.
+
+    Letters such as the double-struck R of BERT's uncased vocabulary are uppercase and stay as they are: they do not count.
+    """
+    text = (piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
+    return [piece for piece in text if piece.lower() != piece]
+
+
+def _check(pieces: Sequence[str], name: str) -> None:
+    problems = []
+    if not pieces:
+        raise ValueError(f"{name}: the vocabulary is empty; expected one piece a line, as in BERT's vocab.txt")
+    if missing := [piece for piece in SPECIAL_PIECES if piece not in pieces]:
+        problems.append(f"no line for {', '.join(missing)}; append the missing pieces at the end of the file")
+    if repeated := [piece for piece, count in collections.Counter(pieces).items() if count > 1]:
+        shown = ", ".join(map(repr, repeated[:5])) + (", ..." if len(repeated) > 5 else "")
+        problems.append(f"{len(repeated)} piece(s) on more than one line ({shown}); every piece must have one id")
+    if problems:
+        raise ValueError(
+            f"{name}: not a usable WordPiece vocabulary:\n" + "\n".join(f"  - {each}" for each in problems)
+        )
+
+
+def wordpiece_lines(content: bytes, name: str) -> list[str]:
+    """The pieces of a vocab.txt; ValueError names the line that is not UTF-8."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"{name}:{line}: not UTF-8 ({error.reason}); expected a vocab.txt with one piece a line"
+        ) from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines

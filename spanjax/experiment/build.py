@@ -1,0 +1,150 @@
+"""From a run whose settings are known to be good to its functions, for any objective: state, step, evaluation."""
+
+import dataclasses
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from spanjax.distributed.variables import xla_flag
+from spanjax.experiment.init_from import Start
+from spanjax.nn.attention import choose_backend
+from spanjax.run import Run
+from spanjax.sharding import placed, row_shards
+from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
+from spanjax.training.step import StepBuilder
+from spanjax.trees import map_named
+
+SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
+SCHEDULER_OFF = f"{SCHEDULER}=false"
+
+
+@dataclasses.dataclass(frozen=True)
+class Built:
+    """What runs any objective; nothing is initialised or compiled yet."""
+
+    run: Run
+    """The run with everything filled in that files decide."""
+    mesh: Mesh
+    optimizer: optax.GradientTransformation
+    builder: StepBuilder
+    abstract: TrainState
+    """Shapes, types and shardings of the state."""
+    attention: str
+    """What computes attention, and why."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts about the data and the settings to print before training."""
+        return ()
+
+    @property
+    def shardings(self) -> TrainState:
+        """Where every leaf of the state lies."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
+
+    def fresh_state(self, start: Start | None = None) -> TrainState:
+        """The state of step 0, made where it lies; with the weights of `start` where it has them."""
+        run = self.run
+        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.carried))
+        state = jax.jit(make, out_shardings=self.shardings)()
+        if start is None:
+            return state
+
+        def laid(name: str, leaf: jax.Array) -> jax.Array:
+            return placed(start.leaves[name], leaf.sharding) if name in start.leaves else leaf
+
+        return state._replace(params=map_named(laid, state.params))
+
+    def train_step(self) -> Any:
+        """The jitted step, see `StepBuilder.train_step`."""
+        schedule = self.run.optimizer.schedule(self.run.steps)
+        return self.builder.train_step(self.optimizer, schedule, self.shardings)
+
+    def check_data(self, seconds: float = 0.0) -> None:
+        """Raises ValueError where the data are known to be damaged, after waiting so long for a check that still runs."""
+
+    def open_step(self, start: int) -> Any:
+        """The step for a run that begins at step `start`; its first call compiles."""
+        del start
+        return self.train_step()
+
+
+def build(run: Run, length: int, mesh: Mesh) -> Built:
+    """The functions of a run for rows of at most this length."""
+    assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
+    backend, reason = attention_backend(run, mesh, length)
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
+    structure, params = abstract_module(run.objective, run.encoder)
+    optimizer = run.optimizer.transformation(run.steps)
+    row = run.objective.carried(run.encoder, length, jnp.dtype(run.compute_dtype))
+    carried = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
+    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, carried))
+    shardings = state_shardings(abstract, optimizer, mesh)
+    laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
+    builder = StepBuilder(
+        objective=run.objective,
+        structure=structure,
+        abstract_params=params,
+        mesh=mesh,
+        compute_dtype=jnp.dtype(run.compute_dtype),
+        microbatches=run.microbatches,
+        seed=run.seed,
+        fsdp=run.mesh.fsdp,
+    )
+    return Built(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})")
+
+
+def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
+    """What computes attention for rows of this length on this mesh, and why. ValueError where what is asked for cannot."""
+    encoder, device = run.encoder, mesh.devices.flat[0]
+    wanted = encoder.attention
+    if mesh.shape["tensor"] > 1:
+        if wanted not in ("auto", "xla"):
+            raise ValueError(
+                f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
+            )
+        return "xla", "the one that splits its heads over mesh.tensor"
+    if encoder.relative:
+        return "xla", "the one for distances"
+    return choose_backend(
+        wanted,
+        device.platform,
+        length=length,
+        head_size=encoder.hidden_size // encoder.heads,
+        dtype=jnp.dtype(run.compute_dtype),
+        dropout=encoder.attention_dropout,
+        device_kind=device.device_kind,
+    )
+
+
+def mesh_problems(run: Run, mesh: Mesh) -> list[str]:
+    """What keeps a batch from being split over this mesh, or its devices from running such a step."""
+    found = batch_problems(run, row_shards(mesh))
+    on_cpu = mesh.devices.flat[0].platform == "cpu" and mesh.shape["data"] > 1
+    if run.mesh.fsdp and on_cpu and xla_flag(os.environ, SCHEDULER) != "false":
+        found.append(
+            f"mesh.fsdp on {mesh.devices.size} CPU devices aborts in XLA in most runs: leave it off (devices of one machine share"
+            f" its memory, so it saves none), or set XLA_FLAGS={SCHEDULER_OFF}"
+        )
+    return found
+
+
+def batch_problems(run: Run, shards: int) -> list[str]:
+    """What keeps the rows of a batch from being split over so many devices and this many processes."""
+    processes, parts = jax.process_count(), shards * run.microbatches
+    if min(run.batch_size, parts) < 1:
+        return []  # the run says so itself
+    if run.batch_size % parts:
+        return [
+            f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"
+            f" use a multiple of {parts}"
+        ]
+    if run.batch_size % processes:
+        return [
+            f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"
+        ]
+    return []

@@ -1,0 +1,343 @@
+"""From a Run with a task to all that trains it: examples read, labels known, weights to start from, evaluation by scores."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.data.vocab.loading import load_vocabulary
+from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
+from spanjax.experiment.init_from import Start, start_from
+from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
+from spanjax.pretrained.model import Model, load_model
+from spanjax.run import Run, own_classes, with_defaults
+from spanjax.sharding import make_mesh, to_global
+from spanjax.tasks.base import SCORE, Examples, Task
+from spanjax.tasks.rows import (
+    Batch,
+    Row,
+    TaskRows,
+    batches_of_epoch,
+    host_share,
+    is_of_tokens,
+    lengths_of_steps,
+    rows_in_order,
+    rows_of_step,
+)
+from spanjax.training.loop import AUTO
+from spanjax.training.step import StepBuilder
+
+OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
+"""Settings of the encoder that fine-tuning keeps; the others are those of the weights."""
+SHOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Set:
+    """Examples and their rows."""
+
+    examples: Sequence[Any]
+    packed: TaskRows
+    rows: Sequence[Row] = ()
+    """The rows once more with their notes, which predictions need and training does not: empty there."""
+
+    @classmethod
+    def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
+        """The rows that the task makes of these examples, for predictions."""
+        rows = list(task.rows(examples, vocabulary))
+        return cls(examples, TaskRows(rows, vocabulary.specials.pad, task.lengths), rows)
+
+    @classmethod
+    def of_training(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
+        """The rows that the task makes of these examples, packed alone."""
+        return cls(examples, TaskRows(task.rows(examples, vocabulary), vocabulary.specials.pad, task.lengths))
+
+
+class Predicted(NamedTuple):
+    """What a model makes of examples."""
+
+    predictions: list[Any]
+    """One for every example."""
+    outputs: list[dict[str, np.ndarray]]
+    """One for every row, see `Task.outputs`."""
+    means: dict[str, float]
+    """Losses, where the examples have labels."""
+
+
+def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[..., Predicted]:
+    """A function: (parameters, examples with their rows, what to call between batches or None) -> predictions.
+
+    Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
+    """
+    step = builder.predict_step(task.judged)
+    host, hosts = jax.process_index(), jax.process_count()
+    compiled: set[int] = set()
+
+    def predict(params: Any, given: Set, between: Callable[[], None] | None = None) -> Predicted:
+        found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
+        sums: dict[str, Mean] = {}
+        given.packed.use_few_lengths(batch_size, compiled=compiled)
+        for index_B in rows_in_order(given.packed, batch_size):
+            if between is not None:
+                between()
+            batch = host_share(given.packed, index_B, host, hosts)
+            means, outputs = step(params, to_global(batch, mesh))
+            sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
+            arrays = jax.device_get(outputs)
+            for place, index in enumerate(index_B.tolist()):
+                if index >= 0:
+                    length = len(given.rows[index].tokens_T)
+                    found[index] = {n: a[place][:length] if is_of_tokens(n) else a[place] for n, a in arrays.items()}
+        values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
+        return Predicted(task.predictions(given.examples, given.rows, found), found, values)
+
+    return predict
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSession(Built):
+    """A run of a task with its examples read."""
+
+    vocabulary: Vocabulary
+    model: Model | None
+    """What the weights come from."""
+    training: Set
+    dev: Set | None
+    said: tuple[str, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Facts about the examples, and the settings that were derived from them."""
+        return self.said
+
+    @property
+    def task(self) -> Task:
+        """What is trained."""
+        assert isinstance(self.run.objective, Task)
+        return self.run.objective
+
+    def identity(self) -> dict[str, Any]:
+        """What decides, beside the run, what is trained."""
+        return {"rows_fingerprint": self.training.packed.fingerprint}
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint says of the examples."""
+        sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
+        own = {"kind": "task", "own_classes": own_classes(self.run)}
+        return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
+
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Figures of a batch for logs."""
+        return {"fill": float((batch["segments_BL"] > 0).mean()), "length": float(batch["segments_BL"].shape[1])}
+
+    def flops(self, batch: Batch) -> float:
+        """Operations of one step over these rows."""
+        lengths_B = (batch["segments_BL"] > 0).sum(axis=1).astype(np.int64)
+        return self.task.flops(self.run.encoder, float(lengths_B.sum()), float((lengths_B**2).sum()), 0.0)
+
+    def start(self) -> Start | None:
+        """The weights that the run begins with, checked; None where it draws all of its own."""
+        if self.model is None:
+            return None
+        params, labels = self.abstract.params, self.task.label_names
+        return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels, self.task)
+
+    def batch_rows(self, number: int) -> list[int]:
+        """Numbers of the examples of a global batch."""
+        index_B = rows_of_step(self.training.packed, self.run.seed, number, self.run.batch_size)
+        return self.training.packed.example_N[index_B[index_B >= 0]].tolist()
+
+    def feed(self, start: int) -> Iterator[Batch]:
+        """This process's rows of batch `start`, `start + 1`, ..."""
+        packed, run = self.training.packed, self.run
+        for step in range(start, run.steps):
+            index_B = rows_of_step(packed, run.seed, step, run.batch_size)
+            yield host_share(packed, index_B, jax.process_index(), jax.process_count())
+
+    def open_step(self, start: int) -> Callable[[Any, Mapping[str, Any]], Any]:
+        """The step, compiled here for every length of the batches from step `start` on: no later step waits for a compiler."""
+        packed, run, jitted = self.training.packed, self.run, self.train_step()
+        lengths = sorted(lengths_of_steps(packed, run.seed, range(start, run.steps), run.batch_size))
+        empty_B = np.full(run.batch_size, -1)
+        compiled = {}
+        for length in lengths:
+            share = host_share(packed, empty_B, jax.process_index(), jax.process_count(), length)
+            compiled[length] = jitted.lower(self.abstract, to_global(share, self.mesh)).compile()
+        return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch, jitted.seed)
+
+    def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:
+        """See `Loop.evaluate`: losses and scores of the dev examples; {} where there are none."""
+        predict = predictor(self.builder, self.task, self.mesh, self.run.batch_size)
+
+        def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
+            if self.dev is None:
+                return {}
+            found = predict(params, self.dev, between)
+            scores = self.task.scores(self.dev.examples, found.predictions)
+            return {**found.means, **{f"{SCORE}{name}": value for name, value in scores.items()}}
+
+        return evaluate
+
+    def judge(self, values: Mapping[str, float]) -> float | None:
+        """What the best checkpoint has least of: the task's score, its sign turned."""
+        return -values[f"{SCORE}{self.task.metric}"] if values else None
+
+
+def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
+    """The examples of some files, and what keeps the run from using them: files that cannot be read, and bad examples
+    where those are not to be left out."""
+    found, problems = Examples(), []
+    for name in files:
+        try:
+            examples = task.read(pathlib.Path(name))
+        except ValueError as error:
+            problems.append(f"{what}: {error}")
+            continue
+        found.extend(examples)
+        found.problems += examples.problems
+        found.notes += examples.notes
+    if found.problems and not task.skip_bad:
+        more = len(found.problems) - SHOWN
+        problems += [f"{what}: {problem}" for problem in found.problems[:SHOWN]]
+        problems += [f"{what}: and {more:,} more"] if more > 0 else []
+        problems.append(f"{what}: correct these examples, or leave them out with --skip-bad")
+    elif files and not found and not problems:
+        problems.append(f"{what}: no examples in {', '.join(files)}")
+    return found, problems
+
+
+def _labelled(task: Task, examples: Examples) -> Examples:
+    """The training examples that say what is right; that others are left out is noted. All of them where none does."""
+    kept = [example for example in examples if task.is_labelled(example)]
+    if not kept or len(kept) == len(examples):
+        return examples
+    said = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: left out"
+    return Examples(kept, examples.problems, [*examples.notes, said])
+
+
+def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
+    """What keeps examples from being scored, in words; `what` is the setting that named them."""
+    count = sum(not task.is_labelled(example) for example in examples)
+    if not count:
+        return []
+    return [f"{what}: {count:,} of {len(examples):,} examples have no label: give a file whose examples all have one"]
+
+
+def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
+    try:
+        if run.init_from:
+            model = load_model(run.init_from)
+            if model.vocabulary is None:
+                raise ValueError(
+                    f"--init-from {run.init_from} has no vocabulary: put the tokenizer's files beside the weights"
+                )
+            return model, model.vocabulary, []
+        if task.vocabulary:
+            return None, load_vocabulary(task.vocabulary), []
+    except ValueError as error:
+        return None, None, [str(error)]
+    return None, None, ["--init-from is not set: give weights to start from, or --objective.vocabulary for fresh ones"]
+
+
+def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderConfig:
+    if model is None:
+        return dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
+    return dataclasses.replace(model.encoder, **{name: getattr(run.encoder, name) for name in OF_THE_RUN})
+
+
+def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
+    """The run with steps, warm-up and cadence where they are not set, counted for so many rows; notes about those that are."""
+    epoch = batches_of_epoch(rows, run.batch_size)
+    steps = max(1, math.ceil(task.epochs * epoch)) if run.steps == AUTO else run.steps
+    every = max(1, epoch // task.evaluations)
+    warmup_steps = int(task.warmup * steps)
+    notes = []
+    if run.steps != AUTO:
+        notes.append(
+            f"steps is set to {steps:,}: {steps / epoch:.2f} epochs, objective.epochs {task.epochs:g} is not used"
+        )
+    if run.optimizer.warmup_steps != AUTO:
+        set_to = f"optimizer.warmup_steps is set to {run.optimizer.warmup_steps:,}"
+        notes.append(f"{set_to}: objective.warmup {task.warmup:g} is not used")
+    if run.cadence.eval_every != AUTO:
+        set_to = f"cadence.eval_every is set to {run.cadence.eval_every:,}"
+        notes.append(f"{set_to}: objective.evaluations {task.evaluations} is not used")
+    run = with_defaults(run, steps=steps, warmup_steps=warmup_steps, every=every)
+    return dataclasses.replace(run, objective=task), notes
+
+
+def _data_problems(run: Run) -> list[str]:
+    """Settings of prepared rows, which a task does not read."""
+    return [
+        f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
+        for field in dataclasses.fields(run.data)
+        if getattr(run.data, field.name) != field.default
+    ]
+
+
+def open_task_session(run: Run) -> TaskSession:
+    """Reads weights and examples, lays out the mesh and builds every function. One ValueError lists all problems."""
+    task, mesh = run.objective, None
+    assert isinstance(task, Task)
+    problems = run.problems() + _data_problems(run)
+    model, vocabulary, found = _vocabulary(run, task)
+    problems += found
+    if not task.train:
+        problems.append("objective.train is not set: give --train FILE, and --dev FILE to evaluate on")
+    examples, found = read_examples(task, task.train, "--train")
+    problems += found
+    dev_examples, found = read_examples(task, task.dev, "--dev")
+    problems += found + unlabelled_problems(task, dev_examples, "--dev")
+    examples = _labelled(task, examples)
+    try:
+        mesh = make_mesh(run.mesh)
+        problems += mesh_problems(run, mesh)
+    except ValueError as error:
+        problems.append(str(error))
+    if not problems and vocabulary is not None:
+        run = dataclasses.replace(run, encoder=_encoder(run, model, vocabulary))
+        if task.length > run.encoder.positions:
+            problems.append(f"objective.length is {task.length}: the encoder has {run.encoder.positions} positions")
+    if problems or mesh is None or vocabulary is None:
+        raise ValueError("\n".join(problems))
+    task = task.fitted(examples, vocabulary)
+    if problems := task.problems(run.encoder):
+        raise ValueError("\n".join(problems))
+    training = Set.of_training(task, examples, vocabulary)
+    dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
+    run, derived = _with_schedule(run, task, len(training.packed))
+    training.packed.use_few_lengths(run.batch_size, run.steps)
+    run = _with_attention(run, training.packed, mesh)
+    built = build(run, task.length, mesh)
+    left_out = (*examples.problems, *dev_examples.problems)
+    said = [f"left out: {problem}" for problem in left_out[:SHOWN]]
+    said += [f"left out: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
+    said += [
+        *derived,
+        *examples.notes,
+        *dev_examples.notes,
+        *(f"dev examples: {note}" for note in task.notes(dev_examples)),
+    ]
+    return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
+
+
+def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
+    """A backend chosen for the longest batches that cannot do the shorter ones gives way to xla, where none was asked for."""
+    encoder, longest = run.encoder, run.objective.length  # pyright: ignore[reportAttributeAccessIssue]
+    backend, _ = attention_backend(run, mesh, longest)
+    asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
+    try:
+        for length in {min(length, longest) for length in packed.buckets}:
+            attention_backend(asked, mesh, length)
+    except ValueError:
+        if encoder.attention != "auto":
+            raise
+        return dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention="xla"))
+    return run

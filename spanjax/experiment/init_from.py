@@ -1,0 +1,263 @@
+"""Weights to start from: those of another model, laid onto the parameters of a run. What it lacks is drawn fresh, and said.
+
+Pieces of the vocabulary are matched by their names, specials by their roles. New pieces get the mean of the trained rows plus a
+normal draw with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
+from the first on. Offsets of the span boundary head beyond the trained ones are drawn fresh: each means another place in a span.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.nn.config import EncoderConfig
+from spanjax.pretrained.model import PAIR_NAMES, Model, of_run
+from spanjax.torch_format.families import has_pieces
+from spanjax.torch_format.task_configs import default_labels
+from spanjax.trees import named_leaves
+
+LEAST_KNOWN = 0.5  # share of pieces that the model has to know
+# Every other setting of the encoder must be that of the weights, one that is added later too: who leaves a setting out of this
+# list gets an error, not the weights of another architecture.
+MAY_DIFFER = frozenset(
+    {"vocab_size", "positions", "types"}  # tables, which are fitted
+    | {"dropout", "attention_dropout", "initializer_std"}  # how they are trained
+    | {"unroll", "attention", "remat"}  # how they are run
+)
+CLASSIFIER = ("classifier/kernel", "classifier/bias")
+SHOWN = 8  # labels that are listed
+TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
+OFFSETS = "sbo/position/embedding"
+_SIZES = {
+    (OFFSETS, 1): "{boundary}.position-size {size}",
+    ("generator/layers/feed_in/kernel", 0): "generator-depth {depth:g}",
+    ("generator/layers/feed_in/kernel", 1): "generator-size {width:g}",
+    ("coreference/width/embedding", 0): "model.max-width {size}",
+    ("coreference/width/embedding", 1): "model.feature-size {size}",
+    ("coreference/mention/hidden/kernel", 1): "model.hidden-size {size}",
+    ("coreference/segment_distance/embedding", 0): "max-segments {size}",
+    ("coreference/genre/embedding", 0): "genres {genres}",
+}
+"""(Parameter, axis) whose length a setting of the objective is -> that setting as a flag, without `--objective.`."""
+
+
+class Start(NamedTuple):
+    """What a run starts from."""
+
+    leaves: Mapping[str, np.ndarray]
+    """Parameters by their names in the run, float32, in the run's shapes; the others are drawn fresh."""
+    lines: tuple[str, ...]
+    """What was loaded, drawn and left out, in words."""
+
+
+def start_from(
+    model: Model,
+    encoder: EncoderConfig,
+    vocabulary: Vocabulary,
+    shapes: Any,
+    seed: int,
+    labels: Sequence[str] = (),
+    objective: Any = None,
+) -> Start:
+    """The weights of `model` for a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
+
+    A classifier for other labels than the run's `labels` is drawn fresh; for the same ones in another order it is put in order.
+    `objective`, the run's objective or task, only tells how messages name its settings.
+    ValueError lists everything that does not fit, with the settings that would make it fit.
+    """
+    wanted = named_leaves(shapes)
+    pair = next((name for name in PAIR_NAMES if any(leaf.startswith(f"{name}/") for leaf in wanted)), model.pair)
+    as_stored = any(leaf.startswith("pooler/") for leaf in wanted)  # a task reads the pooler itself
+    found = named_leaves(model.params if as_stored else of_run(model.params, pair))
+    problems = _settings_problems(model, encoder)
+    known_V, lines = np.arange(encoder.vocab_size), []
+    try:
+        known_V, lines = _known_pieces(model, vocabulary)
+    except ValueError as error:
+        problems.append(str(error))
+    found, said = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
+    lines += said
+    leaves: dict[str, np.ndarray] = {}
+    comparable = not problems  # with other sizes or pieces every shape would differ, and say nothing new
+    unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    random = np.random.default_rng([seed, len(known_V)])
+    for name, leaf in wanted.items():
+        if name not in found:
+            continue
+        array = np.asarray(found[name], np.float32)
+        if has_pieces(name):
+            array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
+        elif name in _FITTED and comparable:
+            array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
+            lines += said
+        elif name == OFFSETS and comparable:
+            array, said = _offsets(array, leaf.shape[0], encoder.initializer_std, random, _boundary_flag(objective))
+            lines += said
+        if array.shape != leaf.shape and comparable:
+            unequal[name] = (np.shape(found[name]), tuple(leaf.shape))
+        leaves[name] = array
+    problems += _shape_problems(unequal, model, encoder, objective)
+    if problems:
+        told = "\n".join(f"  - {problem}" for problem in problems)
+        raise ValueError(f"--init-from {model.source} does not fit this run:\n{told}")
+    fresh, unused = (
+        sorted({_part(name) for name in names}) for names in (wanted.keys() - leaves, found.keys() - leaves)
+    )
+    loaded = sorted({_part(name) for name in leaves})
+    lines = [f"loaded {', '.join(loaded)}", *lines]
+    lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
+    lines += [f"not used: {', '.join(unused)}"] if unused else []
+    return Start(leaves, (*model.said, *lines))
+
+
+def _classifier(
+    found: Mapping[str, np.ndarray], wanted: Mapping[str, Any], theirs: Sequence[str], labels: Sequence[str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The parameters found with a classifier for the run's labels, or without one, and what was done to it, in words."""
+    kernel, bias = CLASSIFIER
+    if not found.keys() & wanted.keys() & {kernel}:
+        return dict(found), []
+    nameless = not theirs or not labels or list(theirs) == default_labels(len(theirs))
+    if found[kernel].shape == wanted[kernel].shape and (nameless or sorted(theirs) == sorted(labels)):
+        if nameless or list(theirs) == list(labels):
+            unsure = bool(labels) and nameless
+            return dict(found), ["classifier: its labels have no names, they are taken to mean the same"] * unsure
+        order = [list(theirs).index(label) for label in labels]
+        return {**found, kernel: found[kernel][:, order], bias: found[bias][order]}, ["classifier: labels put in order"]
+    before = ", ".join(theirs[:SHOWN]) or f"{found[kernel].shape[-1]} outputs"
+    said = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
+    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [said]
+
+
+def _part(name: str) -> str:
+    return name.split("/")[0]
+
+
+def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
+    problems = []
+    dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative else set()
+    for name in (field.name for field in dataclasses.fields(encoder)):
+        if name in MAY_DIFFER - dropped:
+            continue
+        own, theirs = getattr(encoder, name), getattr(model.encoder, name)
+        if own != theirs:
+            option = name.replace("_", "-")
+            option = f"{'' if theirs else 'no-'}{option}" if isinstance(theirs, bool) else f"{option} {theirs}"
+            problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give --encoder.{option}")
+    return problems
+
+
+def _boundary_flag(objective: Any) -> str:
+    """The span boundary term's place among the settings of the run's objective."""
+    names = [term.name for term in getattr(objective, "terms", ())]
+    return f"terms.{names.index('sbo')}" if "sbo" in names else "boundary"
+
+
+def _shape_problems(
+    unequal: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], model: Model, encoder: EncoderConfig, objective: Any
+) -> list[str]:
+    """Parameters whose shapes (in the weights, in the run) differ, each with the flags that would make them alike. One that
+    differs because another one of its head does is not listed."""
+    told: dict[str, str] = {}
+    genres = " ".join((model.task or {}).get("genres") or ())
+    for name, (theirs, own) in unequal.items():
+        flags = []
+        for (parameter, axis), flag in _SIZES.items():
+            if parameter == name and theirs[axis] != own[axis]:
+                size = theirs[axis]
+                ratios = {"depth": size / encoder.layers, "width": size / encoder.hidden_size}
+                flag = flag.format(boundary=_boundary_flag(objective), size=size, genres=genres, **ratios)
+                flags.append(f"--objective.{flag}".strip())
+        if flags:
+            told[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
+    explained = {_part(name) for name in told}
+    rest = [
+        f"{name} is {theirs} in the weights, {own} in this run: make the settings of {_part(name)} alike"
+        for name, (theirs, own) in unequal.items()
+        if _part(name) not in explained
+    ]
+    return [*told.values(), *rest]
+
+
+def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, list[str]]:
+    """For every id of the run's vocabulary the id that the model has for the same piece, or -1: int64 [V]."""
+    theirs = model.vocabulary
+    if theirs is None:
+        if model.encoder.vocab_size != vocabulary.size:
+            raise ValueError(
+                f"the weights have {model.encoder.vocab_size:,} pieces and no vocabulary, the rows {vocabulary.size:,}: convert "
+                "the weights with `python -m spanjax.convert from-torch ... --vocab`, or prepare rows with their vocabulary"
+            )
+        return np.arange(vocabulary.size), ["the weights came without a vocabulary: ids are taken to mean the same"]
+    if theirs.fingerprint == vocabulary.fingerprint:
+        return np.arange(vocabulary.size), []
+    if (theirs.kind, theirs.casing) != (vocabulary.kind, vocabulary.casing):
+        raise ValueError(
+            f"the weights have a {theirs.kind} vocabulary ({theirs.casing}), the rows a {vocabulary.kind} one "
+            f"({vocabulary.casing}): prepare rows with the vocabulary of the weights, or one that extends it"
+        )
+    ids = {piece: number for number, piece in enumerate(theirs.pieces)}
+    known_V = np.array([ids.get(piece, -1) for piece in vocabulary.pieces])
+    known_V[list(vocabulary.specials)] = list(theirs.specials)
+    count = int((known_V >= 0).sum())
+    if count < LEAST_KNOWN * vocabulary.size:
+        raise ValueError(
+            f"the weights know {count:,} of the {vocabulary.size:,} pieces of the rows' vocabulary: expected at least "
+            f"{LEAST_KNOWN:.0%}; prepare rows with the vocabulary of the weights, or one that extends it"
+        )
+    return known_V, [
+        f"vocabulary: {count:,} of {vocabulary.size:,} pieces are known, {vocabulary.size - count:,} are new"
+    ]
+
+
+def _pieces(
+    array: np.ndarray, known_V: np.ndarray, stored: int, deviation: float, random: np.random.Generator
+) -> np.ndarray:
+    """Rows of the known pieces, drawn ones for new pieces, zeros for rows that only pad the vocabulary to `stored`."""
+    rows = np.zeros((stored, *array.shape[1:]), np.float32)
+    known = known_V >= 0
+    mean = array[known_V[known]].mean(axis=0, dtype=np.float64)
+    drawn = random.normal(0, deviation, (int((~known).sum()), *array.shape[1:])) if array.ndim > 1 else 0.0
+    rows[: len(known_V)][known] = array[known_V[known]]
+    rows[: len(known_V)][~known] = mean + drawn
+    return rows
+
+
+def _positions(array: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, list[str]]:
+    trained = len(array) - offset
+    if size == len(array):
+        return array, []
+    if size < len(array):
+        return array[:size], [f"positions: the first {size - offset:,} of {trained:,}"]
+    places = np.concatenate([np.arange(offset), offset + np.arange(size - offset) % trained])
+    return array[places], [f"positions: {trained:,} trained ones, repeated for {size - offset:,}"]
+
+
+def _offsets(
+    array: np.ndarray, size: int, deviation: float, random: np.random.Generator, flag: str
+) -> tuple[np.ndarray, list[str]]:
+    """The first `size` rows of the span boundary head's table, those behind the trained ones drawn as the run would."""
+    trained = len(array)
+    if size < trained:
+        keep = f"--objective.{flag}.max-offset {trained} keeps all"
+        return array[:size], [f"span boundary offsets: the first {size:,} of {trained:,}; {keep}"]
+    drawn = random.normal(0, deviation, (size - trained, *array.shape[1:])).astype(np.float32)
+    said = [f"span boundary offsets: {trained:,} trained ones, {size - trained:,} drawn fresh"] * (size > trained)
+    return np.concatenate([array, drawn]), said
+
+
+def _types(array: np.ndarray, size: int, _: int) -> tuple[np.ndarray, list[str]]:
+    if size == len(array):
+        return array, []
+    kept = array[np.minimum(np.arange(size), len(array) - 1)]
+    return kept, [
+        f"token types: {len(array)} in the weights, {size} here" + (", the last repeated" * (size > len(array)))
+    ]
+
+
+_FITTED: Mapping[str, Callable[[np.ndarray, int, int], tuple[np.ndarray, list[str]]]] = {
+    POSITIONS: _positions,
+    TYPES: _types,
+}

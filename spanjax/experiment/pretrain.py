@@ -1,0 +1,249 @@
+"""From a Run to everything that runs it: rows, mesh, step functions, state. All problems are found before the first step."""
+
+import dataclasses
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+
+from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
+from spanjax.data.feed.host_slice import AnyRows, HostShare
+from spanjax.data.feed.mixture import MixedRows
+from spanjax.data.feed.order import BY_LENGTH_VERSION
+from spanjax.data.feed.rows import open_rows
+from spanjax.data.feed.tf_feed import ending_the_run, open_feed
+from spanjax.data.shards.shard_check import ShardCheck
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
+from spanjax.experiment.init_from import Start, start_from
+from spanjax.mean import Mean
+from spanjax.objectives.base import Pretraining
+from spanjax.pretrained.model import load_model
+from spanjax.run import ORDER_VERSION, Data, Run, own_classes, with_defaults
+from spanjax.sharding import make_mesh, replicated, to_global
+
+
+@dataclasses.dataclass(frozen=True)
+class Session(Built):
+    """A run of pretraining with its rows opened."""
+
+    rows: AnyRows
+    validation: AnyRows | None
+    spec: FeedSpec
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """That of the rows."""
+        return self.rows.vocabulary
+
+    @property
+    def objective(self) -> Pretraining:
+        """What is trained."""
+        assert isinstance(self.run.objective, Pretraining)
+        return self.run.objective
+
+    def identity(self) -> dict[str, Any]:
+        """Extra entries of run.json that identify the training data and, where it was once another, its order."""
+        entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
+        # where the batch size divides the rows, by_length has always read all of them
+        if self.spec.order == "by_length" and len(self.rows) % self.spec.batch_size:
+            entries[ORDER_VERSION] = BY_LENGTH_VERSION
+        return entries
+
+    def about(self) -> dict[str, Any]:
+        """What a checkpoint says of the rows, and of what its objective is."""
+        own = own_classes(self.run)
+        return {"kind": "pretraining", "own_classes": own, "rows": dataclasses.asdict(self.rows.manifest)}
+
+    def statistics(self, batch: Batch) -> dict[str, float]:
+        """Figures of a batch for logs."""
+        return batch_statistics(batch)
+
+    def flops(self, batch: Batch) -> float:
+        """Operations of one step over these rows."""
+        return self.objective.flops(self.run.encoder, *batch_sizes(batch))
+
+    def judge(self, values: Mapping[str, float]) -> float | None:
+        """What the best checkpoint has least of: the held-out loss."""
+        return values.get("loss")
+
+    def start(self) -> Start | None:
+        """The weights of `init_from`, read and checked; None where the run draws all of its own."""
+        if not self.run.init_from:
+            return None
+        model, encoder = load_model(self.run.init_from), self.run.encoder
+        params, objective = self.abstract.params, self.objective
+        return start_from(model, encoder, self.vocabulary, params, self.run.seed, objective=objective)
+
+    @property
+    def checks(self) -> tuple[ShardCheck, ...]:
+        """Comparisons of the shards of all rows with their checksums."""
+        return self.rows.checks + (self.validation.checks if self.validation is not None else ())
+
+    def check_data(self, seconds: float = 0.0) -> None:
+        """See `Built.check_data`."""
+        until = time.monotonic() + seconds
+        with ending_the_run():
+            for check in self.checks:
+                check.raise_damage(max(0.0, until - time.monotonic()) if seconds else 0.0)
+
+    def feed(self, start: int) -> Iterator[Batch]:
+        """This process's rows of batch `start`, `start + 1`, ..."""
+        return open_feed(
+            self.run.data.feed, self.rows, self.spec, start, host=jax.process_index(), hosts=jax.process_count()
+        )
+
+    def batch_rows(self, number: int) -> list[int]:
+        """Indices of the rows of a global batch, of all processes; those of a mixture go through all folders."""
+        return HostShare(self.rows, self.spec).global_rows(number)[0].tolist()
+
+    def held_out_feed(self) -> Iterator[Batch]:
+        """Every held-out row once, with the masks of epoch 0."""
+        assert self.validation is not None
+        return open_feed(
+            "numpy",
+            self.validation,
+            self.spec,
+            host=jax.process_index(),
+            hosts=jax.process_count(),
+            held_out=True,
+        )
+
+    def evaluator(self) -> Any:
+        """See `Loop.evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
+        step, weights = self.builder.eval_step(), self.objective.loss_weights()
+
+        def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
+            if self.validation is None:
+                return {}
+            sums: dict[str, Mean] = {}
+            for number, rows in enumerate(self.held_out_feed()):
+                if self.run.cadence.eval_batches and number >= self.run.cadence.eval_batches:
+                    break
+                between()
+                means = step(params, to_global(rows, self.mesh))
+                sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
+            values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
+            return {**values, "loss": sum(weight * values[name] for name, weight in weights.items())}
+
+        return evaluate
+
+    def predictor(self) -> Any:
+        """A function: (parameters, a batch of any size) -> most probable pieces of every head, NumPy [B, K]."""
+        dtype = jnp.dtype(self.run.compute_dtype)
+
+        def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+            cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+            return self.objective.predict(nnx.merge(self.builder.structure, cast), batch)
+
+        whole = jax.jit(predict, out_shardings=replicated(self.mesh))
+        return lambda params, batch: jax.device_get(whole(params, dict(batch)))
+
+
+def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
+    """(training rows, validation rows or None, problems) of folders written by prepare; several are mixed."""
+    train, held_out, problems = [], [], []
+    if not any(data.rows):
+        problems.append("data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`")
+    for folder in filter(None, data.rows):
+        path = pathlib.Path(folder)
+        try:
+            if not (path / "train").is_dir():
+                train.append(open_rows(path))
+                continue
+            train.append(open_rows(path / "train"))
+            if (path / "validation").is_dir():
+                held_out.append(open_rows(path / "validation", train[-1].vocabulary))
+        except (ValueError, OSError) as error:
+            problems.append(f"data.rows {folder}: {error}")
+    if data.weights and len(data.weights) != len(data.rows):
+        problems.append(f"data.weights has {len(data.weights)} values for {len(data.rows)} folders: give one each")
+    if problems:
+        return None, None, problems
+    try:
+        mixed = MixedRows(train, data.weights) if len(train) > 1 else train[0]
+        if not held_out:
+            return mixed, None, []
+        return mixed, MixedRows(held_out) if len(held_out) > 1 else held_out[0], []
+    except ValueError as error:
+        return None, None, [f"data.rows: {error}"]
+
+
+def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
+    found = []
+    size, folders = rows.vocabulary.size, ", ".join(run.data.rows)
+    if run.encoder.vocab_size not in (0, size):
+        found.append(
+            f"encoder.vocab_size is {run.encoder.vocab_size:,} but the rows in {folders} have a vocabulary of {size:,}:"
+            " set it to 0, or prepare rows with the right vocabulary"
+        )
+    if rows.length > run.encoder.positions:
+        found.append(
+            f"rows of {rows.length} tokens need encoder.positions of at least {rows.length}, got {run.encoder.positions}"
+        )
+    if not len(rows):
+        found.append(f"data.rows {folders} holds no rows: prepare a larger text")
+    if validation is not None and validation.length != rows.length:
+        found.append(
+            f"validation rows have length {validation.length}, training rows {rows.length}: prepare both alike"
+        )
+    if validation is not None and not len(validation):
+        found.append(f"{folders}: validation holds no rows: hold out more of the text")
+    return found + _feed_problems(run, rows, validation)
+
+
+def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
+    """What keeps the feeds from these rows: order, tags, sizes."""
+    assert isinstance(run.objective, Pretraining)
+    if found := run.objective.order_problems(run.data.order):
+        return found
+    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    for some, held_out in ((rows, False), (validation, True)):
+        try:
+            if some is not None and len(some):
+                HostShare(some, spec, held_out=held_out)
+        except ValueError as error:
+            found.append(str(error))
+    return list(dict.fromkeys(found))
+
+
+def open_session(run: Run) -> Session:
+    """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
+    run = with_defaults(run)
+    problems = run.problems()
+    rows, validation, row_problems = _find_rows(run.data)
+    problems += row_problems
+    mesh = None
+    try:
+        mesh = make_mesh(run.mesh)
+        problems += mesh_problems(run, mesh)
+    except ValueError as error:
+        problems.append(str(error))
+    if rows is not None and mesh is not None and not problems:
+        problems += _row_problems(run, rows, validation)
+        try:
+            attention_backend(run, mesh, rows.length)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    assert rows is not None and mesh is not None
+    encoder = dataclasses.replace(run.encoder, vocab_size=rows.vocabulary.size)
+    assert isinstance(run.objective, Pretraining)
+    chosen: Any = run.objective.order_of(run.data.order)
+    data = dataclasses.replace(run.data, order=chosen)
+    return assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
+
+
+def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
+    """The functions of a run of pretraining whose settings are known to be good."""
+    run = with_defaults(run)
+    built, objective = build(run, rows.length, mesh), run.objective
+    assert isinstance(objective, Pretraining)
+    spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    return Session(**vars(built), rows=rows, validation=validation, spec=spec)

@@ -1,0 +1,161 @@
+"""What a person sees before and after a run: the plan of a dry run, a masked example in words, a span filled in."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from spanjax.data.feed.batch import Batch
+from spanjax.data.feed.order import steps_per_epoch
+from spanjax.data.feed.rows import slots_needed
+from spanjax.data.inspect.as_text import first_block_length, first_block_spans, masked_text, original_tokens
+from spanjax.data.vocab.loading import Vocabulary
+from spanjax.experiment.build import Built
+from spanjax.experiment.pretrain import Session
+from spanjax.run import Run
+from spanjax.sharding import to_global
+from spanjax.training.loop import Outcome
+from spanjax.training.state import count_parameters
+
+__all__ = ["compiled_peak", "filled_text", "masked_text", "original_tokens", "plan_lines", "sparkline"]
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def filled_text(
+    batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary, replaced: bool = True
+) -> list[str]:
+    """A sentence with a span blanked, the truth, and what every head fills in; [] where there is no such span.
+
+    Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
+    nearest to four pieces. Without `replaced` the model hides targets by its attention, and all are hidden.
+    """
+    hidden_L = (np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask) | (not replaced)
+    positions_K = batch["slot_position_BK"][row]
+    spans = [(k, n) for k, n in first_block_spans(batch, row) if hidden_L[positions_K[k : k + n]].all()]
+    if not spans:
+        return []
+    start, count = min(spans, key=lambda span: abs(span[1] - 4))
+    first = int(positions_K[start])
+    tokens = original_tokens(batch, row)
+    left, right = max(1, first - 24), min(first_block_length(batch, row) - 1, first + count + 24)
+    blank = " ".join(["[MASK]"] * count)
+    around = [vocabulary.decode(tokens[a:b].tolist()) for a, b in ((left, first), (first + count, right))]
+    lines = [f"masked   … {around[0]} {blank} {around[1]} …"]
+    lines += [f"truth    {vocabulary.decode(tokens[first : first + count].tolist())}"]
+    lines += [
+        f"by {name:6s}{vocabulary.decode(ids[row, start : start + count].tolist())}" for name, ids in guesses.items()
+    ]
+    return lines
+
+
+def sparkline(values: list[float]) -> str:
+    """Values as one line of bars, the largest at full height."""
+    top = max(values) or 1.0
+    return "".join(BARS[min(7, int(8 * value / top))] for value in values)
+
+
+def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
+    """What a run is going to do: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
+    run, rows = session.run, session.rows
+    slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
+    flops = session.objective.flops_per_row(run.encoder, rows.length, slots)
+    used = float(np.mean(rows.lengths_N)) / rows.length
+    epochs = run.steps / steps_per_epoch(session.spec.order, run.batch_size, len(rows))
+    return [
+        *device_lines(session),
+        f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
+        f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
+        f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
+        *cost_lines(session, compiled_bytes),
+        f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
+        rate_line(run),
+    ]
+
+
+def device_lines(session: Built) -> list[str]:
+    """Mesh and parameters of any run."""
+    mesh = session.mesh
+    device = mesh.devices.flat[0]
+    return [
+        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
+        f"parameters  {count_parameters(session.abstract.params, session.run.encoder):,}",
+    ]
+
+
+def cost_lines(session: Built, compiled_bytes: int | None) -> list[str]:
+    """Memory of a device and the attention of any run."""
+    state = sum(
+        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(session.abstract)
+    )
+    memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
+    return [
+        f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
+        f"attention   {session.attention}; recomputed in the backward pass: {session.run.encoder.remat}",
+    ]
+
+
+def rate_line(run: Run) -> str:
+    """The learning rate over the run."""
+    rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
+    short = f" (the warm-up of {run.optimizer.warmup_steps:,} steps is longer than the run)"
+    return f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}" + (
+        short if run.optimizer.warmup_steps >= run.steps else ""
+    )
+
+
+def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
+    """Bytes a device needs for one training step, state included, by compiling it; None where XLA does not tell."""
+    analysis = session.train_step().lower(session.abstract, batch).compile().memory_analysis()
+    if analysis is None:
+        return None
+    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+
+
+def dry_run_lines(session: Session) -> list[str]:
+    """The plan of a run, its step compiled, and a masked example."""
+    rows = next(iter(session.feed(0)))
+    peak = compiled_peak(session, to_global(rows, session.mesh))
+    return [*plan_lines(session, peak), "", f"example     {masked_text(rows, 0, session.vocabulary)}"]
+
+
+def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]:
+    """The end of a run in words: held-out losses beside the unigram entropy, one span filled in, what to do next."""
+    lines = [f"finished: {outcome.step:,} steps"]
+    if missing := sum(check.missing for check in session.checks):
+        lines.append(f"checksums of {missing:,} shards are not compared yet: the next run on this machine resumes it")
+    if session.validation is None:
+        lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
+        return [*lines, *next_commands(workdir)]
+    blind = session.objective.known_nothing(session.validation.manifest.unigram_entropy)
+    for name, (loss, what) in blind.items():
+        value = outcome.held_out[name]
+        lines.append(
+            f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
+            f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
+        )
+    if jax.process_count() == 1:
+        whole: Any = next(iter(session.held_out_feed()))
+        batch: Any = {name: value[:8] for name, value in whole.items()}
+        guesses = session.predictor()(outcome.state.params, batch)
+        given = session.spec.masking.at(None).replacement
+        replaced = given.mask + given.random > 0
+        rows = range(len(batch["row_B"]))
+        examples = (filled_text(batch, row, guesses, session.vocabulary, replaced) for row in rows)
+        lines += ["", *next((example for example in examples if example), [])]
+    return [*lines, *next_commands(workdir)]
+
+
+def next_commands(folder: str) -> list[str]:
+    """What can be done with a run's folder."""
+    return [
+        "",
+        f"checkpoints and curves are in {folder}; to go on:",
+        f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
+        f"  python -m spanjax.predict spans {folder} --text 'Returns the sum of the elements.' --hide 'the sum'",
+        f"  python -m spanjax.convert to-torch {folder} OUT      (a folder for transformers)",
+        "  python -m spanjax.prepare --input 'your/text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows",
+        "  python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny",
+    ]

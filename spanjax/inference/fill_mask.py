@@ -1,0 +1,244 @@
+"""Masks filled in: what a model expects where a text says [MASK], by its masked token head, its span boundary head, and both.
+
+    from spanjax.inference.fill_mask import Filler
+    from spanjax.pretrained.model import load_model
+
+    filler = Filler(load_model("runs/mine"))
+    filler.fill_mask("The [MASK] [MASK] sat")[0].candidates      # [(piece, probability), ...] of the first mask
+    filler.spans("The [MASK] [MASK] sat")[0].fills["sbo"]        # the span from its two neighbours alone
+
+Shapes: B texts, L positions, K masks, T heads, V vocabulary.
+"""
+
+import functools
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from spanjax.data.sources.cleaning import clean
+from spanjax.markup import visible_name
+from spanjax.pretrained.electra import filling
+from spanjax.pretrained.model import Model, module_params
+from spanjax.training.state import abstract_module
+
+MASK = "[MASK]"
+OF_TOKENS = ("mlm", "plm")  # heads that fill a place from its own hidden state
+LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
+
+Candidates = list[tuple[str, float]]
+"""Pieces with their probabilities, the most probable first."""
+
+
+class Masked(NamedTuple):
+    """One [MASK] of a text."""
+
+    position: int
+    """Its place among the tokens of the text, [CLS] being 0."""
+    candidates: Candidates
+
+
+class Fill(NamedTuple):
+    """What one head, or both, put into a span."""
+
+    text: str
+    """The most probable piece at every place, as text."""
+    log_probability: float
+    """Sum over the places of its natural logarithms, each place by itself."""
+    candidates: list[Candidates]
+    """Of every place."""
+    truth: list[float] | None
+    """Probability of the piece that was there, at every place, where that is known."""
+
+
+class Span(NamedTuple):
+    """A run of [MASK]."""
+
+    position: int
+    pieces: int
+    truth: str | None
+    """What was there, where that is known."""
+    fills: Mapping[str, Fill]
+    """By "mlm", "sbo" (the two neighbours of the span and the place inside it alone) and "both" (the product of the two)."""
+
+
+class _Text(NamedTuple):
+    ids: list[int]
+    masks: list[int]  # positions
+    truth: dict[int, int]  # position -> id, where it is known
+
+
+def noted(model: Model) -> Model:
+    """The model, after printing on stderr what reading it passed over: another step than the newest, heads that are not used."""
+    for line in model.said:
+        print(visible_name(f"note: {line}"), file=sys.stderr)
+    return model
+
+
+class Filler:
+    """Fills masks with a model, or with its generator. ValueError where it has no vocabulary or no head that could."""
+
+    def __init__(self, model: Model):
+        model = filling(model)
+        if model.vocabulary is None:
+            raise ValueError(
+                f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "
+                "`python -m spanjax.convert from-torch ... --vocab FILE`"
+            )
+        self.model, self.vocabulary, self.objective = model, model.vocabulary, model.objective()
+        self.heads = [term.name for term in self.objective.token_terms]
+        if not self.heads:
+            raise ValueError(
+                f"{model.source} has an encoder and no head that predicts tokens (as the released SpanBERT base has): "
+                "train one with `python -m spanjax.train --init-from ...`"
+            )
+        structure, abstract = abstract_module(self.objective, model.encoder)
+        self._structure = structure
+        self._params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+
+    def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
+        """The `top` most probable pieces at every [MASK] by the head of tokens. ValueError without a mask or such a head."""
+        head = next((name for name in OF_TOKENS if name in self.heads), None)
+        if head is None:
+            raise ValueError(f"{self.model.source} has no head {OF_TOKENS[0]!r}: its heads are {', '.join(self.heads)}")
+        self._check(top)
+        read = self._read(text, None)
+        log_TKV = self._log_probabilities(read)
+        best = self._best(log_TKV[self.heads.index(head)], top)
+        return [Masked(position, candidates) for position, candidates in zip(read.masks, best, strict=True)]
+
+    def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]:
+        """Every run of [MASK], by each head and by both. `hide` are phrases of the text that are masked first, piece by piece.
+
+        ValueError where there is no mask, or a phrase is not in the text.
+        """
+        self._check(top)
+        read = self._read(text, hide)
+        log_TKV = self._log_probabilities(read)
+        scores = dict(zip(self.heads, log_TKV, strict=True))
+        if {"mlm", "sbo"} <= scores.keys():
+            sum_KV = scores["mlm"] + scores["sbo"]
+            with np.errstate(invalid="ignore"):  # where the boundary head has no say
+                scores["both"] = sum_KV - np.logaddexp.reduce(sum_KV, axis=1, keepdims=True)
+        found, place = [], 0
+        for first, pieces in runs(read.masks):
+            slots = slice(place, place + pieces)
+            truth = [read.truth.get(first + each) for each in range(pieces)]
+            known = [each for each in truth if each is not None]
+            fills = {
+                name: self._fill(log_KV[slots], top, known if len(known) == pieces else None)
+                for name, log_KV in scores.items()
+                if np.isfinite(log_KV[slots]).all()
+            }
+            found.append(Span(first, pieces, self.vocabulary.decode(known) if len(known) == pieces else None, fills))
+            place += pieces
+        return found
+
+    def _check(self, top: int) -> None:
+        if not 1 <= top <= self.vocabulary.size:
+            raise ValueError(
+                f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
+            )
+
+    def _read(self, text: str, hide: Sequence[str] | None) -> _Text:
+        """Ids of a text with specials around it; the vocabulary's own name of the mask is known too."""
+        specials = self.vocabulary.specials
+        marked = text.replace(self.vocabulary.pieces[specials.mask], MASK)
+        for phrase in hide or ():
+            if phrase not in marked or not phrase.strip():
+                raise ValueError(f"{phrase!r} is not in the text {text!r}: give words as they stand there")
+            marked = marked.replace(phrase, f"\x00{phrase}\x00", 1)
+        ids, masks, truth = [specials.cls], [], {}
+        for number, hidden in enumerate(marked.split("\x00")):
+            for place, part in enumerate(hidden.split(MASK)):
+                if place:
+                    masks.append(len(ids))
+                    ids.append(specials.mask)
+                pieces = self.vocabulary.encode([clean(part)])[0].tolist() if part.strip() else []
+                if number % 2:  # a hidden phrase
+                    masks += range(len(ids), len(ids) + len(pieces))
+                    truth |= dict(enumerate(pieces, start=len(ids)))
+                    pieces = [specials.mask] * len(pieces)
+                ids += pieces
+        ids.append(specials.sep)
+        if not masks:
+            raise ValueError(f"the text {text!r} has no {MASK}: write {MASK} once for every piece to be filled in")
+        if len(ids) > self.model.encoder.positions:
+            raise ValueError(
+                f"the text has {len(ids):,} tokens, the model reads at most {self.model.encoder.positions:,}: shorten it"
+            )
+        return _Text(ids, masks, truth)
+
+    def _log_probabilities(self, read: _Text) -> np.ndarray:
+        """Log-probability of every piece at every mask by every head [T, K, V]; -inf where the head has no say."""
+        length = math.ceil(len(read.ids) / LENGTH_STEP) * LENGTH_STEP
+        slots = math.ceil(len(read.masks) / MASKS_STEP) * MASKS_STEP
+        length = min(length, self.model.encoder.positions)
+        arrays = {name: np.zeros((1, slots), np.int32) for name in ("position", "left", "right", "offset")}
+        inside, place = np.ones(slots, bool), 0
+        most = self.model.params["sbo"]["position"]["embedding"].shape[0] if "sbo" in self.heads else 0
+        for first, pieces in runs(read.masks):
+            for offset in range(pieces):
+                inside[place] = offset < most
+                values = (first + offset, first - 1, first + pieces, min(offset, max(0, most - 1)))
+                for array, value in zip(arrays.values(), values, strict=True):
+                    array[0, place] = value
+                place += 1
+        ids_1L = np.array([read.ids + [self.vocabulary.specials.pad] * (length - len(read.ids))], np.int32)
+        used_1L = (np.arange(length) < len(read.ids))[None].astype(np.int32)
+        batch = {
+            "tokens_BL": ids_1L,
+            "segments_BL": used_1L,
+            "positions_BL": np.arange(length, dtype=np.int32)[None] * used_1L,
+            "types_BL": np.zeros_like(ids_1L),
+            "slot_weight_BK": (np.arange(slots) < len(read.masks))[None].astype(np.float32),
+            **{f"slot_{name}_BK": array for name, array in arrays.items()},
+        }
+        log_TKV = np.array(self._compute(self._params, batch))[:, : len(read.masks)]
+        if "sbo" in self.heads:
+            log_TKV[self.heads.index("sbo"), ~inside[: len(read.masks)]] = -np.inf
+        return log_TKV
+
+    @functools.cached_property
+    def _compute(self) -> Any:
+        objective, structure, size = self.objective, self._structure, self.model.encoder.vocab_size
+
+        @jax.jit
+        def compute(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+            module = nnx.merge(structure, params)
+            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
+            return jax.nn.log_softmax(logits_1TKV[0, :, :, :size], axis=-1)
+
+        return compute
+
+    def _best(self, log_KV: np.ndarray, top: int) -> list[Candidates]:
+        best_KT = np.argsort(-log_KV, axis=1, kind="stable")[:, :top]
+        return [
+            [(self.vocabulary.pieces[number], float(np.exp(log_V[number]))) for number in best_T.tolist()]
+            for log_V, best_T in zip(log_KV, best_KT, strict=True)
+        ]
+
+    def _fill(self, log_KV: np.ndarray, top: int, truth: list[int] | None) -> Fill:
+        best_K = log_KV.argmax(axis=1)
+        return Fill(
+            text=self.vocabulary.decode(best_K),
+            log_probability=float(log_KV.max(axis=1).sum()),
+            candidates=self._best(log_KV, top),
+            truth=None if truth is None else np.exp(log_KV[np.arange(len(truth)), truth]).astype(float).tolist(),
+        )
+
+
+def runs(positions: Sequence[int]) -> list[tuple[int, int]]:
+    """First position and length of every run of consecutive positions: 2 3 5 are (2, 2) and (5, 1)."""
+    found: list[tuple[int, int]] = []
+    for position in positions:
+        if found and sum(found[-1]) == position:
+            found[-1] = (found[-1][0], found[-1][1] + 1)
+        else:
+            found.append((position, 1))
+    return found

@@ -1,0 +1,133 @@
+"""A fine-tuned model as something that can be used: files or records in, predictions out.
+
+from spanjax.inference.task_model import open_model
+
+model = open_model("runs/sst2")
+next(model.answers([{"sentence": "A fine film."}]))["prediction"]
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.experiment.build import attention_backend
+from spanjax.experiment.finetune import Predicted, Set, predictor
+from spanjax.pretrained.model import Model, load_model
+from spanjax.run import Run
+from spanjax.sharding import MeshConfig, make_mesh, parameter_shardings, placed, row_shards
+from spanjax.tasks.base import Task
+from spanjax.tasks.stored import decided, is_task, stored_task
+from spanjax.training.state import abstract_module
+from spanjax.training.step import StepBuilder
+from spanjax.trees import map_named, named_leaves
+
+CHUNK = 512  # records that are read and answered together
+
+
+@dataclasses.dataclass(frozen=True)
+class Applied:
+    """A model with the task that it was trained for, on the devices of this process."""
+
+    task: Task
+    vocabulary: Vocabulary
+    model: Model
+    params: Any
+    mesh: Mesh
+    builder: StepBuilder
+    batch_size: int
+    decided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the task that the scores of its dev examples decided, see `Task.decided`."""
+
+    @functools.cached_property
+    def _predictor(self) -> Callable[[Any, Set], Predicted]:
+        """Kept, with what it has compiled, from one call to the next."""
+        return predictor(self.builder, self.task, self.mesh, self.batch_size)
+
+    def predict(self, examples: Iterable[Any]) -> Predicted:
+        """Predictions for examples, as `Task.read` or `Task.example` give them."""
+        return self._predictor(self.params, Set.of(self.task, list(examples), self.vocabulary))
+
+    def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """What the model says of each record, in order and as they come; {"error": ...} for one that cannot be used."""
+        waiting: list[tuple[Any, str]] = []
+        for number, record in enumerate(records):
+            waiting.append(self.task.example(record, number))
+            if len(waiting) == CHUNK:
+                yield from self._answered(waiting)
+                waiting = []
+        yield from self._answered(waiting)
+
+    def _answered(self, waiting: list[tuple[Any, str]]) -> Iterator[dict[str, Any]]:
+        examples = [example for example, problem in waiting if not problem]
+        answers = iter(())
+        if examples:
+            given = Set.of(self.task, examples, self.vocabulary)
+            found = self._predictor(self.params, given)
+            outputs: list[list[Any]] = [[] for _ in examples]
+            for row, output in zip(given.rows, found.outputs, strict=True):
+                outputs[row.example].append(output)
+            answers = map(self.task.shown, examples, found.predictions, outputs)
+        for _, problem in waiting:
+            yield {"error": problem} if problem else next(answers)
+
+
+def open_model(
+    path: str | pathlib.Path, batch_size: int | None = None, tasks: Collection[str] = (), **settings: Any
+) -> Applied:
+    """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files.
+
+    `batch_size` is the number of rows that go through it together, by default what the task says. `tasks` are the classes
+    of tasks that will do, any where there are none.
+    Settings of its task are those given here, else what the scores of its dev examples decided, else those of the training.
+
+    ValueError where it is no fine-tuned model, one of another task, or its parameters are not those of its task.
+    """
+    model = load_model(path)
+    described = model.task
+    if described is None or not is_task(described):
+        raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
+    if tasks and described["class"] not in tasks:
+        wanted = " or ".join(tasks)
+        raise ValueError(f"{path} was trained for {described['class']}: expected a model of {wanted}")
+    if model.vocabulary is None:
+        raise ValueError(f"{path} has no vocabulary: take another checkpoint")
+    chosen = {name: value for name, value in decided(described, model.scores).items() if name not in settings}
+    task, mesh = stored_task(described, **chosen, **settings), make_mesh(MeshConfig())
+    if task.length > model.encoder.positions:
+        raise ValueError(f"length {task.length}: the encoder has {model.encoder.positions} positions")
+    shards = row_shards(mesh)
+    run = Run(objective=task, encoder=model.encoder)
+    backend, _ = attention_backend(run, mesh, task.length)
+    encoder = dataclasses.replace(model.encoder, attention="xla" if backend not in ("xla", "xla_chunked") else backend)
+    structure, abstract = abstract_module(task, encoder)
+    params = _placed(path, named_leaves(model.params), abstract, mesh)
+    builder = StepBuilder(
+        objective=task,
+        structure=structure,
+        abstract_params=abstract,
+        mesh=mesh,
+        compute_dtype=jax.numpy.float32,
+        microbatches=1,
+        seed=0,
+    )
+    rows = -(-(batch_size or task.rows_together) // shards) * shards
+    return Applied(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
+
+
+def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:
+    """The parameters of the task's module on the mesh."""
+    wanted = named_leaves(abstract)
+    wrong = [
+        f"{name} is {leaves[name].shape if name in leaves else 'missing'}, expected {leaf.shape}"
+        for name, leaf in wanted.items()
+        if name not in leaves or leaves[name].shape != leaf.shape
+    ]
+    if wrong:
+        raise ValueError(f"{path}: its parameters are not those of its task:\n" + "\n".join(wrong[:8]))
+    return map_named(lambda name, sharding: placed(leaves[name], sharding), parameter_shardings(abstract, mesh))

@@ -1,0 +1,230 @@
+"""Replaced token detection (ELECTRA, Clark et al., 2020): a small generator fills masked places, the encoder finds what is not
+the original.
+
+Tokens are sampled inside of the step, from hashes of (seed, step, row, place): the same on any number of devices. A sample that
+is the original token counts as original. No gradient goes through the samples: the detection loss reaches the encoder and the
+embeddings that both share, and nothing else of the generator.
+Shapes: B rows, K slots, L positions, E width of the token table, V padded vocabulary.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.bounds import NotNegative, Share, range_problems
+from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.masking import MaskingPolicy, Tokens
+from spanjax.data.feed.order import Order
+from spanjax.data.feed.pairing import Pairing, Single
+from spanjax.data.feed.replacement import Boundaries, Replacement
+from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import SITES, DropoutKey, gumbel
+from spanjax.nn.encoder import Encoder, LayerStack
+from spanjax.nn.heads import DetectionHead, TokenHead
+from spanjax.nn.layer import linear
+from spanjax.objectives.base import Pretraining, type_problems
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
+from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
+
+TERM = MaskedTokens()
+GENERATOR_SITE, SAMPLES = SITES["generator"].start, SITES["draws"].start
+
+
+def generator_encoder(encoder: EncoderConfig, hidden_size: int, layers: int, intermediate_size: int) -> EncoderConfig:
+    """An encoder of these sizes above the embeddings of `encoder`, with heads as wide as its own."""
+    width = encoder.embedding_width
+    return dataclasses.replace(
+        encoder,
+        hidden_size=hidden_size,
+        heads=max(1, hidden_size * encoder.heads // encoder.hidden_size),
+        layers=layers,
+        intermediate_size=intermediate_size,
+        embedding_size=width if width != hidden_size else 0,
+        groups=0,
+    )
+
+
+class Generator(LayerStack):
+    """Layers above the encoder's embeddings, narrower than its own, and a masked token head."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        self.widens = config.embedding_size > 0
+        if self.widens:
+            self.widen = linear(config.embedding_size, config.hidden_size, config, rngs)
+        super().__init__(config, rngs)
+        self.mlm = TokenHead(config, rngs)
+
+    def __call__(self, embedded_BLE: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Hidden states of the last layer."""
+        hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
+        segments_BL, positions_BL, types_BL = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
+        return self.run(hidden, segments_BL, positions_BL, types_BL, key, first_site=GENERATOR_SITE + 1)[0]
+
+
+class Detector(nnx.Module):
+    """The encoder (the discriminator) with its heads, and the generator."""
+
+    def __init__(self, encoder: EncoderConfig, generator: EncoderConfig, boundary: SpanBoundary | None, rngs: nnx.Rngs):
+        self.encoder = Encoder(encoder, rngs)
+        self.rtd = DetectionHead(encoder, rngs)
+        self.generator = Generator(generator, rngs)
+        if boundary:
+            self.sbo = boundary.head(encoder, rngs)
+        self.vocab_size = encoder.vocab_size
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedDetection(Pretraining):
+    """Detect replaced tokens. The defaults are ELECTRA: single tokens, 85 % of them [MASK], detection weighs 50 times as much."""
+
+    masking: MaskingPolicy = Tokens(replacement=Replacement(mask=0.85, random=0.0, unit="token"))
+    """Which tokens the generator fills, and what it sees in their place; any policy: spans, say."""
+    pairing: Pairing = Single()
+    """What the sequences are; the label of pairs is not read."""
+    generator_size: Share = 0.25
+    """Width of the generator's layers over that of the encoder's: 1/4 in ELECTRA small and large, 1/3 in base."""
+    generator_depth: Share = 1.0
+    """Layers of the generator over those of the encoder."""
+    generator_weight: NotNegative = 1.0
+    """Weight of the generator's masked language model."""
+    detection_weight: NotNegative = 50.0
+    """Weight of the detection."""
+    boundary: SpanBoundary | None = None
+    """The span boundary objective on the encoder, beside detection: it predicts what was masked from the tokens around it."""
+
+    def generator(self, encoder: EncoderConfig) -> EncoderConfig:
+        """Sizes of the generator."""
+        return generator_encoder(
+            encoder,
+            hidden_size=round(self.generator_size * encoder.hidden_size),
+            layers=max(1, round(self.generator_depth * encoder.layers)),
+            intermediate_size=round(self.generator_size * encoder.intermediate_size),
+        )
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """Impossible sizes and weights."""
+        found = range_problems(self, "objective.")
+        if not found and encoder.heads > 0:
+            told = f"objective.generator_size {self.generator_size}: the generator's "
+            found += [told + each for each in self.generator(encoder).problems()]
+        return found + type_problems(self.pairing, encoder)
+
+    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
+        """Masked rows of the pairing."""
+        boundaries = self.boundary.boundaries() if self.boundary else Boundaries()
+        chosen: Order = self.order_of(order)  # pyright: ignore[reportAssignmentType]
+        return FeedSpec(seed, batch_size, self.masking, boundaries, chosen, self.pairing)
+
+    def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Detector:
+        """A Detector."""
+        return Detector(encoder, self.generator(encoder), self.boundary, rngs)
+
+    def loss_weights(self) -> dict[str, float]:
+        """{"mlm/loss": weight of the generator, "rtd/loss": of detection, ...}."""
+        weights = {"mlm/loss": self.generator_weight, "rtd/loss": self.detection_weight}
+        return weights | ({"sbo/loss": self.boundary.weight} if self.boundary else {})
+
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """Masked tokens for the generator, all tokens for detection."""
+        counts = {"mlm/loss": jnp.sum(batch["slot_weight_BK"]), "rtd/loss": jnp.sum(_real(batch))}
+        return counts | ({"sbo/loss": jnp.sum(self.boundary.target_weights(batch))} if self.boundary else {})
+
+    def extra_counts(self) -> dict[str, float]:
+        """None, but what the span boundary term says."""
+        return dict.fromkeys(self.loss_weights(), 0.0) | (
+            {"sbo/loss": self.boundary.extra_count} if self.boundary else {}
+        )
+
+    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+        """The unigram entropy for what is predicted, ln 2 for detection."""
+        names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
+        predicted = dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
+        return predicted | {"rtd/loss": (math.log(2), "a toss-up")}
+
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """Losses in nats, the generator's accuracy, and of detection accuracy, precision and recall over all tokens."""
+        hidden_BLG = self._generated(module, batch, key)
+        means = token_means((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        corrupted_BL, replaced_BL = self._corrupted(module, hidden_BLG, batch, key)
+        hidden_BLD = module.encoder(corrupted_BL, batch["segments_BL"], batch["positions_BL"], batch["types_BL"], key)
+        means |= _detection(module.rtd(hidden_BLD), replaced_BL, _real(batch))
+        if self.boundary:
+            means |= token_means((self.boundary,), module, *_table(module), hidden_BLD, batch)
+        return means
+
+    def _generated(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Hidden states of the generator."""
+        inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
+        embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, GENERATOR_SITE)
+        return module.generator(embedded_BLE, batch, key)
+
+    def _corrupted(
+        self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
+    ) -> tuple[jax.Array, jax.Array]:
+        """(tokens with samples of the generator in all masked places, which of them are not the original), [B, L] each.
+
+        Samples of an evaluation do not depend on the step.
+        """
+        logits_BTKV = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        logits_BKV = jax.lax.stop_gradient(logits_BTKV[:, 0])
+        drawn = key or DropoutKey(jnp.uint32(0), batch["row_B"])
+        sampled_BK = jnp.argmax(logits_BKV + gumbel(drawn, SAMPLES, logits_BKV.shape), axis=-1)
+        return corrupted(batch, sampled_BK.astype(jnp.int32))
+
+    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """{"mlm": the generator's best pieces, int32 [B, K], "sbo": those of the span boundary term where there is one}."""
+        hidden_BLG = self._generated(module, batch, None)
+        logits = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        best = {"mlm": jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32)}
+        if self.boundary:
+            corrupted_BL, _ = self._corrupted(module, hidden_BLG, batch, None)
+            inputs = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
+            hidden_BLD = module.encoder(corrupted_BL, *inputs)
+            scores = token_logits((self.boundary,), module, *_table(module), hidden_BLD, batch)
+            best["sbo"] = jnp.argmax(scores[:, 0], axis=-1).astype(jnp.int32)
+        return best
+
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Matrix products of both, of the heads and of the decoder."""
+        generator, decoder = self.generator(encoder), 6 * encoder.embedding_width * encoder.vocab_size
+        detection = 6 * (encoder.hidden_size**2 + encoder.hidden_size) * tokens
+        filled = (TERM.flops_per_slot(generator) + decoder) * slots
+        if self.boundary:
+            filled += (self.boundary.flops_per_slot(encoder) + decoder) * slots
+        return float(encoder.flops(tokens, pairs) + generator.flops(tokens, pairs) + detection + filled)
+
+
+def corrupted(batch: Mapping[str, jax.Array], sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(tokens with `sampled_BK` in the used slots and the original elsewhere, which of them differ from it), [B, L] each."""
+    slots = slot_index(batch)
+    original_BL = batch["tokens_BL"].at[slots].set(batch["slot_target_BK"], mode="drop")
+    corrupted_BL = original_BL.at[slots].set(sampled_BK, mode="drop")
+    return corrupted_BL, corrupted_BL != original_BL
+
+
+def _detection(score_BL: jax.Array, replaced_BL: jax.Array, real_BL: jax.Array) -> dict[str, Mean]:
+    said_BL = (score_BL > 0) & (real_BL > 0)
+    loss_BL = jax.nn.softplus(score_BL) - jnp.where(replaced_BL, score_BL, 0.0)
+    hits, tokens = jnp.sum((said_BL & replaced_BL).astype(jnp.float32)), jnp.sum(real_BL)
+    return {
+        "rtd/loss": Mean(jnp.sum(loss_BL * real_BL), tokens),
+        "rtd/accuracy": Mean(jnp.sum((said_BL == replaced_BL) * real_BL), tokens),
+        "rtd/precision": Mean(hits, jnp.sum(said_BL.astype(jnp.float32))),
+        "rtd/recall": Mean(hits, jnp.sum(replaced_BL.astype(jnp.float32))),
+    }
+
+
+def _real(batch: Mapping[str, jax.Array]) -> jax.Array:
+    """1 for tokens, 0 for padding: float32 [B, L]."""
+    return (batch["segments_BL"] > 0).astype(jnp.float32)
+
+
+def _table(module: Detector) -> tuple[jax.Array, int]:
+    """The token table and how many of its rows are pieces."""
+    return module.encoder.token_table(), module.vocab_size

@@ -1,0 +1,164 @@
+"""Loss terms of masked prediction: those that end in a piece of the vocabulary at every slot, and one on pairs of segments.
+
+Shapes: B rows, K slots, P pairs a row, L positions, D hidden size.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from spanjax.bounds import AtLeast1, NotNegative
+from spanjax.data.feed.replacement import Boundaries
+from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
+
+Batch = Mapping[str, jax.Array]
+
+
+class Term(abc.ABC):
+    """A head and a loss on it, a mean over its targets. Final classes are frozen dataclasses."""
+
+    name: str
+    """Short name in metrics and parameter paths."""
+    weight: float
+    """Weight in the sum of losses."""
+    extra_count: float
+    """Added to the number of targets that the loss is divided by."""
+
+    @abc.abstractmethod
+    def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """The head's parameters."""
+
+    @abc.abstractmethod
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """1 where there is a target of this term, else 0: float32 [B, K] for tokens, [B, P] for pairs."""
+
+
+class TokenTerm(Term):
+    """A head, with a `bias` over the vocabulary, that turns hidden states into one vector a slot, and which slots count."""
+
+    @abc.abstractmethod
+    def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+        """What the token table decodes, as wide as it is: [B, K, E]."""
+
+    @abc.abstractmethod
+    def flops_per_slot(self, encoder: EncoderConfig) -> float:
+        """Multiply-add = 2, forward and backward, without the decoder."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedTokens(TokenTerm):
+    """Masked language model: predict each masked piece from its own hidden state (SpanBERT 2, Devlin et al., 2019)."""
+
+    weight: NotNegative = 1.0
+    """Weight in the sum of losses."""
+    extra_count: NotNegative = 0.0
+    """Added to the number of targets that the loss is divided by."""
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Name in metrics and parameter paths."""
+        return "mlm"
+
+    def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """A TokenHead."""
+        return TokenHead(encoder, rngs)
+
+    def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+        """The head over the hidden states of the masked positions."""
+        return head(gather_positions(hidden_BLD, batch["slot_position_BK"]))
+
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """Every used slot."""
+        return batch["slot_weight_BK"]
+
+    def flops_per_slot(self, encoder: EncoderConfig) -> float:
+        """The dense layer."""
+        return 6 * encoder.hidden_size * encoder.embedding_width
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanBoundary(TokenTerm):
+    """Span boundary objective: predict each masked piece from the tokens around its span and its offset (SpanBERT 3.2)."""
+
+    weight: NotNegative = 1.0
+    """Weight in the sum of losses."""
+    extra_count: NotNegative = 0.0
+    """Added to the number of targets that the loss is divided by; the released code adds 1 (D6)."""
+    position_size: AtLeast1 = 200
+    """Width of the offset embedding."""
+    max_offset: AtLeast1 = 15
+    """Rows of the offset table; tokens further inside a span have no boundary loss (D5)."""
+    specials: bool = True
+    """Whether [CLS] and [SEP] may be a boundary (the paper: every masked token has the loss); False as released (D5)."""
+
+    @property
+    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Name in metrics and parameter paths."""
+        return "sbo"
+
+    def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """A BoundaryHead."""
+        return BoundaryHead(encoder, self.position_size, self.max_offset, rngs)
+
+    def boundaries(self) -> Boundaries:
+        """What the feed is told of it."""
+        return Boundaries(specials=self.specials, max_offset=self.max_offset)
+
+    def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
+        """The head over the hidden states of the two boundary tokens, and nothing else of the row."""
+        left_BKD = gather_positions(hidden_BLD, batch["slot_left_BK"])
+        return head(left_BKD, gather_positions(hidden_BLD, batch["slot_right_BK"]), batch["slot_offset_BK"])
+
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """Slots whose span has both boundaries and whose offset is in the table."""
+        return batch["slot_boundary_weight_BK"]
+
+    def flops_per_slot(self, encoder: EncoderConfig) -> float:
+        """The two dense layers."""
+        size = encoder.hidden_size
+        return 6 * ((2 * size + self.position_size) * size + size * encoder.embedding_width)
+
+
+@dataclasses.dataclass(frozen=True)
+class SentencePair(Term):
+    """Classify the pair from its [CLS]: next sentence prediction (BERT, section 3.1) or sentence order (ALBERT, section 3.1).
+
+    What label 1 means is the pairing's to say; `name` is its `label`.
+    """
+
+    name: Literal["nsp", "sop"] = "nsp"
+    """nsp: is B from another document? goes with NextSentence(). sop: are A and B swapped? goes with SentenceOrder()."""
+    weight: NotNegative = 1.0
+    """Weight in the sum of losses; 0 trains on pairs without the loss, and still measures it."""
+    extra_count: NotNegative = 0.0
+    """Added to the number of pairs that the loss is divided by."""
+
+    def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
+        """A PairHead."""
+        return PairHead(encoder, rngs)
+
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """Every pair; blocks that are too small for one have none."""
+        return batch["pair_weight_BP"]
+
+    def measure(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> dict[str, Mean]:
+        """Cross-entropy in nats and accuracy over the pairs."""
+        logits_BP2 = head(gather_positions(hidden_BLD, batch["pair_position_BP"]))
+        label_BP, weight_BP = batch["pair_label_BP"], self.target_weights(batch)
+        right_BP = (logits_BP2[..., 1] > logits_BP2[..., 0]) == (label_BP == 1)
+        count = jnp.sum(weight_BP)
+        return {
+            f"{self.name}/loss": Mean(jnp.sum(cross_entropy(logits_BP2, label_BP) * weight_BP), count),
+            f"{self.name}/accuracy": Mean(jnp.sum(right_BP * weight_BP), count),
+        }
+
+    def flops_per_pair(self, encoder: EncoderConfig) -> float:
+        """Pooler and classifier, multiply-add = 2, forward and backward."""
+        return 6 * (encoder.hidden_size**2 + 2 * encoder.hidden_size)

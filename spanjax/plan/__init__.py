@@ -1,0 +1,288 @@
+"""python -m spanjax.plan --config FILE --topology v5e:16x16: what a run needs on devices that are not there.
+
+Compiles the training step for these devices ahead of time, and says whether it fits into their memory, what moves between
+them and, by a model of bandwidths, how long a step and the run take. Neither the devices nor rows are needed. Exit codes:
+0 it fits, 1 it does not fit, 2 wrong input.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import tyro
+
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, flag_problems
+from spanjax.cli import exit_code, parse_options
+from spanjax.hardware import SOURCE
+from spanjax.plan import topology as places
+from spanjax.plan.hlo import Program, exhausted, memory_of
+
+VOCABULARY = 28_996
+
+
+def parse(arguments: list[str]) -> Any:
+    """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
+    from spanjax.run import Preset, Run, named_run
+
+    base, path = named_run(arguments)
+
+    @dataclasses.dataclass(frozen=True)
+    class Plan:
+        """Compiles the training step of a run for devices that are not there; any setting of the run can be overridden."""
+
+        run: Annotated[Run, tyro.conf.arg(name="")]
+        config: str
+        """File that defines RUN."""
+        topology: str
+        """Devices: v4, v5e, v5p or v6e and the chips along each axis (v5e:16x16), or h200 and a number (h200:64)."""
+        slices: AtLeast1 = 1
+        """TPU slices of that shape; each holds a copy of the state (mesh.replica)."""
+        vocab_size: AtLeast0 = 0
+        """Pieces of the vocabulary; 0 takes encoder.vocab_size, or BERT's 28,996 where that is 0 too."""
+        length: int = 512
+        """Tokens of a row."""
+        blocks: int = 1
+        """Blocks that are packed into a row at most; more need a few more slots."""
+        mfu: Annotated[float, Bounds(0, 100, above=True)] = 45.0
+        """Percent of the peak FLOP/s that computation alone is taken to reach."""
+        memory_fraction: Share = 0.75
+        """Part of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). A TPU is taken whole."""
+        flags: str = ""
+        """File of XLA flags; empty takes the one in launch/xla_flags for this chip, where there is one, `none` no flags."""
+        search: bool = True
+        """Where it does not fit, compile again with other settings until it does."""
+        hlo: str = ""
+        """File for the text of the compiled program."""
+        preset: Preset = ""
+        """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
+        --encoder.attention-dropout beside it still counts."""
+        json: bool = False
+        """Print one JSON object."""
+
+    default = Plan(run=base, config=path, topology="")
+    return parse_options(
+        Plan,
+        default=default,
+        args=arguments,
+        config=(tyro.conf.AvoidSubcommands,),
+        prog="python -m spanjax.plan",
+        elsewhere=("tracking",),
+    )
+
+
+def prepared(command: Any, topology: places.Topology) -> Any:
+    """The run with its vocabulary and, over slices, its replicas filled in. ValueError with everything that is wrong."""
+    from spanjax.experiment.build import batch_problems
+    from spanjax.run import with_defaults
+
+    run = with_defaults(command.run)
+    vocabulary = command.vocab_size or run.encoder.vocab_size or VOCABULARY
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, vocab_size=vocabulary))
+    if topology.slices > 1 and run.mesh.replica == 1:
+        run = dataclasses.replace(run, mesh=dataclasses.replace(run.mesh, replica=topology.slices))
+    problems = [*run.problems(), *flag_problems(command)]
+    if command.blocks < 1 or command.length < 3 * command.blocks:
+        problems.append(
+            f"--length {command.length} has no room for --blocks {command.blocks}: expected 3 tokens a block"
+        )
+    if command.length > run.encoder.positions:
+        problems.append(
+            f"--length {command.length} needs encoder.positions of at least that, got {run.encoder.positions}"
+        )
+    if run.mesh.replica % topology.slices:
+        problems.append(
+            f"mesh.replica {run.mesh.replica} does not divide over {topology.slices} slices: use a multiple"
+        )
+    try:
+        problems += batch_problems(run, math.prod(run.mesh.shape(topology.size)[:2]))
+    except ValueError as error:
+        problems.append(str(error))
+    if problems:
+        raise ValueError("\n".join(problems))
+    return run
+
+
+def rows_of(command: Any) -> Any:
+    """Stands for rows that are full of text, in at most so many blocks: all of them that their number of slots hangs on."""
+    tokens = (0, *(command.length - 2 * blocks for blocks in range(1, command.blocks + 1)))
+    return types.SimpleNamespace(length=command.length, manifest=types.SimpleNamespace(text_tokens_by_blocks=tokens))
+
+
+def slots_of(command: Any, run: Any) -> int:
+    """Prediction slots of such a row."""
+    from spanjax.data.feed.rows import slots_needed
+
+    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order="uniform")
+    return slots_needed(rows_of(command).manifest, spec.masking.most, spec.pairing.parts)
+
+
+def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> tuple[Any, dict[str, Any]]:
+    """The step that `spanjax.train` would run, of abstract rows and for these devices, not yet compiled; facts of it."""
+    import jax
+
+    from spanjax.data.feed.batch import batch_spec
+    from spanjax.experiment.pretrain import assemble
+    from spanjax.sharding import make_mesh, row_sharding
+
+    mesh = make_mesh(run.mesh, found)
+    session = assemble(run, rows_of(command), None, mesh)
+    rows = row_sharding(mesh)
+    shapes = batch_spec(run.batch_size, command.length, slots_of(command, run), command.blocks)
+    batch = {name: jax.ShapeDtypeStruct(shape, dtype, sharding=rows) for name, (shape, dtype) in shapes.items()}
+    step = session.train_step()
+    leaves = jax.tree.leaves(session.abstract)
+    sizes = {
+        "parameters": sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(session.abstract.params)),
+        "state": sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
+        "state_arrays": len(leaves),
+        "attention": session.run.encoder.attention,
+    }
+    with places.cudnn_answered(topology.chip):
+        return step.lower(session.abstract, batch), sizes
+
+
+def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> dict[str, Any]:
+    """Compiles, and says what was found as one object; bytes of one device, seconds of one step."""
+    import jax
+
+    step, sizes = lowered(command, run, topology, found)
+    settings = {"batch_size": run.batch_size, "microbatches": run.microbatches, "encoder.remat": run.encoder.remat}
+    share = command.memory_fraction if topology.chip.platform == "cuda" else 1.0
+    limit, begin = int(topology.chip.memory * share), time.monotonic()
+    said = {"topology": str(topology), "devices": topology.size, "settings": settings, "limit": limit, **sizes}
+    said["mesh"] = dataclasses.asdict(run.mesh)
+    said["versions"] = {"jax": jax.__version__, **places.compiler_version(topology.chip.platform)}
+    said["figures"] = {**dataclasses.asdict(topology.chip), "link": topology.link, "source": SOURCE}
+    try:
+        result = step.compile(compiler_options=places.flags_for(topology.chip, command.flags) or None)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise ValueError(f"the compiler for {topology} says: {str(error)[:1000]}") from error
+        return {**said, "fits": False, "memory": {"peak": exhausted(str(error))}}
+    said["compile_seconds"], text = round(time.monotonic() - begin, 1), result.as_text()
+    if command.hlo:
+        pathlib.Path(command.hlo).write_text(text)
+    memory, program = memory_of(result.memory_analysis()), Program(text)
+    flops = run.objective.flops_per_row(run.encoder, command.length, slots_of(command, run)) * run.batch_size
+    rows = places.moved(program.collectives, topology)
+    near = [row for row in rows if not row["slices"]]
+    return {
+        **said,
+        "fits": memory["peak"] <= limit,
+        "memory": memory,
+        "donated_arrays": program.donated(),
+        "instructions": sum(program.opcodes().values()),
+        "gradient_bytes": sum(row["bytes"] for row in near if row["kind"] in ("all-reduce", "reduce-scatter")),
+        "parameter_bytes": sum(row["bytes"] for row in near if row["kind"] == "all-gather"),
+        "collectives": rows,
+        "mfu": command.mfu,
+        "steps": run.steps,
+        **places.modelled(topology, rows, flops, command.mfu / 100, run.steps),
+    }
+
+
+def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
+    """Settings that need less memory, the cheapest first: recomputation, more microbatches, fewer rows, as (words, run)."""
+    encoder, rows = run.encoder, run.batch_size // shards
+    levels = ("none", "dots", "full")
+    later = levels[levels.index(encoder.remat) + 1 :]
+    for level in later:
+        yield f"encoder.remat={level}", dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat=level))
+    parts = run.microbatches * 2
+    while rows % parts == 0:
+        yield f"microbatches={parts}", dataclasses.replace(run, microbatches=parts)
+        parts *= 2
+    if later:
+        run = dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat="full"))
+        most = max(part for part in range(1, rows + 1) if rows % part == 0)
+        yield f"encoder.remat=full, microbatches={most}", dataclasses.replace(run, microbatches=most)
+    if rows > 1 and run.batch_size != shards:
+        yield f"batch_size={shards}", dataclasses.replace(run, batch_size=shards, microbatches=1)
+
+
+def lines(said: dict[str, Any]) -> list[str]:
+    """A report for people."""
+    memory, figures, gib = said["memory"], said["figures"], 2**30
+    mesh = " ".join(f"{name}={size}" for name, size in said["mesh"].items())
+    settings = ", ".join(f"{name} {value}" for name, value in said["settings"].items())
+    peak = f"{memory['peak'] / gib:.2f} GiB" if memory["peak"] else "more than there is"
+    told = [
+        f"{said['topology']}: {said['devices']} devices, mesh {mesh}, {settings}, attention by {said['attention']}",
+        f"fits        {'yes' if said['fits'] else 'NO'}: peak {peak}, a device has {said['limit'] / gib:.2f} GiB",
+    ]
+    if "collectives" not in said:
+        return told
+    copies = [said[name] / said["parameters"] for name in ("gradient_bytes", "parameter_bytes")]
+    return [
+        *told,
+        f"memory      arguments {memory['arguments'] / gib:.2f} GiB, temporaries {memory['temporaries'] / gib:.2f},"
+        f" code {memory['code'] / gib:.2f}; state {said['state'] / gib:.2f}, of which {said['donated_arrays']} of"
+        f" {said['state_arrays']} arrays are overwritten in place",
+        f"moved       gradients {said['gradient_bytes'] / 1e6:.1f} MB = {copies[0]:.3f} x parameters, parameters"
+        f" {said['parameter_bytes'] / 1e6:.1f} MB = {copies[1]:.3f} x parameters",
+        *places.table(said["collectives"]),
+        f"step        {said['step_seconds'] * 1e3:.1f} ms: computation {said['compute_seconds'] * 1e3:.1f} ms at an"
+        f" assumed {said['mfu']:g} % of the peak, transfers {said['transfer_seconds'] * 1e3:.1f} ms, of which"
+        f" {said['hidden_seconds'] * 1e3:.1f} ms can be hidden",
+        f"efficiency  {said['efficiency']:.1%}; {said['efficiency_all_hidden']:.1%} if all transfers were hidden,"
+        f" {said['efficiency_none_hidden']:.1%} if none",
+        f"run         {said['steps']:,} steps = {said['hours']:,.1f} hours = {said['device_hours']:,.0f} device-hours",
+        f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
+        f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet: a model, not a measurement)",
+        f"compiled    in {said['compile_seconds']} s by " + ", ".join(f"{k} {v}" for k, v in said["versions"].items()),
+    ]
+
+
+def plan(command: Any, topology: places.Topology) -> int:
+    """Compiles, searches where it does not fit, prints; the exit code."""
+    run = prepared(command, topology)
+    devices = places.devices(topology)
+    said = report(command, run, topology, devices)
+    tried, replica_data = [], run.mesh.shape(topology.size)[:2]
+    for words, other in () if said["fits"] or not command.search else alternatives(run, math.prod(replica_data)):
+        print(f"does not fit: trying {words}", file=sys.stderr, flush=True)
+        found = report(command, other, topology, devices)
+        tried.append({"setting": words, "fits": found["fits"], "peak": found["memory"]["peak"]})
+        if found["fits"]:
+            said["fitting"] = found
+            break
+    said["tried"] = tried
+    told = lines(said)
+    for one in tried:
+        ends = "fits" if one["fits"] else "does not fit"
+        told.append(f"tried       {one['setting']}: peak {one['peak'] / 2**30:.2f} GiB, {ends}")
+    told += ["", *lines(said["fitting"])] if "fitting" in said else []
+    print(json.dumps(said, indent=1) if command.json else "\n".join(told))
+    return 0 if said["fits"] else 1
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry point: sets the environment that compiling ahead of time needs, then imports jax."""
+    words = sys.argv[1:] if arguments is None else arguments
+    reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    reader.add_argument("--topology", default="")
+    reader.add_argument("--slices", default="1")
+    given, _ = reader.parse_known_args(words)
+
+    def work() -> int:
+        if {"-h", "--help"} & set(words):
+            parse(words)
+        slices = int(given.slices) if given.slices.lstrip("-").isdigit() else 1
+        topology = places.parse(given.topology, slices)
+        if "jax" not in sys.modules:
+            os.environ.update(places.environment(topology.chip.platform))
+        return plan(parse(words), topology)
+
+    return exit_code("spanjax.plan", work, cannot="cannot plan this run")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

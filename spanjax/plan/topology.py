@@ -1,0 +1,258 @@
+"""Accelerators that are not there: their figures, and the devices of a pod for compiling ahead of time.
+
+A topology is written v5e:16x16 (a TPU slice), or h200:64 (GPUs, eight a node). Figures are of datasheets, not measured.
+"""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import math
+import pathlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from spanjax.distributed.jax_internals import cudnn_answers
+from spanjax.hardware import CHIPS, Chip
+from spanjax.plan.hlo import Collective
+
+FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
+PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
+CUDNN, CAPABILITY = 91002, 9.0  # what an H200 is taken to have: cuDNN 9.10.2, compute capability 9.0
+EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}
+
+
+# What XLA has to know of an H200 to generate code for it: limits of compute capability 9.0, and the figures of the card.
+H200 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  registers_per_block_limit: 65536 registers_per_core_limit: 65536
+  shared_memory_per_block: 49152 shared_memory_per_block_optin: 232448 shared_memory_per_core: 233472
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  l2_cache_size: 52428800 memory_bandwidth: 4800000000000 device_memory_size: 150754820096
+}
+platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { major: 9 minor: 10 }
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """So many chips, wired so."""
+
+    chip: Chip
+    shape: tuple[int, ...]
+    """Chips along every axis of a slice (TPU); nodes and GPUs a node."""
+    slices: int
+
+    @property
+    def size(self) -> int:
+        """Devices in all."""
+        return math.prod(self.shape) * self.slices
+
+    @property
+    def domain(self) -> int:
+        """Devices that talk over fast links: of a slice, or of a node."""
+        return math.prod(self.shape) if self.chip.platform == "tpu" else self.shape[-1]
+
+    @property
+    def link(self) -> float:
+        """Bytes/s out of a device to its slice or node, over all axes of the torus."""
+        if self.chip.platform != "tpu":
+            return self.chip.link
+        return sum(self.chip.link * (1 if n >= self.chip.ring else 0.5) for n in self.shape if n > 1) or self.chip.link
+
+    def seconds(self, kind: str, amount: float, group: Sequence[int], slices: int = 1) -> float:
+        """How long a collective takes that moves `amount` bytes, by bandwidth alone.
+
+        `group` are the places of its devices in the mesh (empty for all), of which a domain has consecutive ones; a transfer
+        within domains is followed by one across them, of what each device has then. `slices` above 1: across slices only.
+        """
+        passes = 2 if kind == "all-reduce" else 1
+        if slices > 1:
+            return passes * amount * (slices - 1) / slices / self.chip.network
+        members = group or range(self.size)
+        domains = len({place // self.domain for place in members})
+        inside = max(1, len(members) // domains)
+        near = passes * amount * (inside - 1) / inside / self.link
+        return near + passes * amount / inside * (domains - 1) / domains / self.chip.network
+
+    def __str__(self) -> str:
+        if self.chip.platform != "tpu":
+            return f"{self.chip.name}:{self.size}"
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}" + (f" x {self.slices}" if self.slices > 1 else "")
+
+
+def parse(text: str, slices: int = 1) -> Topology:
+    """The topology of such a name. ValueError for what is no topology, with all that is wrong."""
+    name, _, sizes = text.partition(":")
+    chip, problems = CHIPS.get(name), []
+    if chip is None:
+        known = ", ".join(CHIPS)
+        problems.append(
+            f"--topology {text!r}: no accelerator {name!r}: expected one of {known}, such as v5e:4x4 or h200:8"
+        )
+    shape = tuple(int(part) for part in sizes.split("x")) if re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sizes) else ()
+    least, most = (1, 1) if chip and chip.platform == "cuda" else (2, 3)
+    if chip and not least <= len(shape) <= most:
+        expected = (
+            f"a number of GPUs such as {name}:8" if chip.platform == "cuda" else f"chips along each axis: {name}:4x4"
+        )
+        problems.append(f"--topology {text!r}: {sizes!r} is no size: expected {expected}")
+    if slices < 1:
+        problems.append(f"--slices is {slices}: expected at least 1")
+    if chip and chip.platform == "cuda" and slices > 1:
+        problems.append(f"--slices is {slices}: only TPUs have slices; write more GPUs, such as {name}:{8 * slices}")
+    number = math.prod(shape)
+    if chip and chip.platform == "cuda" and number > chip.node and number % chip.node:
+        problems.append(f"--topology {text!r}: {number} GPUs do not fill nodes of {chip.node}: use a multiple of it")
+    if problems or chip is None:
+        raise ValueError("\n".join(problems))
+    if chip.platform == "cuda":
+        shape = (max(1, number // chip.node), min(number, chip.node))
+    return Topology(chip, shape, slices)
+
+
+def environment(platform: str) -> dict[str, str]:
+    """What has to be in the environment before jax is imported, so that it compiles for others but runs on the CPU."""
+    if platform == "cuda":
+        return {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
+    quiet = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-8"}
+    return {"JAX_PLATFORMS": "cpu", **quiet}
+
+
+def missing(platform: str) -> str:
+    """Why this platform cannot be compiled for, with the remedy; empty where it can."""
+
+    def there(module: str) -> bool:
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            return False
+
+    if any(there(module) for module in PLUGINS[platform]):
+        return ""
+    what = "libtpu" if platform == "tpu" else "the CUDA plugin of jax"
+    return f"{what} is not installed, which compiles for {platform}: pip install 'spanjax[{EXTRAS[platform]}]'"
+
+
+def devices(topology: Topology) -> list[Any]:
+    """Devices to compile for, slice after slice. ValueError where the compiler is missing or refuses the topology."""
+    lacking = missing(topology.chip.platform)
+    if lacking:
+        raise ValueError(lacking)
+    import jax
+    from jax.experimental import topologies
+
+    shape = "x".join(map(str, topology.shape))
+    try:
+        if topology.chip.platform == "cuda":
+            found = topologies.get_topology_desc(platform="cuda", target_config=H200, topology=f"1x{shape}").devices
+        else:
+            options: dict[str, Any] = {"num_slices": topology.slices} if topology.slices > 1 else {}
+            if topology.chip.name in ("v4", "v5p"):
+                options["chip_config_name"] = "megacore"
+            name = f"{topology.chip.name}:{shape}"
+            found = topologies.get_topology_desc(name, platform="tpu", **options).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"--topology {topology}: the compiler refuses it: {error}") from None
+    return sorted(found, key=lambda device: getattr(device, "slice_index", None) or 0)
+
+
+def cudnn_answered(chip: Chip) -> contextlib.AbstractContextManager[None]:
+    """Lets cuDNN's attention be traced without cuDNN and without a GPU: what it asks of them is answered for the H200."""
+    return cudnn_answers(CUDNN, CAPABILITY) if chip.platform == "cuda" else contextlib.nullcontext()
+
+
+def read_flags(path: pathlib.Path) -> dict[str, str]:
+    """Name -> value of a file of XLA flags: one `--name=value` a line, # begins a comment. ValueError lists what is wrong."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise ValueError(f"--flags {path}: {error.strerror or error}: expected a file of XLA flags") from None
+    flags: dict[str, str] = {}
+    problems = []
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        found = re.fullmatch(r"--(xla_\w+)=(\S+)", text)
+        if text and not found:
+            problems.append(f"{path}:{number}: {text!r} is no flag: expected --xla_name=value")
+        elif found and found.group(1) in flags:
+            problems.append(f"{path}:{number}: {found.group(1)} is set a second time: keep one")
+        elif found:
+            flags[found.group(1)] = found.group(2)
+    if problems:
+        raise ValueError("\n".join(problems))
+    return flags
+
+
+def flags_for(chip: Chip, path: str = "") -> dict[str, str | bool]:
+    """Flags to compile for this chip with, of a file; by default the one of the project, where it is there, "none" for none."""
+    own = FLAGS / f"{'gpu' if chip.platform == 'cuda' else 'tpu'}_{chip.name}.txt"
+    flags = {} if path == "none" or not (path or own.is_file()) else read_flags(pathlib.Path(path or own))
+    if chip.platform == "tpu":
+        return {**flags}
+    switches = {"true": True, "false": False}  # the GPU compiler takes no words for them
+    return {name: switches.get(value, value) for name, value in flags.items()} | {"xla_gpu_autotune_level": "0"}
+
+
+def moved(collectives: Sequence[Collective], topology: Topology) -> list[dict[str, Any]]:
+    """Collectives of one kind, type and reach together: count, bytes and modelled seconds a step; the largest first."""
+    rows: dict[tuple, dict[str, Any]] = {}
+    for one in collectives:
+        if len(one.group) == 1:
+            continue  # CPU keeps sums over a single device
+        across = one.slices > 1 or len({place // topology.domain for place in one.group or range(topology.size)}) > 1
+        key = (one.kind, one.dtype, one.asynchronous, across, one.slices > 1)
+        row = rows.setdefault(key, {"count": 0, "bytes": 0, "seconds": 0.0})
+        row["count"] += one.count
+        row["bytes"] += one.count * one.bytes
+        row["seconds"] += one.count * topology.seconds(one.kind, one.bytes, one.group, one.slices)
+    names = ("kind", "dtype", "asynchronous", "across", "slices")
+    listed = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
+    return sorted(listed, key=lambda row: -row["bytes"])
+
+
+def table(rows: Sequence[dict]) -> list[str]:
+    """The rows of `moved` in words."""
+    reach = (" between slices", " between nodes", "")
+    return [
+        f"            {row['kind']:19s}{row['dtype']:5s}{row['count']:5d} x, {row['bytes'] / 1e6:9.3f} MB together,"
+        f" {row['seconds'] * 1e3:8.3f} ms, {'a' * row['asynchronous']}synchronous"
+        + reach[0 if row["slices"] else 1 if row["across"] else 2]
+        for row in rows
+    ]
+
+
+def modelled(topology: Topology, rows: Sequence[dict], flops: float, mfu: float, steps: int) -> dict[str, float]:
+    """Seconds of a step and hours of the run: `flops` of all devices at that part of the peak, and the rows of `moved`.
+
+    Asynchronous transfers hide behind computation as far as they are shorter, others do not.
+    """
+    compute = flops / topology.size / (topology.chip.flops * mfu)
+    hidden = sum(row["seconds"] for row in rows if row["asynchronous"])
+    shown = sum(row["seconds"] for row in rows if not row["asynchronous"])
+    step = max(compute, hidden) + shown
+    return {
+        "flops": flops,
+        "compute_seconds": compute,
+        "transfer_seconds": hidden + shown,
+        "hidden_seconds": hidden,
+        "step_seconds": step,
+        "efficiency": compute / step,
+        "efficiency_all_hidden": compute / max(compute, hidden + shown),
+        "efficiency_none_hidden": compute / (compute + hidden + shown),
+        "hours": step * steps / 3600,
+        "device_hours": step * steps / 3600 * topology.size,
+    }
+
+
+def compiler_version(platform: str) -> dict[str, str]:
+    """Name and version of the installed compiler for the platform."""
+    for package in ("libtpu",) if platform == "tpu" else ("jax-cuda13-plugin", "jax-cuda12-plugin"):
+        try:
+            return {package: importlib.metadata.version(package)}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {}

@@ -1,0 +1,1 @@
+"""Weights with their vocabulary and heads."""

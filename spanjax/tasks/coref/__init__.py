@@ -1,0 +1,270 @@
+"""Coreference resolution: which mentions of a document mean the same (SpanBERT, section 4.1 and appendix B).
+
+A row is a whole document: its segments lie one behind the other, each of `length` positions, and the encoder reads every
+segment on its own. Above it one document is resolved at a time (`spanjax.nn.coreference`).
+
+Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), W
+widths, M spans that are kept, A antecedents, D hidden size.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spanjax.bounds import AtLeast1, NotNegative
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.coreference import Coreference
+from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
+from spanjax.nn.dropout import DropoutKey, hash32
+from spanjax.nn.layer import linear
+from spanjax.scoring import coref as scoring
+from spanjax.scoring.coref.classes import classes
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
+from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, shown
+from spanjax.tasks.coref.batches import FLAT, cut, padded, read_segments
+from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.files import document_of, read_documents
+from spanjax.tasks.coref.segments import independent, mention_pieces, overlapping, pieces_of
+from spanjax.tasks.coref.writing import write_json, write_jsonl, write_writable
+from spanjax.tasks.rows import Row
+
+
+@dataclasses.dataclass(frozen=True)
+class Coref(Task):
+    """Clusters of mentions, by the coarse-to-fine model; `length` is that of a segment."""
+
+    length: int = 384
+    """Positions of a segment, [CLS] and [SEP] included."""
+    max_segments: AtLeast1 = 3
+    """Training takes so many consecutive segments of a longer document, others each time; farther
+    segments are told apart no more."""
+    overlap: bool = False
+    """Read the document twice, the second time half a segment later, and mix what is read (`overlap` of Joshi et al., 2019)."""
+    model: CoreferenceConfig = CoreferenceConfig()
+    """The model above the encoder."""
+    singletons: Literal["drop", "keep"] = "drop"
+    """Clusters of one mention: OntoNotes has none, LitBank has. drop: neither learnt nor predicted nor scored. keep: a span with
+    a mention score above 0 is a cluster though nothing refers to it; it needs a `mention_loss`."""
+    mention_loss: NotNegative = 0.0
+    """Weight of a loss of mention scores, the cross-entropy of being a gold mention over the spans that are kept. The published
+    model has none: a mention that is not kept teaches it nothing."""
+    keep_gold: bool = False
+    """Training keeps gold mentions whatever their scores are. The published model does not: a mention that is not kept teaches it
+    nothing, and long ones, which are rare, may never be."""
+    genres: tuple[str, ...] = ()
+    """Genres that are told apart; empty: those of the training documents."""
+    language: str = "en"
+    """Language of plain text, by whose rules spaCy cuts it into words and sentences; nothing else depends on it."""
+
+    @property
+    def metric(self) -> str:
+        """The mean F1 of MUC, B-cubed and CEAF-phi4, as in CoNLL-2012."""
+        return "f1"
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """See `Task.problems`."""
+        found = super().problems(encoder)
+        if self.singletons == "keep" and self.mention_loss == 0:
+            found.append("objective.mention_loss is 0: expected more with objective.singletons keep, say 1")
+        return found
+
+    def read(self, path: pathlib.Path) -> Examples:
+        """See `Task.read` and `read_documents`; singletons are left out where they are dropped."""
+        return self.counted(read_documents(path, self.language))
+
+    def counted(self, found: Examples) -> Examples:
+        """The documents with the clusters that count: singletons are left out where they are dropped."""
+        return Examples([self._counted(each) for each in found], found.problems, found.notes)
+
+    def _counted(self, document: Document) -> Document:
+        if self.singletons == "keep" or document.clusters is None:
+            return document
+        clusters = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
+        return dataclasses.replace(document, clusters=clusters)
+
+    @property
+    def rows_together(self) -> int:
+        """See `Task.rows_together`: a row is a whole document, and empty ones cost as much as it does."""
+        return 1
+
+    def is_labelled(self, example: Document) -> bool:
+        """See `Task.is_labelled`."""
+        return example.clusters is not None
+
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
+        """See `Task.example` and `document_of`."""
+        return document_of(record, number, self.language)
+
+    def fitted(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
+        """The genres of these documents. ValueError where none of them has clusters."""
+        if not any(each.clusters for each in examples):
+            raise ValueError("no training document has clusters: give documents with coreference")
+        if self.genres:
+            return self
+        return dataclasses.replace(self, genres=tuple(sorted({each.genre for each in examples} - {""})))
+
+    def lengths(self, longest: int) -> tuple[int, ...]:
+        """Whole numbers of segments: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... up to the longest document."""
+        most = math.ceil(longest / self.length)
+        counts = [1, *(each for power in range(1, 30) for each in (2**power, 3 * 2 ** (power - 1)))]
+        return (*(self.length * count for count in sorted(counts) if count < most), self.length * most)
+
+    def rows(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Iterator[Row]:
+        """The segments of every document one behind the other. Fields of pieces in order, zeros behind the last: `sentence_BL`
+        from 1, `word_BL`, `speaker_BL` from 1 and 0 for nobody, `place_BL` in the row, `cluster_BLW` the gold cluster from 1
+        of the span that begins there with each width; with overlap also `shifted_BL` (tokens) and `shifted_place_BL`. `genre_B`
+        is 0 for an unknown one."""
+        specials, width = vocabulary.specials, self.model.max_width
+        for number, document in enumerate(examples):
+            pieces = pieces_of(document, vocabulary)
+            first = independent(pieces, self.length, specials)
+            second = overlapping(pieces, self.length, specials, first) if self.overlap else None
+            size = max(len(first.tokens_T), len(second.tokens_T) if second else 0)
+            names = {name: place + 1 for place, name in enumerate(dict.fromkeys(filter(None, document.speakers)))}
+            speaker = np.array([names.get(each, 0) for each in document.speakers], np.int32)
+            cluster_NW = np.zeros((len(pieces.ids_N), width), np.int32)
+            for own, cluster in enumerate(document.clusters or (), start=1):
+                for mention in cluster:
+                    begin, end = mention_pieces(pieces, mention)
+                    if end - begin < width:
+                        cluster_NW[begin, end - begin] = own
+            flat = (pieces.sentence_N + 1, pieces.word_N, speaker[pieces.word_N], first.place_N, cluster_NW)
+            fields: dict[str, Any] = {name: padded(array, size) for name, array in zip(FLAT, flat, strict=True)}
+            if second:
+                fields["shifted_BL"] = padded(second.tokens_T, size, specials.pad)
+                fields["shifted_place_BL"] = padded(second.place_N, size)
+            genre = self.genres.index(document.genre) + 1 if document.genre in self.genres else 0
+            fields |= {"genre_B": np.int32(genre), "pad_B": np.int32(specials.pad)}
+            tokens = padded(first.tokens_T, size, specials.pad)
+            yield Row(tokens, np.zeros(size, np.int32), number, fields, pieces)
+
+    def add_heads(self, module: Any, encoder: EncoderConfig, rngs: Any) -> None:
+        """`coreference`, and `overlap_gate` where segments overlap."""
+        module.coreference = Coreference(encoder, self.model, len(self.genres), self.max_segments, rngs)
+        if self.overlap:
+            module.overlap_gate = linear(2 * encoder.hidden_size, encoder.hidden_size, encoder, rngs)
+
+    def _states(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Hidden states of the pieces in order, [B, N, D]."""
+        read_BLD = read_segments(module, batch["tokens_BL"], batch["pad_B"], self.length, key)
+        states_BND = jnp.take_along_axis(read_BLD, batch["place_BL"][..., None], axis=1)
+        if not self.overlap:
+            return states_BND
+        again = DropoutKey(hash32(key.key), key.row_B) if key else None
+        read_BLD = read_segments(module, batch["shifted_BL"], batch["pad_B"], self.length, again)
+        other_BND = jnp.take_along_axis(read_BLD, batch["shifted_place_BL"][..., None], axis=1)
+        kernel, bias = module.overlap_gate.kernel[...], module.overlap_gate.bias[...]
+        joined = jnp.einsum("bnc,cd->bnd", jnp.concatenate([states_BND, other_BND], axis=-1), kernel)
+        share_BND = jax.nn.sigmoid(joined + bias[None, None])
+        return share_BND * states_BND + (1 - share_BND) * other_BND
+
+    def _resolved(
+        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
+    ) -> tuple[Resolved, jax.Array]:
+        """(what is found in every document, arrays with an axis of documents in front; gold clusters of its spans [B, M])."""
+        batch = cut(batch, self.length, self.max_segments, key)
+        states_BND = self._states(module, batch, key)
+        row_B = key.row_B if key else batch["row_B"]
+
+        def one(given: tuple[Any, ...]) -> tuple[Resolved, jax.Array]:
+            states_ND, sentence_N, word_N, speaker_N, place_N, cluster_NW, genre, row = given
+            own = DropoutKey(key.key, row[None]) if key else None
+            pieces = Pieces(sentence_N, word_N, speaker_N, place_N // self.length, genre)
+            sure_NW = cluster_NW > 0 if key and self.keep_gold else None
+            found = module.coreference(states_ND, pieces, own, HEAD_SITE, sure_NW)
+            return found, cluster_NW[found.first_M, found.last_M - found.first_M] * found.real_M
+
+        given = (states_BND, *(batch[name] for name in FLAT), batch["genre_B"], row_B)
+        if len(row_B) == 1:
+            return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], given)))
+        return jax.lax.map(one, given)
+
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The number of documents."""
+        return {LOSS: jnp.sum(batch["weight_B"])}
+
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """See `_means`."""
+        return self._means(*self._resolved(module, batch, key), batch["weight_B"])
+
+    def _means(self, found: Resolved, cluster_BM: jax.Array, weight_B: jax.Array) -> dict[str, Mean]:
+        """The loss of a document: nats summed over its spans, as published; and the share of gold mentions among spans."""
+        loss_B = jax.vmap(antecedent_loss)(found, cluster_BM)
+        if self.mention_loss:
+            sign_BM = jnp.where(cluster_BM > 0, -1.0, 1.0)
+            wrong_BM = jax.nn.softplus(sign_BM * found.mention_M) * found.real_M
+            loss_B += self.mention_loss * jnp.sum(wrong_BM, axis=1)
+        kept_B = jnp.sum(found.real_M, axis=1)
+        gold_B = jnp.sum(cluster_BM > 0, axis=1)
+        return {
+            LOSS: Mean(jnp.sum(loss_B * weight_B), jnp.sum(weight_B)),
+            "task/gold_spans": Mean(jnp.sum(gold_B * weight_B), jnp.sum(kept_B * weight_B)),
+        }
+
+    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """See `judged`."""
+        return self.judged(module, batch)[1]
+
+    def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+        """The means of `measure`; of every span its pieces, the best antecedent (-1: none), the probability to have one."""
+        found, cluster_BM = self._resolved(module, batch, None)
+        top_BM, best_BM = found.score_MA.max(axis=2), found.score_MA.argmax(axis=2)
+        best_BM = jnp.take_along_axis(found.antecedent_MA, best_BM[..., None], axis=2)[..., 0]
+        outputs = {
+            "first_BM": found.first_M,
+            "last_BM": found.last_M,
+            "real_BM": found.real_M,
+            "mention_BM": found.mention_M,
+            "antecedent_BM": jnp.where(top_BM > 0, best_BM, -1),
+            "linked_BM": 1 - jnp.exp(-log_total(found.score_MA)),
+        }
+        return self._means(found, cluster_BM, batch["weight_B"]), outputs
+
+    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
+        """Matrix products of the encoder over whole segments, forward and backward; all above it is left out."""
+        return float(encoder.flops(tokens, tokens * self.length))
+
+    def predictions(
+        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[Answer]:
+        """Clusters of every document: spans joined with their best antecedents, and these with theirs."""
+        keep = self.singletons == "keep"
+        return [answer_of(row.notes, output, keep) for row, output in zip(rows, outputs, strict=True)]
+
+    def scores(self, examples: Sequence[Document], predictions: Sequence[Answer]) -> dict[str, float]:
+        """The official scores over all documents; `f1` is the mean of MUC's, B-cubed's and CEAF-phi4's."""
+        return scoring.percents(
+            list(zip(gold_clusters(examples), (each.clusters for each in predictions), strict=True))
+        )
+
+    def write(
+        self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]
+    ) -> list[pathlib.Path]:
+        """predictions.jsonl; predictions.conll as the official scorer takes it; where clusters are known key.conll too, and
+        recall.json: of mentions and right antecedents by class, and by width. Columns leave out what brackets cannot hold, see
+        `write_writable`; left_out.json says how many mentions of each file."""
+        clusters = [each.clusters for each in predictions]
+        files = [folder / "predictions.jsonl"]
+        write_jsonl(files[0], examples, clusters)
+        columns = {"predictions.conll": clusters}
+        if all(each.clusters is not None for each in examples):
+            columns["key.conll"] = gold_clusters(examples)
+            found = classes(zip((each.sentences for each in examples), columns["key.conll"], clusters, strict=True))
+            files.append(write_json(folder / "recall.json", dataclasses.asdict(found)))
+        fewest = 1 if self.singletons == "keep" else 2
+        left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
+        return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
+
+    def shown(
+        self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
+        """See `coref_answers.shown`."""
+        return shown(example, prediction)

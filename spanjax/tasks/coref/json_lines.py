@@ -1,0 +1,196 @@
+"""Documents for coreference as JSON records: words, sentences or text of one's own, and the lines of e2e-coref (Lee et al.,
+2017) with clusters of words."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from spanjax.tasks.coref.conll import NONE, genre_of
+from spanjax.tasks.coref.documents import Clusters, Document, sorted_clusters
+from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
+
+CONTENT = ("text", "words", "tokens", "sentences")
+_NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)
+_SHOWN = 5
+
+
+class Content(NamedTuple):
+    """The words of a record."""
+
+    sentences: Sentences
+    text: str = ""
+    offsets: Offsets = ()
+
+
+def whole(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number of JSON."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """The value, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def told(problems: Sequence[str]) -> str:
+    """The first problems in one line, and how many more there are."""
+    more = len(problems) - _SHOWN
+    return "; ".join([*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
+def read_record(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
+    """(the document, or None; what is wrong with the record, or ""): see `coref_files.document_of`.
+
+    Mentions are [first word, last word], the last included; with `text` [first character, the one behind the last].
+    A mention in two clusters is a problem, but not in a record with `doc_key`: those are converted from CoNLL columns.
+    """
+    content, problem = _content(record, language)
+    if content is None:
+        return None, problem
+    words = [word for sentence in content.sentences for word in sentence]
+    if not words:
+        return None, "a document without words: expected one at least"
+    clusters, problems = checked_clusters(record.get("clusters"), len(content.text) if content.text else len(words) - 1)
+    if clusters is not None and content.text:
+        clusters, problems = _of_words(clusters, content, problems)
+    if clusters is not None and "doc_key" not in record:
+        problems += _in_two(clusters)
+    sizes = [len(sentence) for sentence in record.get("sentences") or [words]]
+    speakers, wrong = checked_speakers(record.get("speakers"), sizes, bool(content.text))
+    return document_with(record, number, content, (speakers, clusters), problems + wrong)
+
+
+def document_with(
+    record: Mapping[str, Any],
+    number: int,
+    content: Content,
+    found: tuple[tuple[str, ...], Clusters | None],
+    problems: Sequence[str],
+) -> tuple[Document | None, str]:
+    """The document of what was read, `found` its speakers and clusters, with its name and genre; or all problems."""
+    name, part, wrong = _name(record, number)
+    genre = record.get("genre")
+    if not isinstance(genre, str | None):
+        wrong = [*wrong, f"`genre` is {shown(genre)}: expected a name"]
+    if problems := [*problems, *wrong]:
+        return None, told(problems)
+    genre = genre_of(name) if genre is None else genre
+    speakers, clusters = found
+    return Document(name, part, content.sentences, speakers, clusters, genre, content.text, content.offsets), ""
+
+
+def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
+    """Name, part, what is wrong with them. The `doc_key` NAME_PART has both."""
+    field = next((field for field in ("doc_key", "id") if record.get(field) is not None), "")
+    if not field:
+        return str(number), 0, []
+    value = record[field]
+    if not isinstance(value, str) and not whole(value):
+        return "", 0, [f"`{field}` is {shown(value)}: expected a name or a number"]
+    if field == "doc_key" and (parted := _NAME_AND_PART.fullmatch(str(value))):
+        return parted[1], int(parted[2]), []
+    return str(value), 0, []
+
+
+def _content(record: Mapping[str, Any], language: str) -> tuple[Content | None, str]:
+    fields = [field for field in CONTENT if record.get(field) is not None]
+    if len(fields) != 1:
+        has = " and ".join(f"`{field}`" for field in fields) or f"no words (fields: {shown(list(record))})"
+        return None, f"{has}: expected one of {', '.join(f'`{field}`' for field in CONTENT)}"
+    (field,) = fields
+    value = record[field]
+    if field == "text":
+        if not isinstance(value, str):
+            return None, f"`text` is {shown(value)}: expected a text"
+        sentences, offsets = split_text(value, language)
+        return Content(sentences, value, offsets), ""
+    groups = value if field == "sentences" else [value]
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        return None, f"`{field}` is {shown(value)}: expected a list of {'lists of ' * (field == 'sentences')}words"
+    if wrong := [word for group in groups for word in group if not isinstance(word, str) or not word.strip()]:
+        return None, f"`{field}` has {shown(wrong[0])}: expected words, none of them empty"
+    if field == "sentences":
+        return Content(tuple(tuple(group) for group in groups if group)), ""
+    return Content(sentences_of(value)), ""
+
+
+def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
+    """Clusters of [first, last] with 0 <= first <= last <= end, None where none are given; and what is wrong with them. A
+    mention that is twice in a cluster stays twice, see `coref_conll.read_conll`."""
+    if given is None:
+        return None, []
+    if not isinstance(given, list) or not all(isinstance(cluster, list) for cluster in given):
+        return None, [f"`clusters` is {shown(given)}: expected a list of lists of [first, last]"]
+    problems, found = [], []
+    for number, cluster in enumerate(given):
+        mentions = []
+        for mention in cluster:
+            if not isinstance(mention, list) or len(mention) != 2 or not all(map(whole, mention)):
+                problems.append(f"cluster {number} has {shown(mention)}: expected [first, last], two whole numbers")
+            elif not 0 <= mention[0] <= mention[1] <= end:
+                problems.append(f"cluster {number} has {mention}: expected first <= last, both from 0 to {end}")
+            else:
+                mentions.append((mention[0], mention[1]))
+        found.append(mentions)
+    return sorted_clusters(found), problems
+
+
+def _in_two(clusters: Clusters) -> list[str]:
+    seen: dict[tuple[int, int], int] = {}
+    problems = []
+    for number, cluster in enumerate(clusters):
+        for mention in cluster:
+            if seen.get(mention, number) != number:
+                problems.append(f"the words {list(mention)} are a mention in two clusters: expected one cluster")
+            seen[mention] = number
+    return problems
+
+
+def _of_words(clusters: Clusters, content: Content, problems: list[str]) -> tuple[Clusters, list[str]]:
+    """Clusters of words of clusters of characters."""
+    first_at = {start: place for place, (start, _) in enumerate(content.offsets)}
+    last_at = {end: place for place, (_, end) in enumerate(content.offsets)}
+    found, problems = [], list(problems)
+    for cluster in clusters:
+        mentions = []
+        for start, end in cluster:
+            if start in first_at and end in last_at and start < end:
+                mentions.append((first_at[start], last_at[end]))
+            else:
+                near = _around(content, start, end)
+                problems.append(
+                    f"characters {[start, end]}, {shown(content.text[start:end])}, are no whole words: expected {near}"
+                )
+        found.append(mentions)
+    return sorted_clusters(found), problems
+
+
+def _around(content: Content, start: int, end: int) -> str:
+    inside = [each for each in content.offsets if each[1] > start and each[0] < max(end, start + 1)]
+    if not inside:
+        return "the first character of a word and the one behind the last of a word"
+    first, last = inside[0][0], inside[-1][1]
+    return f"{[first, last]}, {shown(content.text[first:last])}"
+
+
+def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tuple[tuple[str, ...], list[str]]:
+    """The speaker of every word, "" where nobody is known, of a list for each sentence of `sizes` words, or one list."""
+    unknown = ("",) * sum(sizes)
+    if given is None:
+        return unknown, []
+    if text:
+        return unknown, ["`speakers` beside `text`: expected them beside `words` or `sentences`"]
+    groups = given if isinstance(given, list) and given and all(isinstance(each, list) for each in given) else [given]
+    if not isinstance(given, list) or not all(isinstance(name, str | None) for group in groups for name in group):
+        return unknown, [f"`speakers` is {shown(given)}: expected a name for each word"]
+    found = [len(group) for group in groups]
+    if groups is given and found != list(sizes):
+        return unknown, [f"`speakers` are of {_counts(found)} words: expected {_counts(sizes)}, as the sentences"]
+    if sum(found) != sum(sizes):
+        return unknown, [f"`speakers` are {sum(found)}: expected {sum(sizes)}, one for each word"]
+    return tuple("" if name is None or name in NONE else name for group in groups for name in group), []
+
+
+def _counts(sizes: Sequence[int]) -> str:
+    return shown(list(sizes))

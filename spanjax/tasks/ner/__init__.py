@@ -1,0 +1,268 @@
+"""Named entities as tags of words: a linear classifier on the first piece of each word (Devlin et al., 2018, section 5.3).
+
+Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels.
+"""
+
+import dataclasses
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from spanjax.data.ngrams.dictionary import NgramSettings, find_words
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.vocab.base import Vocabulary
+from spanjax.mean import Mean
+from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.heads import cross_entropy
+from spanjax.nn.layer import linear
+from spanjax.scoring import entities as scoring
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
+from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
+from spanjax.tasks.rows import Row
+from spanjax.tasks.span_tuning import FIELD, SpanTuning
+
+OUTSIDE = "O"
+Window = list[tuple[int, np.ndarray]]
+"""Words of a row: place in the sentence and pieces, at least one."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ner(Task):
+    """A tag for every word; entities are scored as conlleval does it."""
+
+    labels: tuple[str, ...] = ()
+    """Tags in the order of their numbers; empty: O and all tags of the types of the training examples."""
+    scheme: Scheme = "iob2"
+    """The tags that are learnt: iob2, or bioes, which marks the end of an entity and those of one word. Files may have
+    IOB1, IOB2, IOE, BIOES or BILOU."""
+    word_column: int = 0
+    """The column of the words, from 0; -1 is the last."""
+    tag_column: int = -1
+    """The column of the tags, from 0; -1 is the last."""
+    word_prefix: str = ""
+    """What stands before every word of the files and is no part of it: en: in WikiANN."""
+
+    spans: SpanTuning | None = None
+    """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
+
+    @property
+    def metric(self) -> str:
+        """F1 of entities."""
+        return "f1"
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """See `Task.label_names`."""
+        return self.labels
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """See `Task.problems`; also labels that are no tags of the scheme, and a column for both words and tags."""
+        found = super().problems(encoder)
+        letters = PREFIXES[self.scheme]
+        if wrong := [tag for tag in self.labels if tag != OUTSIDE and not re.fullmatch(f"[{letters}]-.+", tag)]:
+            found.append(
+                f"objective.labels has {', '.join(map(repr, wrong))}: expected O, or one of {', '.join(letters)} with - and"
+                f" a type, as objective.scheme is {self.scheme}"
+            )
+        if self.labels and (OUTSIDE not in self.labels or len({*self.labels}) < len(self.labels)):
+            found.append(f"objective.labels is {self.labels}: expected O and each tag once")
+        if self.word_column == self.tag_column:
+            found.append(f"objective.word_column and objective.tag_column are {self.word_column}: expected two columns")
+        return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
+
+    def read(self, path: pathlib.Path) -> Examples:
+        """See `Task.read` and `read_tagged`. A sentence with a bad line is left out as a whole."""
+        return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
+
+    def is_labelled(self, example: Tagged) -> bool:
+        """See `Task.is_labelled`."""
+        return example.tags is not None
+
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
+        """See `Task.example`: `words`, or `text`, whose words lie between blanks, with marks at their ends apart."""
+        words, text = record.get("words"), record.get("text")
+        if isinstance(words, list) and words:
+            # a word that is all zero-width characters has no pieces, and is O: what counts is that it is a text and not blank
+            wrong = [place for place, word in enumerate(words) if not isinstance(word, str) or not word.strip()]
+            if wrong:
+                return None, f"`words` has {words[wrong[0]]!r} at {wrong[0]}: expected words, none of them empty"
+            return Tagged(tuple(words), None), ""
+        if words is None and isinstance(text, str) and clean(text).strip():
+            found = find_words(text, NgramSettings(lower_case=False))
+            return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""
+        name = next((each for each in ("words", "text") if record.get(each) is not None), "")
+        given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
+        return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
+
+    def shown(
+        self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
+        """The entities with type, words and, of a text, their characters [start, end); the tags."""
+        entities = []
+        for kind, first, last in scoring.spans(prediction):
+            entity: dict[str, Any] = {"type": kind, "words": list(example.words[first:last]), "first": first}
+            if example.starts is not None:
+                end = example.starts[last - 1] + len(example.words[last - 1])
+                entity |= {"start": example.starts[first], "end": end}
+            entities.append(entity)
+        return {"prediction": entities, "tags": list(prediction)}
+
+    def fitted(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
+        """O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
+        task = dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
+        if self.labels:
+            return task
+        tags = {tag for each in examples for tag in each.tags or () if tag != OUTSIDE}
+        if all(each.tags is None for each in examples):
+            raise ValueError("no training example has tags: give files with a column of tags")
+        kinds = sorted({tag.partition("-")[2] for tag in tags})
+        own = [f"{letter}-{kind}" for kind in kinds for letter in PREFIXES[self.scheme]]
+        return dataclasses.replace(task, labels=(OUTSIDE, *own))
+
+    def rows(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Iterator[Row]:
+        """[CLS] pieces [SEP] of every window of a sentence: see `windows`.
+
+        Each distinct word is encoded once and on its own, with SentencePiece and bytes as after a blank: its pieces do not
+        depend on the words beside it. Fields: `tag_BL` the number of a word's tag at its first piece, `tag_weight_BL` 1
+        there, 0 at all other pieces and where the tag is unknown, `word_BL` the word's number in the sentence from 1 at its
+        first piece, else 0.
+        """
+        specials, numbers = vocabulary.specials, {tag: number for number, tag in enumerate(self.labels)}
+        pieces = word_pieces((word for each in examples for word in each.words), vocabulary)
+        for example, sentence in enumerate(examples):
+            tags = sentence.tags or ("",) * len(sentence.words)
+            for window in windows([pieces[word] for word in sentence.words], self.length - 2):
+                ends = np.cumsum([1, *(len(found) for _, found in window)])
+                tokens = np.concatenate([[specials.cls], *(found for _, found in window), [specials.sep]])
+                tag, weight, word = (np.zeros(len(tokens), kind) for kind in (np.int32, np.float32, np.int32))
+                for first, (place, _) in zip(ends[:-1], window, strict=True):
+                    word[first] = place + 1
+                    if tags[place] in numbers:
+                        tag[first], weight[first] = numbers[tags[place]], 1
+                fields = {"tag_BL": tag, "tag_weight_BL": weight, "word_BL": word}
+                if self.spans:
+                    of_piece = np.repeat([place for place, _ in window], np.diff(ends)) if window else []
+                    fields[FIELD] = self.spans.spans_of_words(sentence.words, np.array([-1, *of_piece, -1]), example)
+                yield Row(tokens.astype(np.int32), np.zeros(len(tokens), np.int32), example, fields)
+
+    def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """`classifier`, and `span_network` with spans."""
+        if self.spans:
+            self.spans.add_network(module, encoder, rngs, of_tokens=True)
+        module.classifier = linear(self.vector_size(encoder), len(self.labels), encoder, rngs)
+        module.rate = encoder.dropout
+
+    def vector_size(self, encoder: EncoderConfig) -> int:
+        """Width of what the classifier reads."""
+        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
+
+    def vectors(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """What the classifier reads at every position, [B, L, D]; with spans what `SpanTuning.token_vectors` makes."""
+        hidden_BLD = self.hidden(module, batch, key)
+        return self.spans.token_vectors(module, hidden_BLD, batch, key) if self.spans else hidden_BLD
+
+    def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+        """Scores of the tags at every position, float32 [B, L, C]."""
+        vectors_BLD = dropout(self.vectors(module, batch, key), module.rate, key, HEAD_SITE)
+        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
+        scores_BLC = jnp.einsum("bld,dc->blc", vectors_BLD, kernel, preferred_element_type=jnp.float32)
+        return scores_BLC + bias.astype(jnp.float32)[None, None]
+
+    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The number of words with a tag."""
+        return {LOSS: jnp.sum(batch["tag_weight_BL"])}
+
+    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+        """Cross-entropy in nats and share of right tags, over words."""
+        logits_BLC, tag_BL, weight_BL = self.logits(module, batch, key), batch["tag_BL"], batch["tag_weight_BL"]
+        right_BL = (jnp.argmax(logits_BLC, axis=-1) == tag_BL).astype(jnp.float32)
+        count = jnp.sum(weight_BL)
+        return {
+            LOSS: Mean(jnp.sum(cross_entropy(logits_BLC, tag_BL) * weight_BL), count),
+            "task/accuracy": Mean(jnp.sum(right_BL * weight_BL), count),
+        }
+
+    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """{"logits_BLC"}."""
+        return {"logits_BLC": self.logits(module, batch, None)}
+
+    def predictions(
+        self, examples: Sequence[Tagged], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> list[tuple[str, ...]]:
+        """A tag for every word: that with the highest score at its first piece, O for a word that has no pieces."""
+        tags = [[OUTSIDE] * len(each.words) for each in examples]
+        for row, output in zip(rows, outputs, strict=True):
+            best_T, word_T = np.argmax(output["logits_BLC"], axis=-1), row.fields["word_BL"]
+            for place in np.flatnonzero(word_T):
+                tags[row.example][word_T[place] - 1] = self.labels[best_T[place]]
+        return [tuple(each) for each in tags]
+
+    def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type; types that are the same once
+        letters of other scripts are left out are numbered."""
+        if missing := [number for number, each in enumerate(examples) if each.tags is None]:
+            raise ValueError(f"{len(missing)} sentences have no tags: scores need a file with a column of tags")
+        found = scoring.score([each.tags or () for each in examples], predictions)
+        micro = found.micro
+        scores = {
+            "f1": micro.f1,
+            "precision": micro.precision,
+            "recall": micro.recall,
+            "tag_accuracy": found.tag_accuracy,
+        }
+        for kind, one in sorted(found.types.items()):
+            name = f"f1_{_letters(kind)}"
+            alike = sum(each == name or each.startswith(f"{name}.") for each in scores)
+            scores[f"{name}.{alike + 1}" if alike else name] = one.f1
+        return scores
+
+    def write(
+        self, folder: pathlib.Path, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]
+    ) -> list[pathlib.Path]:
+        """predictions.conll: a line `word gold predicted` a word, IOB2, a blank line after a sentence, as conlleval reads it;
+        without `gold` where the file had no tags. Blanks inside of a word are written as underscores."""
+        lines = []
+        for each, predicted in zip(examples, predictions, strict=True):
+            columns = [[re.sub(r"\s", "_", word) for word in each.words]]
+            columns += [list(retagged(tags, "iob2")) for tags in (each.tags, predicted) if tags is not None]
+            lines += [*(" ".join(line) for line in zip(*columns, strict=True)), ""]
+        file = folder / "predictions.conll"
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return [file]
+
+
+def _letters(kind: str) -> str:
+    """A type as part of a metric's name, in letters that every tracker takes."""
+    return re.sub(r"[^\w.-]", "_", kind, flags=re.ASCII)
+
+
+def word_pieces(words: Iterable[str], vocabulary: Vocabulary) -> dict[str, np.ndarray]:
+    """The pieces of each distinct word on its own, int32; some have none (a zero-width space, say)."""
+    distinct = list(dict.fromkeys(words))
+    return dict(zip(distinct, vocabulary.encode([clean(word) for word in distinct]), strict=True))
+
+
+def windows(pieces: Sequence[np.ndarray], room: int) -> list[Window]:
+    """Words in rows of at most `room` pieces, one after the other, cut before a word; at least one row.
+
+    Words without pieces are in none. A word of more than `room` pieces has a row of its own, which holds the first of them.
+    """
+    found: list[Window] = [[]]
+    used = 0
+    for place, each in enumerate(pieces):
+        if not len(each):
+            continue
+        each = each[:room]
+        if used + len(each) > room:
+            found.append([])
+            used = 0
+        found[-1].append((place, each))
+        used += len(each)
+    return found

@@ -1,0 +1,129 @@
+"""From scores of tokens to answers: the best spans of all windows of a question, and how it compares to no answer.
+
+The rule is BERT's (Devlin et al., 2018), as released with SpanBERT. Two things differ. The text of an answer is the passage's own
+between the first and the last piece: pieces know their characters, so nothing has to be aligned with text that was split at
+blanks. Where none of the best starts and ends make a span, all starts and ends are tried, so that there is an answer.
+
+Shapes: T tokens of a row, K candidates of a row, N candidates of a question.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spanjax.tasks.squad.windows import Window
+
+NULL = 0  # position of [CLS], which stands for no answer
+
+
+class Candidates(NamedTuple):
+    """Spans of some windows."""
+
+    score_N: np.ndarray
+    """float64, sum of the two logits."""
+    start_N: np.ndarray
+    """int64, first character."""
+    end_N: np.ndarray
+    """int64, behind the last."""
+    logits_N2: np.ndarray
+    """float64, of start and end."""
+
+
+class Answer(NamedTuple):
+    """One of the best answers."""
+
+    text: str
+    """'' where it is that there is none."""
+    probability: float
+    """Softmax over the best answers of the question."""
+    start_logit: float
+    end_logit: float
+    start: int | None
+    """First character of the text in the context; None where it is that there is no answer."""
+    end: int | None
+    """The character behind its last: context[start:end] is the text."""
+
+
+class Prediction(NamedTuple):
+    """What is predicted for a question."""
+
+    text: str
+    """The best answer that is a text."""
+    null_odds: float
+    """The score of no answer, the least that a window gives it, minus that of `text`; 0 where answers are always expected."""
+    best: tuple[Answer, ...]
+    """The best answers, best first, each text once; no answer is among them where it may be."""
+
+    @property
+    def answer(self) -> Answer | None:
+        """The best answer that is a text; None where no text is one."""
+        return next((each for each in self.best if each.text), None)
+
+
+def top(scores_T: np.ndarray, count: int) -> np.ndarray:
+    """int64: the places of the `count` highest scores, highest first, of equal ones the first."""
+    return np.argsort(-scores_T, kind="stable")[:count]
+
+
+def candidates(
+    window: Window, start_T: np.ndarray, end_T: np.ndarray, n_best: int | None, max_answer: int
+) -> Candidates:
+    """Spans between the `n_best` highest starts and ends of a row (None: all of them) that can be an answer.
+
+    Both ends are pieces of the passage, the first one in the window that shows most around it; at most `max_answer` pieces.
+    """
+    pieces = len(window.starts_T)
+    start_K, end_K = (top(logits, len(logits) if n_best is None else n_best) for logits in (start_T, end_T))
+    first_K, last_K = start_K - window.offset, end_K - window.offset
+    first_K = first_K[(first_K >= 0) & (first_K < pieces)]
+    first_K = first_K[window.widest_T[first_K]]
+    last_K = last_K[(last_K >= 0) & (last_K < pieces)]
+    size_KK = last_K - first_K[:, None] + 1
+    one_N, other_N = np.nonzero((size_KK >= 1) & (size_KK <= max_answer))
+    first_N, last_N = first_K[one_N], last_K[other_N]
+    logits_N2 = np.stack([start_T[first_N + window.offset], end_T[last_N + window.offset]], axis=1).astype(np.float64)
+    return Candidates(logits_N2.sum(axis=1), window.starts_T[first_N], window.ends_T[last_N], logits_N2)
+
+
+def _joined(found: Sequence[Candidates]) -> Candidates:
+    return Candidates(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+
+def decode(
+    context: str,
+    windows: Sequence[Window],
+    logits: Sequence[tuple[np.ndarray, np.ndarray]],
+    n_best: int,
+    max_answer: int,
+    null: bool,
+) -> Prediction:
+    """The prediction for one question: logits[i] are those of start and end, float [T] each, of the row of windows[i].
+
+    `null`: whether no answer is one of the possibilities.
+    """
+    each = list(zip(windows, logits, strict=True))
+    found = _joined([candidates(window, start, end, n_best, max_answer) for window, (start, end) in each])
+    if not len(found.score_N):
+        found = _joined([candidates(window, start, end, None, max_answer) for window, (start, end) in each])
+    kept: dict[str, tuple[float, Answer]] = {}
+    for place in np.argsort(-found.score_N, kind="stable").tolist():
+        start, end = int(found.start_N[place]), int(found.end_N[place])
+        text = context[start:end]
+        if text and text not in kept:
+            start_logit, end_logit = found.logits_N2[place].tolist()
+            kept[text] = (float(found.score_N[place]), Answer(text, 0.0, start_logit, end_logit, start, end))
+            if len(kept) == n_best:
+                break
+    text, odds = next(iter(kept), ""), 0.0
+    if null or not kept:
+        ends = [(float(start[NULL]), float(end[NULL])) for start, end in logits]
+        start_logit, end_logit = min(ends, key=sum)
+        score = start_logit + end_logit
+        odds = score - kept[text][0] if kept and null else 0.0
+        kept[""] = (score, Answer("", 0.0, start_logit, end_logit, None, None))
+    ordered = sorted(kept.values(), key=lambda each: -each[0])
+    share_N = np.exp(np.array([score for score, _ in ordered]) - ordered[0][0])
+    share_N /= share_N.sum()
+    best = [one._replace(probability=share) for (_, one), share in zip(ordered, share_N.tolist(), strict=True)]
+    return Prediction(text, odds, tuple(best))

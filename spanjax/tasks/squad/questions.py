@@ -1,0 +1,277 @@
+"""Questions on a passage whose answers are spans of it: files of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018), of MRQA
+2019 (Fisch et al., 2019), and one's own.
+
+.json is SQuAD's form. A line of .jsonl is a context of MRQA with its `qas` (a line with a `header` is passed over), or one
+question: `id`, `question`, `context`, and `answers` as [{"text", "start"}] or {"text": [...], "answer_start": [...]}. An empty
+list says that the passage has no answer, no `answers` at all that they are not known.
+"""
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spanjax.data.sources.cleaning import clean
+from spanjax.scoring.squad import normalize_answer
+from spanjax.tasks.base import Examples
+from spanjax.tasks.tables import kind_of, read_json, read_records
+
+SHOWN = 60  # characters of a text in a message
+SHOWN_NAMES = 3  # ids in a note
+Span = tuple[int, int]
+
+
+class Question(NamedTuple):
+    """One example."""
+
+    name: str
+    """The file's id."""
+    question: str
+    context: str
+    answers: tuple[str, ...] | None
+    """The texts that count as right; none of them: the passage has no answer; None: not known."""
+    spans: tuple[Span, ...]
+    """Where answers are in the context, [start, end) in characters, in the file's order, without blanks at the ends."""
+
+
+class _WrongError(Exception):
+    """What is wrong with one question; what was expected."""
+
+
+Found = Iterator[tuple[str, Question | str]]  # (place, the question or what is wrong with it)
+
+
+def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
+    """The questions of a file, plain or compressed; the problems name the line, in SQuAD's form the question.
+
+    Every answer has to be at its offset (blanks aside) and every id to come once. `unanswerable`: whether questions without
+    an answer are allowed. ValueError for a file that is not read at all or of no form known here.
+    """
+    kind = kind_of(path)
+    if kind not in (".json", ".jsonl"):
+        raise ValueError(
+            f"{path}: a file of questions is SQuAD's .json, or .jsonl as MRQA's or with a question a line; name it so"
+        )
+    examples, places = Examples(), {}
+    for place, found in _squad(path) if kind == ".json" else _lines(path):
+        if isinstance(found, str):
+            examples.problems.append(f"{place}: {found}")
+        elif found.name in places:
+            examples.problems.append(
+                f"{place}: the id {found.name!r} again, first at {places[found.name]}; expected it once"
+            )
+        elif found.answers == () and not unanswerable:
+            examples.problems.append(
+                f"{place}: no answer; expected at least one, or --objective.version 2.0 for questions without"
+            )
+        else:
+            places[found.name] = place
+            examples.append(found)
+    return examples
+
+
+def read_question(record: Mapping[str, Any], number: int) -> Question | str:
+    """A question of one's own that needs no answers, or what is wrong with it; its number is its name where it has none."""
+    return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
+
+
+def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[str]:
+    """What is to be known of questions with several answers that are read as sets (`together`) or as alternatives.
+
+    Files do not say which they are. Alternatives of annotators mostly repeat or overlap each other (those of 92 % of the
+    questions that have several in SQuAD's dev sets), parts of one answer do not (those of 28 of 29 in a part of Quoref).
+    """
+    several = [each for each in questions if len(each.spans) > 1]
+    apart = [each for each in several if _apart(each)]
+    if together and several:
+        yield (
+            f"{len(several):,} of {len(questions):,} questions have several answers, scored as a set: the first is learnt, and a"
+            " prediction is one span"
+        )
+    if together == (2 * len(apart) > len(several)) or not several:
+        return
+    names = ", ".join(each.name for each in (several if together else apart)[:SHOWN_NAMES])
+    if together:
+        yield (
+            f"the answers of {len(several) - len(apart):,} of them overlap or repeat: they look like alternatives, as in SQuAD"
+            f" ({names}, ...); --objective.answers alternatives reads them so (evaluate: --task squad1)"
+        )
+    else:
+        yield (
+            f"{len(apart):,} of {len(several):,} questions with several answers have them at places of their own"
+            f" ({names}, ...): they look like parts of one answer, as in Quoref, and are read as alternatives;"
+            " --objective.answers set scores them as a set (evaluate: --task quoref)"
+        )
+
+
+def _apart(question: Question) -> bool:
+    """Whether no two answers share a place or, once normalised, a text."""
+    spans, texts = sorted(question.spans), [normalize_answer(text) for text in question.answers or ()]
+    separate = all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
+    return separate and len({*texts}) == len(texts)
+
+
+def _squad(path: pathlib.Path) -> Found:
+    content = read_json(path)
+    articles = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(articles, list):
+        raise ValueError(f'{path}: not in SQuAD\'s form; expected an object with a list "data"')
+    for number, article in enumerate(articles, start=1):
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(paragraphs, list):
+            yield f"{path}:article {number}", 'no list "paragraphs"; expected an object with one'
+            continue
+        for part, paragraph in enumerate(paragraphs, start=1):
+            where = f"{path}:article {number}, paragraph {part}"
+            questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
+            if not isinstance(questions, list):
+                yield where, 'no list "qas"; expected an object with one and a "context"'
+                continue
+            for place, one in enumerate(questions, start=1):
+                known = isinstance(one, dict) and isinstance(one.get("id"), str | int)
+                name = f"{path}:question {one['id']}" if known else f"{where}, question {place}"
+                yield name, _caught(_of_squad, one, paragraph.get("context"))
+
+
+def _lines(path: pathlib.Path) -> Found:
+    for place, record, problem in read_records(path):
+        if record is None:
+            yield place, problem
+        elif "qas" in record:
+            if not isinstance(record["qas"], list):
+                yield place, '"qas" is no list; expected the questions of the context'
+                continue
+            for number, one in enumerate(record["qas"], start=1):
+                found = _caught(_of_mrqa, one, record.get("context"))
+                known = one.get("qid", one.get("id", number)) if isinstance(one, dict) else number
+                yield place, f"question {known}: {found}" if isinstance(found, str) else found
+        elif "header" not in record:
+            yield place, _caught(_of_own, record, record.get("context"))
+
+
+def _caught(read: Any, raw: Any, context: Any) -> Question | str:
+    try:
+        if not isinstance(raw, dict):
+            raise _WrongError(f"a JSON {type(raw).__name__}; expected an object")
+        return read(raw, _text(context, "context"))
+    except _WrongError as wrong:
+        return str(wrong)
+
+
+def _of_squad(raw: dict[str, Any], context: str) -> Question:
+    impossible = raw.get("is_impossible")
+    if not isinstance(impossible, bool | None):
+        raise _WrongError(f"is_impossible is {impossible!r}; expected true or false")
+    answers = _answers(raw.get("answers"))
+    if impossible and answers:
+        raise _WrongError("is_impossible is true and there are answers; expected one of the two")
+    if impossible is False and answers == []:
+        raise _WrongError("is_impossible is false and there is no answer; expected one of the two")
+    return _made(raw, context, [] if impossible else answers)
+
+
+def _of_own(raw: dict[str, Any], context: str) -> Question:
+    answers = raw.get("answers")
+    if isinstance(answers, dict):
+        texts, starts = answers.get("text"), answers.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            raise _WrongError(
+                'answers are an object; expected two lists of one length in it, "text" and "answer_start"'
+            )
+        answers = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
+    return _made(raw, context, _answers(answers))
+
+
+def _of_mrqa(raw: dict[str, Any], context: str) -> Question:
+    name, question = _name(raw.get("qid", raw.get("id"))), _text(raw.get("question"), "question")
+    texts, detected = raw.get("answers"), raw.get("detected_answers")
+    if texts is None and detected is None:
+        return Question(name, question, context, None, ())
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _WrongError(f"answers are {_short(texts)}; expected a list of texts")
+    if not isinstance(detected, list) or (texts and not detected):
+        raise _WrongError(f"detected_answers are {_short(detected)}; expected a list with an answer of the context")
+    return Question(name, question, context, tuple(texts), tuple(_detected(detected, context)))
+
+
+def _detected(detected: Sequence[Any], context: str) -> Iterator[Span]:
+    for one in detected:
+        text, spans = (one.get("text"), one.get("char_spans")) if isinstance(one, dict) else (None, None)
+        if not isinstance(text, str) or not isinstance(spans, list) or not spans:
+            raise _WrongError(f'a detected answer is {_short(one)}; expected "text" and a list "char_spans"')
+        for span in spans:
+            if not (isinstance(span, list) and len(span) == 2 and all(type(place) is int for place in span)):
+                raise _WrongError(f"a char_span is {_short(span)}; expected [first character, last character]")
+            start, end = span[0], span[1] + 1
+            there = context[start:end] if 0 <= start < end <= len(context) else ""
+            if not there.strip() or (
+                there.split() != text.split() and normalize_answer(there) != normalize_answer(text)
+            ):
+                raise _WrongError(f"the characters {span} are {_short(there)}; expected the answer {_short(text)}")
+            yield _bare(there, start)
+
+
+def _made(raw: dict[str, Any], context: str, answers: list[tuple[str, int]] | None) -> Question:
+    name, question = _name(raw.get("id")), _text(raw.get("question"), "question")
+    spans = tuple(_located(context, text, start) for text, start in answers or ())
+    return Question(name, question, context, None if answers is None else tuple(text for text, _ in answers), spans)
+
+
+def _answers(answers: Any) -> list[tuple[str, int]] | None:
+    """(text, offset) of every answer; None where the file says nothing of answers."""
+    if answers is None:
+        return None
+    if not isinstance(answers, list):
+        raise _WrongError(f"answers are {_short(answers)}; expected a list")
+    found = []
+    for one in answers:
+        text, start = None, None
+        if isinstance(one, dict):
+            text, start = one.get("text"), one.get("answer_start", one.get("start"))
+        if not isinstance(text, str) or type(start) is not int:
+            raise _WrongError(f"an answer is {_short(one)}; expected its text and, a whole number, where it starts")
+        found.append((text, start))
+    return found
+
+
+def _located(context: str, text: str, start: int) -> Span:
+    """The span of an answer that begins at `start`; one blank between its words is as good as another, or several."""
+    words = r"\s+".join(map(re.escape, text.split()))
+    if not words:
+        raise _WrongError("an empty answer; expected a text of the context")
+    if start >= 0 and context.startswith(text, start):
+        return _bare(text, start)
+    before = r"\s*" if text[0].isspace() else ""
+    if found := re.compile(f"{before}({words})").match(context, start) if 0 <= start < len(context) else None:
+        return found.span(1)
+    places = [match.start() for match in re.finditer(words, context)]
+    if not places:
+        raise _WrongError(f"the answer {_short(text)} is not in the context; expected its very words")
+    nearest = min(places, key=lambda place: abs(place - start))
+    there = context[start : start + len(text)] if start >= 0 else ""
+    raise _WrongError(f"at {start} is {_short(there)}; expected the answer {_short(text)}, which is at {nearest}")
+
+
+def _bare(text: str, start: int) -> Span:
+    return start + len(text) - len(text.lstrip()), start + len(text.rstrip())
+
+
+def _name(name: Any) -> str:
+    if type(name) not in (str, int) or name == "":
+        raise _WrongError(f"the id is {_short(name)}; expected a text")
+    return str(name)
+
+
+def _text(text: Any, what: str) -> str:
+    if not isinstance(text, str):
+        raise _WrongError(f"the {what} is {_short(text)}; expected a text")
+    if not clean(text).strip():
+        raise _WrongError(f"the {what} is empty; expected a text")
+    return text
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "missing"
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."

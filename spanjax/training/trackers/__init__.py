@@ -1,0 +1,191 @@
+"""Trackers of a run: settings, the ids by which a later process goes on with the same curve, and the writer of process 0.
+
+The ids live in the work directory's `tracking.json` and in the meta of every checkpoint. What is sent is what metrics.jsonl
+holds; a tracker that comes late, or was not reachable, is sent the records that it lacks when it answers.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+from spanjax.json_files import parse_json
+from spanjax.storage.local import write_whole
+from spanjax.training.metrics import record_of
+from spanjax.training.redaction import holds_credentials, redacted
+from spanjax.training.saved import stored_meta
+from spanjax.training.trackers.backends import MLflow, Wandb, import_problem
+from spanjax.training.trackers.queue import Delivery, Record
+
+CLOSE_S = 30.0
+KINDS = ("train", "eval")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracking:
+    """Trackers besides metrics.jsonl and TensorBoard. Keys and passwords come from the environment or the tool's own login."""
+
+    to: tuple[Literal["wandb", "mlflow"], ...] = ()
+    """Which: wandb (pip install wandb), mlflow (pip install mlflow-skinny)."""
+    project: str = "spanjax"
+    """Project in wandb, experiment in MLflow. The team in wandb is WANDB_ENTITY."""
+    name: str = ""
+    """Name of the run; by default that of the work directory."""
+    group: str = ""
+    """Group in wandb, the tag `group` in MLflow."""
+    tags: tuple[str, ...] = ()
+    """Tags; in MLflow NAME=VALUE, or NAME for NAME=true."""
+    mode: Literal["online", "offline"] = "online"
+    """wandb: online as WANDB_MODE says, or offline: into the folder `wandb` of the work directory, for `wandb sync`."""
+    uri: str = ""
+    """MLflow's server or store; by default MLFLOW_TRACKING_URI, else the folder `mlruns` of the work directory."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with these values, in words; empty when nothing is. No credential is repeated."""
+        found = []
+        if len(set(self.to)) < len(self.to):
+            found.append(f"tracking.to is {' '.join(self.to)}: name every tracker once")
+        if not self.project.strip():
+            found.append("tracking.project is empty: give a name")
+        if holds_credentials(self.uri):
+            found.append(
+                "tracking.uri holds a user, password or token: a setting is written to files, so give the URI without it and set"
+                " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN, or the whole"
+                " MLFLOW_TRACKING_URI) in the environment"
+            )
+        return found
+
+
+def require(settings: Tracking) -> None:
+    """ValueError, before the first step, where the package of a tracker that was asked for does not import."""
+    if problems := [problem for name in settings.to if (problem := import_problem(name))]:
+        raise ValueError("\n".join(problems))
+
+
+class Identity:
+    """The ids and the newest steps sent, in `tracking.json`, replaced as a whole at every change.
+
+    A new work directory takes the ids from the checkpoint that it goes on from, and what that had sent from its step.
+    """
+
+    def __init__(self, workdir: pathlib.Path, begin: int, say: Callable[[str], None]):
+        self.path, self.say, self.lock = workdir / "tracking.json", say, threading.Lock()
+        self.ids: dict[str, dict[str, str]] = {}
+        self.sent: dict[str, dict[str, int]] = {}
+        self.failed = False
+        self._read(workdir, begin)
+
+    def _read(self, workdir: pathlib.Path, begin: int) -> None:
+        try:
+            stored = parse_json(self.path.read_bytes(), dict)
+            ids = {name: dict(id) for name, id in stored["ids"].items()}
+            self.sent = {
+                name: {kind: int(step) for kind, step in sent.items()} for name, sent in stored["sent"].items()
+            }
+            self.ids = ids
+            return
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            self.say(f"{self.path} cannot be read ({error}): ids are taken from the checkpoint")
+        if begin:
+            self.ids = {name: dict(id) for name, id in stored_meta(workdir, begin).get("tracking", {}).items()}
+            self.sent = {name: dict.fromkeys(KINDS, begin) for name in self.ids}
+
+    def of(self, name: str) -> dict[str, str]:
+        """The ids of one tracker, drawn where it has none. `id` is the tracker's own, "" until MLflow has given it."""
+        fresh = {"id": "", "tag": uuid.uuid4().hex} if name == "mlflow" else {"id": uuid.uuid4().hex[:12]}
+        self.ids[name] = {**fresh, **self.ids.get(name, {})}
+        return self.ids[name]
+
+    def set_id(self, name: str, id: str) -> None:
+        """The tracker has given an id."""
+        if self.ids[name]["id"] != id:
+            self.ids[name]["id"] = id
+            self.write()
+
+    def set_sent(self, name: str, sent: Mapping[str, int]) -> None:
+        """Records up to these steps have been handed over."""
+        with self.lock:
+            self.sent[name] = dict(sent)
+        self.write()
+
+    def write(self) -> None:
+        """Replaces the file. A disk that takes nothing is said once and stops nothing: the checkpoints hold the ids too."""
+        with self.lock:
+            try:
+                write_whole(self.path, json.dumps({"ids": self.ids, "sent": self.sent}, indent=2) + "\n")
+            except OSError as error:
+                if not self.failed:
+                    self.say(f"{self.path} could not be written: {error}")
+                self.failed = True
+
+
+class Trackers:
+    """The writer of all trackers. Made on process 0 only; nothing that a tracker does comes back from here."""
+
+    def __init__(self, settings: Tracking, workdir: pathlib.Path, begin: int, steps: int, config: Any, say: Any):
+        self.newest, self.steps = begin, steps
+        self.identity = Identity(workdir, begin, say)
+        shown = {each: redacted(getattr(settings, each)) for each in ("project", "name", "group", "tags")}
+        settings = dataclasses.replace(settings, **{**shown, "tags": tuple(shown["tags"])})
+        name = settings.name or redacted(workdir.absolute().name)
+        self.deliveries = list[Delivery]()
+        trackers = list[Any]()
+        for which in settings.to:
+            ids = self.identity.of(which)
+            if which == "wandb":
+                trackers.append(Wandb(settings, ids["id"], name, config, workdir))
+            else:
+                trackers.append(
+                    MLflow(settings, ids, lambda id: self.identity.set_id("mlflow", id), name, config, workdir)
+                )
+        if trackers:
+            self.identity.write()
+        for tracker in trackers:
+            self.deliveries.append(
+                Delivery(
+                    tracker,
+                    sent=self.identity.sent.get(tracker.name, {}),
+                    missed=lambda: read_records(workdir / "metrics.jsonl"),
+                    note_sent=lambda sent, name=tracker.name: self.identity.set_sent(name, sent),
+                    say=say,
+                )
+            )
+
+    def meta(self) -> dict[str, Any]:
+        """What is stored with every checkpoint: {"tracking": ids}, {} for a run that never had a tracker.
+
+        The ids are those of this object: one that MLflow gives later is in the checkpoints that follow.
+        """
+        return {"tracking": self.identity.ids} if self.identity.ids else {}
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Hands one record to every tracker's queue."""
+        self.newest = max(self.newest, step)
+        record = Record(step, dict(values), time.time_ns() // 1_000_000)
+        for delivery in self.deliveries:
+            delivery.write(record)
+
+    def close(self) -> None:
+        """Sends what waits, for at most CLOSE_S seconds over all trackers, and tells them how the run ended."""
+        failed = sys.exc_info()[0] is not None
+        for delivery in self.deliveries:
+            delivery.begin_close("failed" if failed else "finished" if self.newest >= self.steps else "stopped")
+        deadline = time.monotonic() + CLOSE_S
+        for delivery in self.deliveries:
+            delivery.end_close(deadline)
+
+
+def read_records(path: pathlib.Path) -> Iterator[Record]:
+    """The records of a metrics file; half lines are passed over. Nothing where there is no file."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for values in filter(None, map(record_of, file)):
+            yield Record(values.pop("step"), values, time.time_ns() // 1_000_000)

@@ -1,0 +1,134 @@
+"""Steps that do not end: which process holds them up, and why."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from spanjax.cli import PROCESSES_MISSING
+from spanjax.distributed import coordinator_gone, marks, name_of, put_mark
+from spanjax.training.nonfinite import Guard
+
+log = logging.getLogger(__name__)
+TICK_SECONDS, SILENT_TICKS = 2.0, 3
+ROWS, DEVICES, STEP, EVALUATION, SAVING = (
+    "waits for rows",
+    "waits for its devices",
+    "hands a step over (the first one compiles)",
+    "evaluates",
+    "saves",
+)
+ENDLESS = (ROWS, DEVICES)
+"""What may take so long only when something is wrong."""
+
+
+class Pulse:
+    """Tells the other processes what this one is at, and says who is to blame when nothing moves. A thread of its own.
+
+    A process is silent when its mark has not changed for a few ticks: it is stopped, cut off, or dead.
+    """
+
+    def __init__(self, guard: Guard, end: Callable[[int], None] = os._exit):
+        self.guard, self.end = guard, end
+        limits = [seconds for seconds in (guard.stall_seconds, guard.stall_exit_seconds) if seconds]
+        self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
+        self.now = (0, STEP, time.monotonic())
+        self.beats, self.listens, self.said = 0, 0, -1.0
+        self.heard: dict[int, tuple[str, float]] = {}
+        """Process id -> its mark, and when it was first seen so."""
+        self._hearing = (
+            threading.Lock()
+        )  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="spanjax-pulse", daemon=True)
+
+    def __enter__(self) -> "Pulse":
+        self.at(STEP, self.now[0])
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(self.tick + 1)
+
+    def at(self, phase: str, step: int) -> None:
+        """What the loop does from now on, and the step that it is in."""
+        self.now = (step, phase, time.monotonic())
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self.tick):
+            step, phase, since = self.now
+            spent = time.monotonic() - since
+            self.beats += 1
+            try:
+                if jax.process_count() > 1:
+                    put_mark("pulse", json.dumps([self.beats, step, phase, round(spent)]))
+                if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.said != since:
+                    self.said = since if self._say(step, phase, spent) else self.said
+            except Exception as error:  # the coordinator is gone: jax ends the process
+                log.debug("pulse: %s", error)
+            if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
+                log.error(
+                    "step %d has not gone on for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
+                    *(step, spent),
+                )
+                logging.shutdown()
+                self.end(PROCESSES_MISSING)
+                return
+
+    def _say(self, step: int, phase: str, spent: float) -> bool:
+        """Says what holds the step up; of several processes the first that is not silent does. False while that is not known."""
+        if jax.process_count() == 1:
+            log.warning("step %d does not go on: this process %s for %.0f s", step, phase, spent)
+            return True
+        said, silent = self._listen()
+        self.listens += 1
+        if self.listens < SILENT_TICKS + 2:
+            return False
+        self.listens = 0
+        if min(said.keys() - silent.keys()) == jax.process_index():
+            log.warning("step %d does not go on for %.0f s: %s", step, spent, blame(said, silent))
+        return True
+
+    def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
+        """Process id -> its mark [beats, step, phase, seconds]; and the seconds for which the silent ones have been so."""
+        found, now = marks("pulse"), time.monotonic()
+        with self._hearing:
+            for each, text in found.items():
+                if each not in self.heard or self.heard[each][0] != text:
+                    self.heard[each] = (text, now)
+            silent = {each: now - at for each, (_, at) in self.heard.items() if now - at > SILENT_TICKS * self.tick}
+        return {each: json.loads(text) for each, text in found.items()}, silent
+
+    def gone(self) -> list[int]:
+        """Processes that are silent; takes a few ticks. Process 0 where the coordinator, which it runs, does not answer.
+
+        Nobody is named when asking fails for another reason, which is logged: that says nothing of any process.
+        """
+        silent: dict[int, float] = {}
+        for _ in range(2 * (SILENT_TICKS + 2)):
+            try:
+                silent = self._listen()[1]
+            except Exception as error:
+                if coordinator_gone(error):
+                    return [0]
+                log.warning("cannot ask which processes are silent (%s: %s)", type(error).__name__, error)
+                return []
+            time.sleep(self.tick / 2)
+        return sorted(silent)
+
+
+def blame(said: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
+    """Who holds a step up, in words."""
+    parts = [f"{name_of(each)} has not been heard of for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
+    parts += [
+        f"{name_of(each)} {phase} (step {step}) for {seconds} s"
+        for each, (_, step, phase, seconds) in sorted(said.items())
+        if each not in silent and phase != DEVICES
+    ]
+    return "; ".join(parts[:10]) if parts else "all processes wait for their devices: look at the network between them"

@@ -1,0 +1,165 @@
+"""Who holds a step up: one process, and several whose marks are a dictionary."""
+
+import json
+import logging
+import threading
+import time
+
+import jax
+import pytest
+
+from spanjax.training import watchdog
+from spanjax.training.nonfinite import Guard
+from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Pulse, blame
+
+
+def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), Pulse(Guard(stall_seconds=0.2, stall_exit_seconds=0)) as pulse:
+        for step in (7, 9):
+            pulse.at(ROWS, step)
+            until = time.monotonic() + 20
+            while f"step {step} does not go on: this process waits for rows" not in caplog.text:
+                assert time.monotonic() < until
+                time.sleep(0.01)
+            time.sleep(0.2)
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(("phase", "ends"), [(ROWS, True), (DEVICES, True), (SAVING, False), (STEP, False)])
+def test_only_a_wait_for_rows_or_devices_ends_a_run(phase: str, ends: bool) -> None:
+    codes, ended = list[int](), threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0.2), end) as pulse:
+        pulse.at(phase, 3)
+        ended.wait(20 if ends else 0.6)
+    assert codes == ([3] if ends else [])
+
+
+def test_zeros_never_tell_and_never_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
+    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0), lambda code: pytest.fail(str(code))) as pulse:
+        pulse.at(ROWS, 1)
+        time.sleep(0.1)
+        assert pulse.beats > 2
+    assert not caplog.records
+
+
+class Others:
+    """The marks of three processes, of which this one is the second and the third may be stopped."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, str] = {}
+        self.beats, self.stopped = 0, True
+
+    def put(self, name: str, value: str) -> None:
+        self.marks[1] = value
+
+    def read(self, name: str) -> dict[int, str]:
+        self.beats += 1
+        self.marks[0] = json.dumps([self.beats, 8, DEVICES, 1])
+        if not self.stopped or 2 not in self.marks:
+            self.marks[2] = json.dumps([self.beats, 7, STEP if self.stopped else ROWS, 4])
+        return self.marks
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> Others:
+    found = Others()
+    monkeypatch.setattr(watchdog, "put_mark", found.put)
+    monkeypatch.setattr(watchdog, "marks", found.read)
+    monkeypatch.setattr(watchdog, "name_of", lambda each: f"process {each} (node{each})")
+    monkeypatch.setattr(jax, "process_count", lambda: 3)
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [
+        (True, "process 2 (node2) has not been heard of for "),
+        (False, "process 2 (node2) waits for rows (step 7) for 4 s"),
+    ],
+)
+def test_the_process_that_holds_all_up_is_named(
+    others: Others, stopped: bool, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    others.stopped = stopped
+    told = threading.Event()
+    with caplog.at_level(logging.WARNING), Pulse(Guard(stall_seconds=0.3, stall_exit_seconds=0)) as pulse:
+        pulse.at(DEVICES, 8)
+        until = time.monotonic() + 20
+        while not caplog.records and time.monotonic() < until:
+            told.wait(0.01)
+    assert f"step 8 does not go on for 0 s: {words}" in caplog.text
+    assert "process 0" not in caplog.text and "process 1" not in caplog.text
+
+
+def test_silent_processes_are_gone(others: Others) -> None:
+    pulse = Pulse(Guard(stall_seconds=0.2))
+    others.put("pulse", '[1, 8, "", 0]')
+    others.stopped = False
+    assert 2 not in pulse.gone()
+    others.stopped = True
+    assert 2 in Pulse(Guard(stall_seconds=0.2)).gone()
+
+
+GONE = jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error information ...")
+
+
+@pytest.mark.parametrize(
+    ("error", "blamed"),
+    [
+        (GONE, [0]),
+        (jax.errors.JaxRuntimeError("DEADLINE_EXCEEDED: no answer"), [0]),
+        (jax.errors.JaxRuntimeError("INVALID_ARGUMENT: a key with a zero"), []),
+        (KeyError("beats"), []),
+        (json.JSONDecodeError("a torn mark", "[1", 2), []),
+    ],
+)
+def test_only_a_coordinator_that_does_not_answer_is_process_0(
+    error: Exception, blamed: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(name: str) -> dict[int, str]:
+        raise error
+
+    monkeypatch.setattr(watchdog, "marks", refused)
+    assert Pulse(Guard(stall_seconds=0.2)).gone() == blamed
+    assert bool(blamed) != (type(error).__name__ in caplog.text)
+
+
+class Watched(dict):
+    """Marks that were heard, which note who writes or reads them without the lock."""
+
+    def __init__(self, lock: "threading.Lock"):
+        super().__init__()
+        self.lock, self.bare = lock, 0
+
+    def __setitem__(self, key: int, value: tuple[str, float]) -> None:
+        self.bare += not self.lock.locked()
+        super().__setitem__(key, value)
+
+    def items(self):
+        self.bare += not self.lock.locked()
+        return super().items()
+
+
+def test_what_was_heard_is_only_touched_under_its_lock(others: Others) -> None:
+    """The watchdog's thread and the main thread listen at the same time."""
+    pulse = Pulse(Guard(stall_seconds=0.2))
+    pulse.heard = heard = Watched(pulse._hearing)
+    threads = [threading.Thread(target=pulse.gone) for _ in range(2)]
+    others.put("pulse", '[1, 8, "", 0]')
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(heard) == 3 and heard.bare == 0
+
+
+def test_words() -> None:
+    assert blame({0: [1, 2, DEVICES, 3], 1: [1, 2, DEVICES, 3]}, {}).startswith("all processes wait for their devices")
+    assert blame({0: [1, 2, ROWS, 3]}, {}) == "process 0 waits for rows (step 2) for 3 s"
