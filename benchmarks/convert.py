@@ -47,9 +47,9 @@ def random_run(folder: pathlib.Path, size: str) -> None:
     from spanjax.nn.config import EncoderConfig
     from spanjax.objectives.masked_lm import MaskedPrediction
     from spanjax.pretrained.model import Model, model_meta
+    from spanjax.sharding import map_named
     from spanjax.training.checkpoint import write_weights
     from spanjax.training.state import abstract_module
-    from spanjax.trees import map_named
 
     encoder: EncoderConfig = dataclasses.replace(getattr(encoders, size), vocab_size=28_996)
     random = np.random.default_rng(0)

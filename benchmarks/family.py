@@ -75,7 +75,7 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
 def rows_with_sentences(folder: pathlib.Path, count: int, length: int) -> Any:
     """Rows of one full block each, in which a sentence begins every so many tokens, at a word."""
     from spanjax.data.feed.rows import open_rows
-    from spanjax.data.shards.block import SENTENCE_START
+    from spanjax.data.shards.packing import SENTENCE_START
     from spanjax.data.shards.shards import write_rows
     from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
 

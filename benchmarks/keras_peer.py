@@ -144,7 +144,7 @@ def with_boundary_head(masked: Any, params: Any) -> Any:
 
 def load(model: Any, params: Any) -> None:
     """Puts our weights into the model; AssertionError for one that found none."""
-    from spanjax.trees import named_leaves
+    from spanjax.sharding import named_leaves
 
     ours, named = named_leaves(params), dict(_OTHERS)
     for weight in model.weights:

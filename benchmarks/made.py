@@ -14,7 +14,7 @@ def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
 
     There are at most `size` pieces, the special ones included, as many that begin a word as that continue one.
     """
-    from spanjax.data.shards.block import Block
+    from spanjax.data.shards.packing import Block
     from spanjax.data.vocab.loading import SPECIAL_PIECES
 
     random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2

@@ -162,7 +162,7 @@ def boundary_head(encoder: Any, weights: dict[str, Any]) -> Any:
 
 def sharpened(params: Any) -> Any:
     """Fresh weights give nearly the same loss whatever is computed with them; of larger ones the losses tell."""
-    from spanjax.trees import map_named
+    from spanjax.sharding import map_named
 
     def larger(name: str, leaf: Any) -> Any:
         return leaf * next((times for end, times in SHARPER.items() if name.endswith(end)), np.float32(1))

@@ -16,8 +16,7 @@ import rich.table
 import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
-from spanjax.cli import exit_code, parse_options
-from spanjax.markup import visible_name
+from spanjax.cli import exit_code, parse_options, visible_name
 from spanjax.scoring.glue import TASKS as GLUE
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache

@@ -17,8 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
-from spanjax.data.feed.masking import TaggedSpans
-from spanjax.data.feed.replacement import Replacement
+from spanjax.data.feed.masking import Replacement, TaggedSpans
 from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import CoreferenceConfig

@@ -30,8 +30,9 @@ from spanjax.cli import (
     parse_options,
     start_problem,
     stop_at_once,
+    visible,
+    visible_name,
 )
-from spanjax.markup import visible, visible_name
 from spanjax.storage.local import write_whole
 
 
@@ -288,7 +289,7 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
 
     from spanjax import distributed
     from spanjax.training.compilation_cache import use_compilation_cache
-    from spanjax.training.saved import has_checkpoints
+    from spanjax.training.checkpoint_files import has_checkpoints
     from spanjax.training.trackers import require
 
     with stop.leavable():
@@ -343,7 +344,7 @@ def _main(arguments: list[str] | None) -> int:
             return leave(WRONG_INPUT)
         from spanjax.json_files import JsonError
         from spanjax.training.nonfinite import NonFiniteError
-        from spanjax.training.saved import CheckpointError
+        from spanjax.training.checkpoint_files import CheckpointError
         from spanjax.training.workdir import LockedError
 
         known = CheckpointError | JsonError | LockedError | NonFiniteError | ProcessesMissing

@@ -14,30 +14,19 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # A room may import its own line of this table and the lines above it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        "spanjax",
-        "mean",
-        "trees",
-        "scoring",
-        "traps",
-        "command",
-        "markup",
-        "chips",
-        "lock",
-        "json_files",
-        "bounds",
-        "storage",
-    ),
-    ("distributed", "parallel"),
+    ("spanjax", "cli", "bounds", "json_files", "hardware", "storage", "scoring"),
+    ("distributed", "sharding"),
     ("data",),
     ("nn",),
     ("objectives",),
     ("tasks",),
     ("training",),
-    ("run", "torch_format", "model", "generator", "starting", "program", "topology"),
-    ("building", "session", "tuning", "applying", "show", "show_task", "filling"),
+    ("run", "torch_format", "pretrained"),
+    ("experiment", "inference"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )
+LOOSE = frozenset({"train", "evaluate", "cli", "run", "sharding", "hardware", "bounds", "json_files"})
+"""The only modules that stand in no folder."""
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
 TENSORFLOW_FILES = frozenset({"spanjax.data.vocab.seqio", "spanjax.data.feed.tf_feed"})
@@ -53,7 +42,7 @@ PRIVATE_JAX = "spanjax.distributed.jax_internals"
 JSON_READERS = frozenset(  # the others read lines of our own processes
     {"spanjax.json_files", "spanjax.training.watchdog", "spanjax.doctor", "spanjax.distributed.meeting"}
 )
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 500, 60, 16
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -167,7 +156,7 @@ def check_no_jax(tree: Tree) -> list[str]:
     """Neither data nor scoring brings in jax or flax, directly or through another of our modules."""
     problems = []
     for name in tree:
-        if room(name) not in ("data", "scoring", "traps"):
+        if room(name) not in ("data", "scoring") and name != "spanjax.doctor.checks":
             continue
         for through in sorted(reached(tree, name, at_start_only=False)):
             bad = [i for i in tree[through].imports if i.library in ("jax", "jaxlib", "flax", "optax")]
@@ -200,7 +189,7 @@ def check_lazy_tensorflow(tree: Tree) -> list[str]:
 
 
 def check_partition_spec(tree: Tree) -> list[str]:
-    """Only parallel.py says PartitionSpec."""
+    """Only sharding.py says PartitionSpec."""
     problems = []
     for name, module in tree.items():
         for node in ast.walk(module.syntax):
@@ -256,6 +245,61 @@ def check_size(tree: Tree) -> list[str]:
                     problems.append(
                         f"{name}:{node.lineno} {node.name} has {length} lines, at most {MAX_FUNCTION_LINES}"
                     )
+    return problems
+
+
+def folders(tree: Tree) -> dict[str, set[str]]:
+    """Package -> the last names of the modules and packages in it."""
+    found: dict[str, set[str]] = {}
+    for name in tree:
+        parent, _, last = name.rpartition(".")
+        if parent and last != "__main__":
+            found.setdefault(parent, set()).add(last)
+    return found
+
+
+def check_folders(tree: Tree) -> list[str]:
+    """At most 16 modules in a folder, and none without a folder but those of LOOSE."""
+    problems, inside = [], folders(tree)
+    for folder, names in sorted(inside.items()):
+        modules = sorted(name for name in names if f"{folder}.{name}" not in inside)
+        if folder == "spanjax":
+            problems += [f"spanjax.{name} stands in no folder" for name in modules if name not in LOOSE]
+        elif len(modules) > MAX_MODULES:
+            problems.append(f"{folder} has {len(modules)} modules, at most {MAX_MODULES}: {', '.join(modules)}")
+    return problems
+
+
+def check_cycles(tree: Tree) -> list[str]:
+    """No module imports itself through others, at any time."""
+    problems, after = [], dict[str, set[str]]()
+    for name in tree:
+        found, waiting = set[str](), [name]
+        while waiting:
+            new = {i.name for i in tree[waiting.pop()].imports if i.name in tree} - found
+            found |= new
+            waiting += new
+        after[name] = found
+    for name in sorted(tree):
+        if name in after[name]:
+            ring = sorted(other for other in after[name] if name in after[other])
+            problems += [f"{' and '.join(ring)} import each other"] if name == ring[0] else []
+    return problems
+
+
+def check_names_of_folders(tree: Tree) -> list[str]:
+    """What a package defines or imports has the name of no module in it: `from package import name` would be either."""
+    problems = []
+    for folder, names in folders(tree).items():
+        for node in tree[folder].syntax.body if folder in tree else ():
+            bound = {node.name: folder} if isinstance(node, Function | ast.ClassDef) else {}
+            if isinstance(node, ast.ImportFrom):
+                bound = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            problems += [
+                f"{folder}:{node.lineno} {name} is also a module"
+                for name, origin in bound.items()
+                if name in names and origin != f"{folder}.{name}"
+            ]
     return problems
 
 
@@ -351,7 +395,7 @@ FEED = {"data/feed/tf_feed.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
     *(check_partition_spec, check_private_jax, check_json, check_size, check_manners, check_docstrings),
-    check_threads,
+    *(check_threads, check_folders, check_cycles, check_names_of_folders),
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/feed/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
@@ -361,7 +405,7 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import bert", "objectives/bert.py": ""}),
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import Bert", "objectives/bert.py": ""}),
     (check_no_jax, "data.rows imports jax", {"data/feed/rows.py": "def f():\n    import jax.numpy as jnp"}),
-    (check_no_jax, "data.rows imports flax", {"data/feed/rows.py": "from spanjax import mean", "mean.py": "import flax"}),
+    (check_no_jax, "data.rows imports flax", {"data/feed/rows.py": "from spanjax import cli", "cli.py": "import flax"}),
     (check_libraries, "imports tensorflow", {"run.py": "def f():\n    import tensorflow as tf"}),
     (check_libraries, "imports orbax", {"training/loop.py": "import orbax.checkpoint"}),
     (check_libraries, "imports spacy", {"data/feed/rows.py": "def f():\n    import spacy"}),
@@ -385,6 +429,12 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_threads, "imports in f", {"run.py": "pool = ThreadPoolExecutor()\ndef f():\n    import jax\npool.submit(f, 1)"}),
     (check_threads, "lock:2 imports in g", {"run.py": THREAD + "def f():\n    g()\nthreading.Thread(target=f)",
      "lock.py": "def g():\n    import jax"}),
+    (check_folders, "has 17 modules", {"nn/__init__.py": "", **{f"nn/a{number}.py": "" for number in range(17)}}),
+    (check_folders, "spanjax.extra stands in no folder", {"extra.py": ""}),
+    (check_cycles, "spanjax.nn.a and spanjax.nn.b import", {"nn/a.py": "import spanjax.nn.b", "nn/b.py": "from spanjax.nn import a"}),
+    (check_cycles, "spanjax.run and spanjax.train", {"run.py": "def f():\n    import spanjax.train", "train.py": "from spanjax.run import Run"}),
+    (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "def a(): ...", "nn/a.py": ""}),
+    (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "from spanjax.nn.b import a", "nn/a.py": "", "nn/b.py": ""}),
     (check_docstrings, "spanjax.run has no docstring", {"run.py": "x = 1"}),
     (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
 )  # fmt: skip
@@ -392,11 +442,14 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
     (check_rooms, {"nn/a.py": "from spanjax.data import rows", "data/feed/rows.py": "from . import b", "data/b.py": ""}),
     (check_trunk, {"training/loop.py": "from spanjax.objectives.base import Objective", "objectives/base.py": ""}),
     (check_lazy_tensorflow, {"run.py": "def f():\n    from spanjax.data import feed", **FEED}),
-    (check_partition_spec, {"parallel.py": "from jax.sharding import PartitionSpec"}),
+    (check_partition_spec, {"sharding.py": "from jax.sharding import PartitionSpec"}),
     (check_private_jax, {"distributed/jax_internals.py": "from jax._src import clusters"}),
     (check_json, {"run.py": "import json\nx = json.loads(json.dumps(1))"}),
     (check_threads, {"run.py": THREAD + "def f():\n    import jax\ndef h():\n    g()\nthreading.Thread(target=h)",
      "lock.py": "def g():\n    print()"}),
+    (check_folders, {"nn/__init__.py": "", "nn/__main__.py": "", "train.py": "", **{f"nn/a{number}.py": "" for number in range(16)}}),
+    (check_cycles, {"nn/a.py": "import spanjax.nn.b", "nn/b.py": "if TYPE_CHECKING:\n    from spanjax.nn import c", "nn/c.py": ""}),
+    (check_names_of_folders, {"nn/__init__.py": "from spanjax.nn import a\ndef b(): ...", "nn/a.py": ""}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

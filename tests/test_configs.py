@@ -11,8 +11,8 @@ from spanjax import train
 from spanjax.convert import main as convert
 from spanjax.pretrained.model import equal_weights, load_model
 from spanjax.run import Run, load
+from spanjax.sharding import named_leaves
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
 from tests.running import ROOT, records, shrunk
 
 FAST = (

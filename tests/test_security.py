@@ -29,7 +29,7 @@ from spanjax.data.vocab.loading import save_vocabulary, vocabulary_from_files
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.model import load_model
 from spanjax.torch_format.folder import read_folder
-from spanjax.training.checksums import damage
+from spanjax.training.checkpoint_files import damage
 from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk
 from tests.test_architecture import Module, read_tree, write_tree
 

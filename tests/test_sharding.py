@@ -5,9 +5,17 @@ import numpy as np
 import pytest
 
 from spanjax import sharding
-from spanjax.mean import Mean
-from spanjax.sharding import MeshConfig, data_dimension, make_mesh, parameter_spec, to_global
-from spanjax.trees import first_match, map_named, named_leaves
+from spanjax.objectives.base import Mean
+from spanjax.sharding import (
+    MeshConfig,
+    data_dimension,
+    first_match,
+    make_mesh,
+    map_named,
+    named_leaves,
+    parameter_spec,
+    to_global,
+)
 
 
 def test_mesh_shapes() -> None:

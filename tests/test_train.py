@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from spanjax import train
-from spanjax.data.feed.masking import TaggedSpans, WholeWords
+from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.feed.stages import Stage, Staged
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, claim_workdir, describe, differences, load, with_defaults

@@ -10,8 +10,7 @@ Expect: docs/results.md; the settings in common are in objective_base.py.
 import dataclasses
 
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.data.feed.masking import GeometricSpans
-from spanjax.data.feed.replacement import Replacement
+from spanjax.data.feed.masking import GeometricSpans, Replacement
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.loss_terms import SpanBoundary
 

@@ -13,8 +13,7 @@ import dataclasses
 
 from configs.ablations.objective_base import MASKED
 from configs.ablations.objective_base import RUN as BASE
-from spanjax.data.feed.masking import TaggedSpans, WholeWords
-from spanjax.data.feed.stages import Stage, Staged
+from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 
 STAGES = (
     Stage(0, WholeWords()),

@@ -12,9 +12,8 @@ import dataclasses
 
 from configs.encoders import BASE
 from configs.pretrain.spanbert_base import RUN as SPANBERT
-from spanjax.data.feed.masking import Tokens
+from spanjax.data.feed.masking import Replacement, Tokens
 from spanjax.data.feed.pairing import NextSentence
-from spanjax.data.feed.replacement import Replacement
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.training.optimizers import AdamW

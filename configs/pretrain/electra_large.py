@@ -11,8 +11,7 @@ import dataclasses
 
 from configs.encoders import ELECTRA_LARGE
 from configs.pretrain.electra_base import RUN as BASE
-from spanjax.data.feed.masking import Tokens
-from spanjax.data.feed.replacement import Replacement
+from spanjax.data.feed.masking import Replacement, Tokens
 from spanjax.objectives.electra import ReplacedDetection
 
 RUN = dataclasses.replace(

@@ -10,8 +10,7 @@ encoder detects what is not the original, and predicts every masked token from t
 import dataclasses
 
 from configs.pretrain.electra_small import RUN as ELECTRA
-from spanjax.data.feed.masking import GeometricSpans
-from spanjax.data.feed.replacement import Replacement
+from spanjax.data.feed.masking import GeometricSpans, Replacement
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.loss_terms import SpanBoundary
 

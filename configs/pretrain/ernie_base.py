@@ -12,8 +12,7 @@ noun phrases for phrases. Where a row has no tagged span left, words are masked.
 import dataclasses
 
 from configs.pretrain.bert_base import RUN as BERT
-from spanjax.data.feed.masking import TaggedSpans, WholeWords
-from spanjax.data.feed.stages import Stage, Staged
+from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 from spanjax.objectives.loss_terms import MaskedTokens
 from spanjax.objectives.masked_lm import MaskedPrediction
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from spanjax import __version__
-from spanjax.markup import markdown_line, visible_name
+from spanjax.cli import markdown_line, visible_name
 from spanjax.pretrained.model import Model
 from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS

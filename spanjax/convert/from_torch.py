@@ -10,16 +10,14 @@ import pathlib
 
 import tyro
 
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options, visible_name
 from spanjax.convert.card import task_words
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.json_files import read_json
-from spanjax.markup import visible_name
 from spanjax.pretrained.model import Model, load_model, model_meta
 from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
-from spanjax.training.checksums import CHECKSUMS
-from spanjax.training.saved import read_meta
+from spanjax.training.checkpoint_files import CHECKSUMS, read_meta
 
 HEADS = {
     "mlm": "masked tokens",

@@ -17,10 +17,9 @@ import numpy as np
 import tyro
 
 from spanjax import __version__
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import exit_code, parse_options, visible_name
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
-from spanjax.markup import visible_name
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.model import Model, load_model
 from spanjax.storage.outputs import output_folder

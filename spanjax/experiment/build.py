@@ -13,10 +13,9 @@ from spanjax.distributed.variables import xla_flag
 from spanjax.experiment.init_from import Start
 from spanjax.nn.attention import choose_backend
 from spanjax.run import Run
-from spanjax.sharding import placed, row_shards
+from spanjax.sharding import map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
-from spanjax.trees import map_named
 
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"

@@ -14,8 +14,8 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
 from spanjax.experiment.init_from import Start, start_from
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.base import Mean
 from spanjax.pretrained.model import Model, load_model
 from spanjax.run import Run, own_classes, with_defaults
 from spanjax.sharding import make_mesh, to_global

@@ -14,9 +14,9 @@ import numpy as np
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.model import PAIR_NAMES, Model, of_run
+from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
-from spanjax.trees import named_leaves
 
 LEAST_KNOWN = 0.5  # share of pieces that the model has to know
 # Every other setting of the encoder must be that of the weights, one that is added later too: who leaves a setting out of this

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from spanjax.cli import visible_name
 from spanjax.data.sources.cleaning import clean
-from spanjax.markup import visible_name
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.model import Model, module_params
 from spanjax.training.state import abstract_module

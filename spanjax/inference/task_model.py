@@ -20,12 +20,11 @@ from spanjax.experiment.build import attention_backend
 from spanjax.experiment.finetune import Predicted, Set, predictor
 from spanjax.pretrained.model import Model, load_model
 from spanjax.run import Run
-from spanjax.sharding import MeshConfig, make_mesh, parameter_shardings, placed, row_shards
+from spanjax.sharding import MeshConfig, make_mesh, map_named, named_leaves, parameter_shardings, placed, row_shards
 from spanjax.tasks.base import Task
 from spanjax.tasks.stored import decided, is_task, stored_task
 from spanjax.training.state import abstract_module
 from spanjax.training.step import StepBuilder
-from spanjax.trees import map_named, named_leaves
 
 CHUNK = 512  # records that are read and answered together
 

@@ -2,16 +2,31 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 
 from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.pairing import Pairing
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
+
+
+class Mean(NamedTuple):
+    """A mean kept as its two sums; both are scalars (Python, NumPy or jax)."""
+
+    total: Any
+    count: Any
+
+    def merge(self, other: "Mean") -> "Mean":
+        """The mean over both sets of values."""
+        return Mean(self.total + other.total, self.count + other.count)
+
+    def value(self) -> float:
+        """total / count as a Python float; NaN where nothing was counted."""
+        count = float(self.count)
+        return float(self.total) / count if count else float("nan")
 
 
 class Objective(abc.ABC):

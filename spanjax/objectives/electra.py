@@ -18,17 +18,15 @@ from flax import nnx
 
 from spanjax.bounds import NotNegative, Share, range_problems
 from spanjax.data.feed.batch import FeedSpec
-from spanjax.data.feed.masking import MaskingPolicy, Tokens
+from spanjax.data.feed.masking import Boundaries, MaskingPolicy, Replacement, Tokens
 from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import Pairing, Single
-from spanjax.data.feed.replacement import Boundaries, Replacement
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, gumbel
 from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import Pretraining, type_problems
+from spanjax.objectives.base import Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
 from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
 

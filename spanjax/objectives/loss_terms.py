@@ -13,10 +13,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from spanjax.bounds import AtLeast1, NotNegative
-from spanjax.data.feed.replacement import Boundaries
-from spanjax.mean import Mean
+from spanjax.data.feed.masking import Boundaries
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
+from spanjax.objectives.base import Mean
 
 Batch = Mapping[str, jax.Array]
 

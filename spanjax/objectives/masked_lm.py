@@ -14,14 +14,12 @@ from flax import nnx
 
 from spanjax.bounds import range_problems
 from spanjax.data.feed.batch import FeedSpec
-from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy
+from spanjax.data.feed.masking import Boundaries, GeometricSpans, MaskingPolicy
 from spanjax.data.feed.pairing import Pairing, Single
-from spanjax.data.feed.replacement import Boundaries
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder
-from spanjax.objectives.base import Pretraining, type_problems
+from spanjax.objectives.base import Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary, Term, TokenTerm
 from spanjax.objectives.tied_decoder import token_logits, token_means
 

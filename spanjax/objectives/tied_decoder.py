@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from spanjax.mean import Mean
 from spanjax.nn.heads import decode, decoded_loss
+from spanjax.objectives.base import Mean
 from spanjax.objectives.loss_terms import TokenTerm
 
 

@@ -16,17 +16,15 @@ from flax import nnx
 
 from spanjax.bounds import AtLeast0, NotNegative, range_problems
 from spanjax.data.feed.batch import FeedSpec
-from spanjax.data.feed.masking import MaskingPolicy, Ngrams
+from spanjax.data.feed.masking import MaskingPolicy, Ngrams, Replacement
 from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import FullSentences, Pairing, Single
-from spanjax.data.feed.replacement import Replacement
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, random_bits
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
-from spanjax.objectives.base import Pretraining, type_problems
+from spanjax.objectives.base import Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import Batch, TokenTerm
 from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from spanjax.markup import escaped
+from spanjax.cli import escaped
 from spanjax.tasks.coref.documents import Clusters, Document, Mention
 
 STYLE = """

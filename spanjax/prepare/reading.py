@@ -15,9 +15,8 @@ from spanjax.bounds import flag_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.feed.host_slice import HostShare
-from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import Boundaries, GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
-from spanjax.data.feed.replacement import Boundaries
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.shards.shards import MANIFEST
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from spanjax.bounds import flag_problems
-from spanjax.data.shards.block import MOST_LAYERS
-from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS
 from spanjax.data.sources.annotate import annotator_problems
 from spanjax.data.sources.cleaning import Normalization
 from spanjax.data.sources.documents import MAX_DOCUMENT

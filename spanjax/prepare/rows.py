@@ -28,8 +28,7 @@ from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.corpus import open_sources
-from spanjax.data.sources.document_keys import held_out
-from spanjax.data.sources.documents import Source, SourceSettings
+from spanjax.data.sources.documents import Source, SourceSettings, held_out
 from spanjax.data.sources.paths import local_files
 from spanjax.data.sources.sentences import sentence_spans
 from spanjax.data.vocab.loading import (

@@ -12,8 +12,8 @@ import numpy as np
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.electra import generator_encoder
 from spanjax.pretrained.model import Model, load_model
+from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import is_weights
-from spanjax.trees import named_leaves
 
 PART = "generator"  # of our parameters
 FOLDER = "generator"  # in a folder of PyTorch weights

@@ -19,6 +19,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.sharding import map_named, named_leaves
 from spanjax.tasks.base import SCORE
 from spanjax.tasks.stored import described_task
 from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
@@ -31,8 +32,7 @@ from spanjax.torch_format.task_tables import Kind, our_kind, their_kind, with_he
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
 from spanjax.training.checkpoint import read_weights
 from spanjax.training.eval_history import stored_values
-from spanjax.training.saved import best_step, steps_of, stored_losses, stored_meta, whole_step
-from spanjax.trees import map_named, named_leaves
+from spanjax.training.checkpoint_files import best_step, steps_of, stored_losses, stored_meta, whole_step
 
 PAIR_NAMES = ("nsp", "sop")
 _PAIR_PARTS = {"pooler": "pooler", "seq_relationship": "pair"}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data.feed import masking, pairing, replacement, stages
+from spanjax.data.feed import masking, pairing
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
@@ -28,7 +28,7 @@ from spanjax.report.runs import Recorded
 LONGEST = 15  # lengths that are told one by one
 CLASSES = {
     name: value
-    for module in (masking, stages, pairing, replacement, loss_terms, masked_lm, xlnet, electra)
+    for module in (masking, pairing, loss_terms, masked_lm, xlnet, electra)
     for name, value in vars(module).items()
     if isinstance(value, type) and dataclasses.is_dataclass(value)
 }

@@ -11,7 +11,7 @@ from spanjax.run import completed
 from spanjax.tasks.base import SCORE
 from spanjax.tasks.stored import stored_task
 from spanjax.training.metrics import record_of
-from spanjax.training.saved import stored_meta
+from spanjax.training.checkpoint_files import stored_meta
 
 Values = dict[str, float]
 LOSS = "loss"

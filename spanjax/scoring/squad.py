@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
+from spanjax.scoring import squad
 from spanjax.scoring.checks import counted, missing_ids, raise_problems
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -153,3 +154,14 @@ def score_v2(
         for key, scores in (("best_exact", raw_exact), ("best_f1", raw_f1)):
             result[key], result[f"{key}_thresh"] = best_threshold(scores, answerable, predictions, null_odds)
     return result
+
+
+def score_mrqa(
+    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str], *, missing_is_wrong: bool = False
+) -> dict[str, float]:
+    """{'exact_match', 'f1'} in percent: SQuAD 1.1's over `answers` of each question, the texts and not the detected spans.
+
+    gold: qid -> answers; predictions: qid -> answer. Without a prediction a question is an error, or 0 with
+    `missing_is_wrong`, as in the official script.
+    """
+    return squad.score_v1(gold, predictions, missing_is_wrong=missing_is_wrong, metric="MRQA")

@@ -17,11 +17,10 @@ from flax import nnx
 
 from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive, range_problems
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.encoder import Encoder
-from spanjax.objectives.base import Objective
+from spanjax.objectives.base import Mean, Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 
 HEAD_SITE = SITES["head"].start

@@ -16,12 +16,12 @@ from flax import nnx
 
 from spanjax.bounds import Bounds
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, dropout
 from spanjax.nn.heads import Pooler, cross_entropy
 from spanjax.nn.layer import linear
 from spanjax.nn.pointwise import ACTIVATIONS
+from spanjax.objectives.base import Mean
 from spanjax.scoring.compare import PREDICTIONS
 from spanjax.tasks.base import HEAD_SITE, LOSS, Task
 from spanjax.tasks.rows import Row

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.nn.config import EncoderConfig
+from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import LAYER, Entry, Family, Transform, entries_of
-from spanjax.trees import named_leaves
 
 
 def _rows(entry: Entry, encoder: EncoderConfig) -> int:

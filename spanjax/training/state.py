@@ -17,8 +17,7 @@ from jax.sharding import Mesh
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
-from spanjax.sharding import parameter_shardings, replicated, row_sharding
-from spanjax.trees import named_leaves
+from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_sharding
 
 
 class TrainState(NamedTuple):

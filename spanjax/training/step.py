@@ -17,13 +17,11 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import LayerStack
-from spanjax.objectives.base import Objective
-from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, replicated
+from spanjax.objectives.base import Mean, Objective
+from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, map_named, named_leaves, replicated
 from spanjax.training.state import TrainState
-from spanjax.trees import map_named, named_leaves
 
 Batch = Mapping[str, jax.Array]
 Means = dict[str, Mean]

@@ -14,10 +14,10 @@ from spanjax.convert import main as convert
 from spanjax.convert.compare import Inputs, computed_here
 from spanjax.convert.to_torch import with_tied_tables
 from spanjax.pretrained.model import equal_weights, load_model
+from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.tables import their_tensors
-from spanjax.trees import named_leaves
 from tests.running import ROOT, environment, shrunk
 from tests.torch_format.references import REASON, reference, tensors, vocabulary
 

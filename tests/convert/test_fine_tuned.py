@@ -19,13 +19,13 @@ from spanjax.nn.heads import Pooler
 from spanjax.nn.layer import linear
 from spanjax.pretrained.model import Model, equal_weights, load_model, module_params, stored_vocabulary
 from spanjax.run import describe
+from spanjax.sharding import named_leaves
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue, Sentences
 from spanjax.tasks.rows import TaskRows
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
 from tests.running import ROOT, TINY
 from tests.torch_format.references import REASON, saved, vocabulary
 from tests.torch_format.test_task_tables import batch_of_rows, our_scores, their_scores

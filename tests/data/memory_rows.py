@@ -10,7 +10,7 @@ from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_ba
 from spanjax.data.feed.pairing import Examples, no_pairs
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.words import TextRows
-from spanjax.data.shards.block import SENTENCE_START, layer_tags, tag_flags
+from spanjax.data.shards.packing import SENTENCE_START, layer_tags, tag_flags
 from spanjax.data.vocab.loading import WordPieceVocabulary
 
 

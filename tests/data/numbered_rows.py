@@ -6,7 +6,7 @@ import numpy as np
 
 from spanjax.data.feed.pairing import Examples, Pairing
 from spanjax.data.feed.rows import Rows, open_rows
-from spanjax.data.shards.block import SENTENCE_START, Block, tag_flags
+from spanjax.data.shards.packing import SENTENCE_START, Block, tag_flags
 from spanjax.data.shards.shards import write_rows
 from spanjax.data.vocab.loading import WordPieceVocabulary
 

@@ -16,9 +16,9 @@ from spanjax.inference.task_model import open_model
 from spanjax.nn.dropout import DropoutKey
 from spanjax.predict import main as predict
 from spanjax.pretrained.model import load_model
+from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
 from tests.running import ROOT, final_leaves, records
 
 CONFIG = "configs/finetune/glue.py"

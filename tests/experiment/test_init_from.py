@@ -18,9 +18,9 @@ from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.model import Model, load_model
+from spanjax.sharding import map_named, named_leaves
 from spanjax.tasks.coref import Coref
 from spanjax.training.state import abstract_module
-from spanjax.trees import map_named, named_leaves
 from tests.made import tiny_encoder
 from tests.running import ROOT, final_leaves, shrunk
 from tests.torch_format.references import REASON

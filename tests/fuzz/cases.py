@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spanjax.training.checksums import write_checksums
+from spanjax.training.checkpoint_files import write_checksums
 from tests.bad_inputs import DEMO, World
 from tests.fuzz.hostile import ESCAPES, NUMBERS, WORDS, byte_mutations, deep_json, json_mutations, seeded, texts
 from tests.fuzz.running import Expected, Fuzz, Server

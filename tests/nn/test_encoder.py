@@ -13,7 +13,7 @@ from spanjax.nn.attention import attention
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import Encoder
-from spanjax.trees import named_leaves
+from spanjax.sharding import named_leaves
 from tests.made import tiny_encoder
 
 CONFIG = tiny_encoder(layers=3, heads=4, positions=16, initializer_std=0.3)

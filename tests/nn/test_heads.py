@@ -11,7 +11,7 @@ from flax import nnx
 from configs.encoders import BASE, LARGE
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import PairHead, cross_entropy, decode, decoded_loss
-from spanjax.trees import named_leaves
+from spanjax.sharding import named_leaves
 from tests.made import tiny_encoder
 
 SMALL = tiny_encoder(layers=1, positions=512, initializer_std=0.3)

@@ -13,7 +13,7 @@ from configs.encoders import BASE, LARGE
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig, offsets_in_runs
-from spanjax.trees import named_leaves
+from spanjax.sharding import named_leaves
 from tests.made import tiny_encoder
 
 D, L, S, P = 8, 22, 12, 4

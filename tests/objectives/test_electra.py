@@ -14,7 +14,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, gumbel, step_key
 from spanjax.objectives.electra import SAMPLES, ReplacedDetection, corrupted
 from spanjax.objectives.loss_terms import SpanBoundary
-from spanjax.trees import named_leaves
+from spanjax.sharding import named_leaves
 from tests.made import synthetic_batch, tiny_encoder, with_noise
 
 ENCODER = tiny_encoder(positions=32, initializer_std=0.2)

@@ -12,8 +12,8 @@ from configs.encoders import BASE
 from spanjax.data.feed.pairing import FullSentences, NextSentence, SentenceOrder, Single
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.sharding import named_leaves
 from spanjax.training.state import abstract_module, count_parameters
-from spanjax.trees import named_leaves
 from tests.made import synthetic_batch, tiny_encoder
 
 ENCODER = tiny_encoder(positions=32, initializer_std=0.2)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.data.feed.masking import GeometricSpans, Tokens
+from spanjax.data.feed.masking import GeometricSpans, Replacement, Tokens
 from spanjax.data.feed.pairing import FullSentences
-from spanjax.data.feed.replacement import Replacement
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams

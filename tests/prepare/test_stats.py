@@ -16,7 +16,7 @@ from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans
 from spanjax.data.feed.numpy_feed import numpy_feed
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.as_text import original_tokens
-from spanjax.data.shards.block import SENTENCE_START, layer_tags
+from spanjax.data.shards.packing import SENTENCE_START, layer_tags
 from spanjax.prepare import main as prepare
 from spanjax.prepare.reading import MASKINGS, PAIRINGS
 from spanjax.prepare.stats_tables import bar

@@ -13,9 +13,9 @@ from spanjax.inference.fill_mask import Filler
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.pretrained.electra import generator_of, with_generator
 from spanjax.pretrained.model import Model, equal_weights, load_model
+from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
 from tests.made import tiny_encoder
 from tests.running import records, shrunk
 from tests.torch_format.references import REASON

@@ -9,7 +9,7 @@ import shutil
 
 import pytest
 
-from spanjax.markup import escaped
+from spanjax.cli import escaped
 from spanjax.report import TITLE, main
 from spanjax.report.markdown import escaped as markdown_escaped
 from spanjax.report.masking import opened

@@ -16,16 +16,16 @@ from flax import nnx
 from spanjax import train
 from spanjax.data.ngrams.dictionary import Ngram, NgramSettings, write_ngrams
 from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
-from spanjax.mean import Mean
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.span_network import SpanNetworkConfig
+from spanjax.objectives.base import Mean
+from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS, TaskModule
 from spanjax.tasks.glue import Glue, Sentences
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.span_tuning import FIELD, SpanTuning, numbered
 from spanjax.training.preemption import StopRequest
 from spanjax.training.state import abstract_module
-from spanjax.trees import named_leaves
 from tests.made import made_sentences, tiny_encoder
 from tests.running import ROOT, final_leaves, records
 

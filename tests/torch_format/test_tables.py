@@ -15,13 +15,13 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.loss_terms import MaskedTokens
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.model import Model, load_model, module_params
+from spanjax.sharding import map_named, named_leaves
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import our_params, their_tensors
 from spanjax.training.state import abstract_module
-from spanjax.trees import map_named, named_leaves
 from tests.torch_format.references import REASON, reference, saved, tensors
 
 KINDS = pytest.mark.parametrize(

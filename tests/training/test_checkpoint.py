@@ -17,11 +17,20 @@ import numpy as np
 import pytest
 
 from spanjax.sharding import MeshConfig, make_mesh, parameter_shardings, replicated
-from spanjax.training import checksums, saved
+from spanjax.training import checkpoint_files as saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
-from spanjax.training.checksums import CHECKSUMS, damage
 from spanjax.training.eval_history import KEY
-from spanjax.training.saved import CheckpointError, SaveError, best_step, no_room, reason_of, stored_losses, whole_step
+from spanjax.training.checkpoint_files import (
+    CHECKSUMS,
+    CheckpointError,
+    SaveError,
+    best_step,
+    damage,
+    no_room,
+    reason_of,
+    stored_losses,
+    whole_step,
+)
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 from tests.running import ROOT
@@ -169,7 +178,7 @@ def test_the_system_says_why_a_write_failed() -> None:
 def test_what_is_not_read_back_as_it_was_written_is_a_failed_save(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checkpoints, fsync = Checkpoints(tmp_path, keep=2), checksums.os.fsync
+    checkpoints, fsync = Checkpoints(tmp_path, keep=2), saved.os.fsync
     checkpoints.save(state(1, 1), 1, {}, None)
     checkpoints.finish()
 
@@ -179,7 +188,7 @@ def test_what_is_not_read_back_as_it_was_written_is_a_failed_save(
             pathlib.Path(file).write_text("")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checksums.os, "fsync", lossy)
+        patch.setattr(saved.os, "fsync", lossy)
         checkpoints.save(state(2, 1), 2, {"some": "thing"}, None)
         with pytest.raises(SaveError, match="what was read back is not what was written .*meta/metadata"):
             checkpoints.finish()
@@ -296,7 +305,7 @@ def test_a_damaged_checkpoint_is_one_message_without_tracebacks(
     code = f"""
 import pathlib, gc
 from spanjax.training.checkpoint import read_weights
-from spanjax.training.saved import CheckpointError
+from spanjax.training.checkpoint_files import CheckpointError
 for _ in range(4):
     try:
         read_weights(pathlib.Path({str(tmp_path / "2")!r}))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.mean import Mean
+from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, make_mesh
 from spanjax.training import loop as loops
 from spanjax.training.eval_history import Judged, stored_values
@@ -23,7 +23,7 @@ from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.nonfinite import NonFiniteError
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile
-from spanjax.training.saved import SaveError
+from spanjax.training.checkpoint_files import SaveError
 from spanjax.training.state import TrainState
 
 

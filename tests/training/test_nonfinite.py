@@ -13,12 +13,12 @@ import pytest
 
 from spanjax import train
 from spanjax.experiment.pretrain import Session
-from spanjax.mean import Mean
 from spanjax.nn.dropout import step_key
+from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, to_global
+from spanjax.training.loop import Window
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.state import TrainState
-from spanjax.training.window import Window
 from tests.made import synthetic_batch
 from tests.running import ROOT, records, shrunk
 from tests.training.test_step import OPTIMIZER, STEPS, builder, built

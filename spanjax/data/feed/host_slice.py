@@ -6,10 +6,10 @@ Shapes: B rows of this host, R rows of the global batch that are not empty, L po
 import numpy as np
 
 from spanjax.data.feed.batch import FeedSpec, RowFacts, RowKeys
+from spanjax.data.feed.masking import refuse
 from spanjax.data.feed.mixture import MixedRows, mixed_rows
 from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
 from spanjax.data.feed.pairing import Examples
-from spanjax.data.feed.replacement import refuse
 from spanjax.data.feed.rows import Rows, slots_needed
 
 AnyRows = Rows | MixedRows

@@ -10,15 +10,66 @@ Shapes: B rows, L positions; M blocks of the batch, R rounds.
 import abc
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.replacement import Replacement, refuse
 from spanjax.data.feed.words import Integers, SpecialIds, TextRows
 from spanjax.data.shards.packing import MAX_LENGTH
+
+
+def refuse(what: str, problems: Mapping[str, bool]) -> None:
+    """Raises one ValueError that lists every problem that is true."""
+    found = [problem for problem, wrong in problems.items() if wrong]
+    if found:
+        raise ValueError(f"{what}: " + "; ".join(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Replacement:
+    """What stands in the place of a masked token: [MASK], a token drawn from the corpus unigram distribution, or itself
+    (D13)."""
+
+    mask: float = 0.8
+    """Probability of [MASK]."""
+    random: float = 0.1
+    """Probability of a random token; the rest is kept."""
+    unit: Literal["span", "token"] = "span"
+    """Whether one draw decides for a whole span (SpanBERT) or for each token (BERT)."""
+    unknown: bool = False
+    """Draws [UNK] among the random tokens, as often as the text has it: as released (D13). False never draws it."""
+
+    def __post_init__(self) -> None:
+        refuse(
+            "Replacement",
+            {
+                f"mask is {self.mask}: expected a probability from 0 to 1": not 0 <= self.mask <= 1,
+                f"random is {self.random}: expected a probability from 0 to 1": not 0 <= self.random <= 1,
+                f"mask + random is {self.mask + self.random}: expected at most 1, lower one": self.mask + self.random
+                > 1 + 1e-9,
+                f"unit is {self.unit!r}: expected 'span' or 'token'": self.unit not in ("span", "token"),
+                "unknown is True and random 0: expected random tokens, raise random or leave unknown out": self.unknown
+                and not self.random,
+            },
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """Which masked tokens have the two boundary tokens that the span boundary objective reads (D5)."""
+
+    specials: bool = True
+    """Whether [CLS] or [SEP] may be a boundary: the paper has every masked token in the loss, the released code drops
+    spans at a block's edge."""
+    max_offset: int = 15
+    """Tokens at this offset and further inside their span have no boundary."""
+
+    def __post_init__(self) -> None:
+        refuse("Boundaries", {f"max_offset is {self.max_offset}: expected at least 1": self.max_offset < 1})
+
 
 Distribution = npt.NDArray[np.float64]
 _WORDS = f"1 to {MAX_LENGTH:,} words, the positions of the longest row"
@@ -296,3 +347,71 @@ class TaggedSpans(SpanPolicy):
     def tagged(self) -> tuple[float, int]:
         """See `SpanPolicy.tagged`."""
         return float(self.share), self.longest
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A policy and when it begins."""
+
+    first_step: int = 0
+    """The first step of the stage."""
+    policy: MaskingPolicy = WholeWords()
+    """What masks from that step on, with a rate and a replacement of its own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged(MaskingPolicy):
+    """Stages in turn; held-out rows are masked by the last. `rate`, `schedule` and `replacement` are those of the stages, and
+    are refused here; `copies` is that of all, and is refused there."""
+
+    stages: tuple[Stage, ...] = (Stage(),)
+    """The first begins at step 0."""
+
+    def problems(self) -> dict[str, bool]:
+        """Stages that are out of order, or not there; settings that nothing reads."""
+        steps = [stage.first_step for stage in self.stages]
+        return super().problems() | {
+            f"stages begin at the steps {steps}: expected at least one, 0 first, rising": not steps
+            or steps[0] != 0
+            or steps != sorted({*steps}),
+            "a stage of stages: expected a plain policy": any(
+                isinstance(stage.policy, Staged) for stage in self.stages
+            ),
+            "rate, schedule or replacement beside the stages: give them to the policies of the stages": (
+                self.rate,
+                self.schedule,
+                self.replacement,
+            )
+            != (MaskingPolicy.rate, MaskingPolicy.schedule, MaskingPolicy.replacement),
+            "copies in a stage: give them to Staged, which counts them over all stages": any(
+                each.copies for each in self.policies
+            ),
+        }
+
+    @property
+    def policies(self) -> tuple[MaskingPolicy, ...]:
+        """See `MaskingPolicy.policies`."""
+        return tuple(stage.policy for stage in self.stages)
+
+    def at(self, step: int | None) -> MaskingPolicy:
+        """See `MaskingPolicy.at`."""
+        begun = [stage.policy for stage in self.stages if step is None or stage.first_step <= step]
+        return begun[-1]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """See `MaskingPolicy.tags`."""
+        return tuple(dict.fromkeys(tag for each in self.policies for tag in each.tags))
+
+    @property
+    def most(self) -> float:
+        """See `MaskingPolicy.most`."""
+        return max(each.most for each in self.policies)
+
+    def rate_at(self, step: int) -> float:
+        """See `MaskingPolicy.rate_at`."""
+        return self.at(step).rate_at(step)
+
+    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+        """Those of the last stage; batches are masked by the stage of their step, see `at`."""
+        return self.at(None).masked_places(rows, specials, key_B, rate_B)

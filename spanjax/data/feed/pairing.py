@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
-from spanjax.data.feed.replacement import refuse
+from spanjax.data.feed.masking import refuse
 from spanjax.data.feed.rows import RowBatch
 from spanjax.data.feed.segments import (
     Blocks,

@@ -11,7 +11,7 @@ import numpy as np
 
 from spanjax.data.feed.hashing import Unsigned, fold, uniform
 from spanjax.data.feed.rows import RowBatch
-from spanjax.data.shards.block import MOST_LAYERS, SENTENCE_START, layer_tags, tag_flags
+from spanjax.data.shards.packing import MOST_LAYERS, SENTENCE_START, layer_tags, tag_flags
 
 
 class Examples(NamedTuple):

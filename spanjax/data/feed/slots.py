@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.replacement import Boundaries, Replacement
+from spanjax.data.feed.masking import Boundaries, Replacement
 from spanjax.data.feed.words import Integers, SpecialIds
 
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from spanjax.data.feed.batch import Batch
-from spanjax.data.shards.block import layer_tags
+from spanjax.data.shards.packing import layer_tags
 from spanjax.data.vocab.loading import Vocabulary
 
 Role = Literal["text", "special", "mask", "random", "kept", "left", "right", "both", "offset", "mark"]

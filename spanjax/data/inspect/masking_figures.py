@@ -19,7 +19,7 @@ from spanjax.data.feed.masking import MaskingPolicy, SpanPolicy
 from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.segments import ragged
 from spanjax.data.feed.words import SpecialIds, TextRows, find_spans, find_words
-from spanjax.data.shards.block import layer_tags
+from spanjax.data.shards.packing import layer_tags
 
 KINDS = ("mask", "random", "kept")
 

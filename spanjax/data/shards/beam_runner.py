@@ -12,7 +12,7 @@ from spanjax.data.shards.passes import Pass, folders, read_group
 from spanjax.data.shards.portion_rows import PortionRows, Written
 from spanjax.data.shards.portions import Portion
 from spanjax.data.shards.staging import Unfinished
-from spanjax.data.sources.document_keys import content_key
+from spanjax.data.sources.documents import content_key
 from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files
 
 try:

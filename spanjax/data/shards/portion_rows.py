@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.data.shards.block import SENTENCE_START, Block
-from spanjax.data.shards.packing import block_bounds, pack_rows
+from spanjax.data.shards.packing import SENTENCE_START, Block, block_bounds, pack_rows
 from spanjax.data.shards.portions import DUPLICATES, Portion
 from spanjax.data.shards.shards import ShardSource, has_shard, write_shard
 from spanjax.data.sources.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.sources.cleaning import Cleaning
-from spanjax.data.sources.document_keys import held_out
-from spanjax.data.sources.documents import Document
+from spanjax.data.sources.documents import Document, held_out
 from spanjax.data.sources.sentences import sentence_spans
 from spanjax.data.vocab.loading import Vocabulary
 

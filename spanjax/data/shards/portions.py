@@ -7,8 +7,7 @@ done to a portion on its own, so that any number of processes on any machines in
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from spanjax.data.sources.document_keys import content_key
-from spanjax.data.sources.documents import Document
+from spanjax.data.sources.documents import Document, content_key
 
 FEWEST, USUAL, MOST = 1_000_000, 4_000_000, 64_000_000  # characters of a portion
 DUPLICATES = "duplicate documents"

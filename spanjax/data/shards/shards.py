@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from spanjax import __version__
-from spanjax.data.shards.block import MOST_LAYERS, SENTENCE_START, Block
 from spanjax.data.shards.manifest import FORMAT, Manifest, Shard
-from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS
+from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS, SENTENCE_START, Block
 from spanjax.data.sources.paths import is_file_name
 from spanjax.data.vocab.base import SETTINGS_FILE
 from spanjax.data.vocab.loading import MODEL_FILES, Vocabulary, save_vocabulary

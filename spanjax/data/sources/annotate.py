@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spanjax.data.shards.block import tag_flags
+from spanjax.data.shards.packing import tag_flags
 
 ENTITIES, NOUN_PHRASES, GIVEN = "entities", "noun_phrases", "given"
 SPACY, DEFAULT_MODEL = "spacy:", "en_core_web_sm"

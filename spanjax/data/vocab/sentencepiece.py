@@ -9,7 +9,7 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
-from spanjax.data.feed.scripts import begins_unspaced, bytes_begin_unspaced
+from spanjax.data.feed.words import begins_unspaced, bytes_begin_unspaced
 from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
 
 SENTENCEPIECE_FILE = "sentencepiece.model"

@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 import tokenizers
 
-from spanjax.data.feed.scripts import begins_unspaced
+from spanjax.data.feed.words import begins_unspaced
 from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
 
 WORDPIECE_FILE = "vocab.txt"

@@ -19,12 +19,12 @@ import numpy as np
 
 from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.layer import linear
+from spanjax.objectives.base import Mean
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task

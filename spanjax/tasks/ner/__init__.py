@@ -17,11 +17,11 @@ from flax import nnx
 from spanjax.data.ngrams.dictionary import NgramSettings, find_words
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import linear
+from spanjax.objectives.base import Mean
 from spanjax.scoring import entities as scoring
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged

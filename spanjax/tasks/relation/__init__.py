@@ -16,9 +16,9 @@ import numpy as np
 from spanjax.data.ngrams.span_layout import Sentence
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
+from spanjax.objectives.base import Mean
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.relation.files import Mentions, read_mentions, read_semeval, read_tacred

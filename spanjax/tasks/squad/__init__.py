@@ -18,12 +18,12 @@ from flax import nnx
 
 from spanjax.bounds import AtLeast1
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.mean import Mean
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import linear
-from spanjax.scoring import mrqa, quoref, squad
+from spanjax.objectives.base import Mean
+from spanjax.scoring import quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Task
 from spanjax.tasks.rows import Row
@@ -227,7 +227,7 @@ class Questions(Task):
         gold = {number: each.answers or () for number, each in zip(numbers, examples, strict=True)}
         texts = {number: each.text for number, each in zip(numbers, predictions, strict=True)}
         if self.version == "mrqa":
-            return mrqa.score(gold, texts)
+            return squad.score_mrqa(gold, texts)
         if self.answers == "set":
             return quoref.score(gold, {number: [text] for number, text in texts.items()})
         if self.version == "1.1":

@@ -13,6 +13,7 @@ import optax
 from optax import contrib
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
+from spanjax.sharding import map_named, matches_any, named_leaves
 from spanjax.training.optimizers.adam import AdamForm, decay_first, scale_by_adam_form
 from spanjax.training.optimizers.gradients import (
     ENCODER,
@@ -23,7 +24,6 @@ from spanjax.training.optimizers.gradients import (
     scale_by_sample_size,
 )
 from spanjax.training.schedules import DecayFrom, WarmupForm, warmup_linear_decay
-from spanjax.trees import map_named, matches_any, named_leaves
 
 LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
 WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it

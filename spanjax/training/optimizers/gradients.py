@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from spanjax.trees import map_named
+from spanjax.sharding import map_named
 
 ENCODER = "encoder/"
 STACKED = "/layers/"  # in the names of parameters with a leading axis of layers

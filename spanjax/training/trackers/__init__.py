@@ -18,7 +18,7 @@ from spanjax.json_files import parse_json
 from spanjax.storage.local import write_whole
 from spanjax.training.metrics import record_of
 from spanjax.training.redaction import holds_credentials, redacted
-from spanjax.training.saved import stored_meta
+from spanjax.training.checkpoint_files import stored_meta
 from spanjax.training.trackers.backends import MLflow, Wandb, import_problem
 from spanjax.training.trackers.queue import Delivery, Record
 

@@ -7,9 +7,9 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from spanjax.sharding import named_leaves
 from spanjax.training.redaction import redacted
 from spanjax.training.trackers.queue import Ending, Record, reason_of
-from spanjax.trees import named_leaves
 
 if TYPE_CHECKING:
     from spanjax.training.trackers import Tracking

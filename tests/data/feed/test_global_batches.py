@@ -15,13 +15,12 @@ import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec
 from spanjax.data.feed.host_slice import AnyRows
-from spanjax.data.feed.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans
+from spanjax.data.feed.masking import Boundaries, GeometricSpans, Ngrams, SpanPolicy, TaggedSpans
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.pairing import FullSentences, NextSentence, Pairing, Single
-from spanjax.data.feed.replacement import Boundaries
 from spanjax.data.feed.rows import Rows
 from spanjax.data.feed.tf_feed import Kind, open_feed
-from spanjax.data.shards.block import tag_flags
+from spanjax.data.shards.packing import tag_flags
 from tests.data.numbered_rows import FIRST_ID, VOCABULARY, block, made_rows
 
 STEPS, BATCH, FEW = 200, 8, 20

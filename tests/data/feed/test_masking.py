@@ -7,13 +7,21 @@ import pytest
 
 from spanjax.data.feed.batch import FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
-from spanjax.data.feed.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import (
+    Boundaries,
+    GeometricSpans,
+    Ngrams,
+    Replacement,
+    SpanPolicy,
+    TaggedSpans,
+    Tokens,
+    WholeWords,
+)
 from spanjax.data.feed.pairing import Examples
-from spanjax.data.feed.replacement import Boundaries, Replacement
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import LaidOut, lay_out, restarted_positions
 from spanjax.data.feed.words import find_spans, find_words
-from spanjax.data.shards.block import layer_tags, tag_flags
+from spanjax.data.shards.packing import layer_tags, tag_flags
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, examples_of, keys_of, laid_out, text_of
 
 PAPER = (GeometricSpans(), Boundaries())

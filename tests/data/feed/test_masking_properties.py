@@ -14,12 +14,21 @@ from hypothesis import strategies as st
 
 from spanjax.data.feed.batch import FeedSpec, RowKeys, build_batch
 from spanjax.data.feed.host_slice import HostShare
-from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import (
+    Boundaries,
+    GeometricSpans,
+    MaskingPolicy,
+    Ngrams,
+    Replacement,
+    SpanPolicy,
+    TaggedSpans,
+    Tokens,
+    WholeWords,
+)
 from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, SentenceOrder, Single
-from spanjax.data.feed.replacement import Boundaries, Replacement
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import restarted_positions
-from spanjax.data.shards.block import SENTENCE_START, tag_flags
+from spanjax.data.shards.packing import SENTENCE_START, tag_flags
 from spanjax.data.vocab.loading import WordPieceVocabulary
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, laid_out
 

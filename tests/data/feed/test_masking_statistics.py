@@ -14,12 +14,20 @@ import pytest
 
 from spanjax.data.feed.batch import FeedSpec, batch_statistics
 from spanjax.data.feed.hashing import Purpose, fold, row_keys, uniform
-from spanjax.data.feed.masking import GeometricSpans, Ngrams, SpanPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import (
+    Boundaries,
+    GeometricSpans,
+    Ngrams,
+    Replacement,
+    SpanPolicy,
+    TaggedSpans,
+    Tokens,
+    WholeWords,
+)
 from spanjax.data.feed.numpy_feed import numpy_feed
-from spanjax.data.feed.replacement import Boundaries, Replacement
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.words import find_spans
-from spanjax.data.shards.block import layer_tags, tag_flags
+from spanjax.data.shards.packing import layer_tags, tag_flags
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, batch_of, keys_of, laid_out, text_of
 
 REFERENCE_BLOCKS = 1500

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import HostShare
+from spanjax.data.feed.masking import Replacement
 from spanjax.data.feed.mixture import CYCLE, MixedRows, mixed_rows, shares
-from spanjax.data.feed.replacement import Replacement
 from spanjax.data.feed.rows import Rows, open_rows, slots_needed
-from spanjax.data.shards.block import Block
+from spanjax.data.shards.packing import Block
 from spanjax.data.shards.shards import write_rows
 from spanjax.data.vocab.loading import WordPieceVocabulary
 from tests.data.numbered_rows import VOCABULARY, block, made_rows, random_rows

@@ -14,7 +14,7 @@ from spanjax.data.feed.hashing import uniform
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single, TwoSegments
 from spanjax.data.feed.rows import Rows, slots_needed
-from spanjax.data.shards.block import SENTENCE_START, Block, tag_flags
+from spanjax.data.shards.packing import SENTENCE_START, Block, tag_flags
 from tests.data.numbered_rows import CLS, FIRST_ID, SEP, block, made_rows, paired, pairs_of, random_rows
 from tests.data.pairing_oracle import plain_examples
 

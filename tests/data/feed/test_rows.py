@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.rows import Rows, open_rows
-from spanjax.data.shards.block import SENTENCE_START, Block, layer_tags, tag_flags
 from spanjax.data.shards.manifest import Manifest, slots_needed
+from spanjax.data.shards.packing import SENTENCE_START, Block, layer_tags, tag_flags
 from spanjax.data.shards.shards import write_rows
 from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
 

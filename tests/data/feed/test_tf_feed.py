@@ -11,10 +11,9 @@ import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_spec, batch_statistics
 from spanjax.data.feed.host_slice import HostShare
-from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import Boundaries, GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.numpy_feed import prefetched
 from spanjax.data.feed.pairing import NextSentence, Single
-from spanjax.data.feed.replacement import Boundaries
 from spanjax.data.feed.tf_feed import Kind, open_feed, seqio_task
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from spanjax.data.inspect.as_text import block_tokens, fragments, masked_text, piece_name, right_to_left, spelled
-from spanjax.data.shards.block import tag_flags
+from spanjax.data.shards.packing import tag_flags
 from spanjax.data.vocab.loading import (
     ByteBpeVocabulary,
     SentencePieceVocabulary,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.feed.rows import Rows, open_rows
-from spanjax.data.shards.block import SENTENCE_START, layer_tags
+from spanjax.data.shards.packing import SENTENCE_START, layer_tags
 from spanjax.data.shards.portion_rows import Folders, PortionRows, RowSettings
 from spanjax.data.shards.portions import Occurred, Portion, cut, portion_characters
 from spanjax.data.shards.shards import finish_rows

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.shards.block import Block
+from spanjax.data.shards.packing import Block
 from spanjax.data.shards.shards import (
     ShardSource,
     finish_rows,

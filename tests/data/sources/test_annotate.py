@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.shards.block import layer_tags
+from spanjax.data.shards.packing import layer_tags
 from spanjax.data.sources import annotate
 from spanjax.data.sources.annotate import annotator_problems, open_annotator, span_flags
 

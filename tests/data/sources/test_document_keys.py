@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.sources.document_keys import KEY_BYTES, content_key, held_out
+from spanjax.data.sources.documents import KEY_BYTES, content_key, held_out
 
 
 @given(st.text(), st.text(st.sampled_from(" \n\t\u3000")), st.text(st.sampled_from(" \n\r")))

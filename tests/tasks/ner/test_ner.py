@@ -20,7 +20,7 @@ from spanjax.scoring.entities import Entity, spans
 from spanjax.tasks.ner import Ner, windows, word_pieces
 from spanjax.tasks.ner.files import Scheme, Tagged, retagged, tags_of
 from spanjax.tasks.rows import TaskRows
-from spanjax.training.saved import stored_meta, whole_step
+from spanjax.training.checkpoint_files import stored_meta, whole_step
 from tests.made import made_sentences, tiny_encoder
 from tests.running import ROOT, records
 from tests.tasks.small_vocabulary import WORDS, fit_arguments, small_wordpiece

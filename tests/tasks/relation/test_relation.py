@@ -25,7 +25,7 @@ from spanjax.tasks.relation import Relation
 from spanjax.tasks.relation.files import Mentions
 from spanjax.tasks.relation.markers import Marking
 from spanjax.tasks.rows import Row, TaskRows
-from spanjax.training.saved import stored_meta, whole_step
+from spanjax.training.checkpoint_files import stored_meta, whole_step
 from tests.made import tiny_encoder
 from tests.running import ROOT, records
 from tests.tasks.small_vocabulary import WORDS, fit_arguments, small_wordpiece

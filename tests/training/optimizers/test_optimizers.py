@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from spanjax.run import load
+from spanjax.sharding import map_named, named_leaves
 from spanjax.training.optimizers import AdamW, Lamb, Muon, Optimizer
-from spanjax.trees import map_named, named_leaves
 
 
 def rates(optimizer: AdamW, steps: int) -> list[float]:

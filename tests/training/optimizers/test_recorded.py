@@ -20,14 +20,13 @@ from spanjax.data.feed.slots import restarted_positions
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.model import Model, module_params
-from spanjax.sharding import MeshConfig, make_mesh, to_global
+from spanjax.sharding import MeshConfig, make_mesh, named_leaves, to_global
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import our_params
 from spanjax.training.optimizers import AdamW
 from spanjax.training.state import TrainState, abstract_module, state_shardings
 from spanjax.training.step import StepBuilder
-from spanjax.trees import named_leaves
 from tests.made import tiny_encoder
 
 ORACLE = pathlib.Path(__file__).parents[1] / "oracle"

@@ -1,6 +1,6 @@
 """Text of others is made harmless for terminals and Markdown and stays readable."""
 
-from spanjax.markup import markdown_line, visible, visible_name
+from spanjax.cli import markdown_line, visible, visible_name
 
 
 def test_controls_become_escapes_and_words_stay() -> None:

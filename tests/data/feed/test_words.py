@@ -2,7 +2,7 @@
 
 import pytest
 
-from spanjax.data.feed.scripts import begins_unspaced, bytes_begin_unspaced
+from spanjax.data.feed.words import begins_unspaced, bytes_begin_unspaced
 from spanjax.data.vocab.loading import (
     SPECIAL_PIECES,
     ByteBpeVocabulary,

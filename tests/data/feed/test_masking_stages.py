@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import FeedSpec
-from spanjax.data.feed.masking import TaggedSpans, Tokens, WholeWords
-from spanjax.data.feed.replacement import Replacement
+from spanjax.data.feed.masking import Replacement, Stage, Staged, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.feed.stages import Stage, Staged
 from spanjax.data.feed.tf_feed import open_feed
 
 ALL_MASKED = Replacement(mask=1.0, random=0.0)
