@@ -153,7 +153,7 @@ def fresh(rows: str, like: str, folder: pathlib.Path) -> list[str]:
     `folder`), else those of the arms and their rows.
     """
     from spanjax.data.vocab.loading import save_vocabulary
-    from spanjax.pretrained.model import load_model
+    from spanjax.pretrained.load import load_model
     from spanjax.run import load
 
     vocabulary = pathlib.Path(rows) / "train" / "vocabulary"

@@ -32,7 +32,7 @@ from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
 from spanjax.training.profiler import Profile
 from spanjax.training.redaction import redacted
-from spanjax.training.trackers import Tracking
+from spanjax.training.trackers.settings import Tracking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -288,8 +288,8 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
     import jax
 
     from spanjax import distributed
-    from spanjax.training.compilation_cache import use_compilation_cache
     from spanjax.training.checkpoint_files import has_checkpoints
+    from spanjax.training.compilation_cache import use_compilation_cache
     from spanjax.training.trackers import require
 
     with stop.leavable():
@@ -343,8 +343,8 @@ def _main(arguments: list[str] | None) -> int:
             print(f"spanjax.train: {problem}", file=sys.stderr)
             return leave(WRONG_INPUT)
         from spanjax.json_files import JsonError
-        from spanjax.training.nonfinite import NonFiniteError
         from spanjax.training.checkpoint_files import CheckpointError
+        from spanjax.training.nonfinite import NonFiniteError
         from spanjax.training.workdir import LockedError
 
         known = CheckpointError | JsonError | LockedError | NonFiniteError | ProcessesMissing

@@ -9,7 +9,8 @@ import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
-from spanjax.pretrained.model import equal_weights, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import equal_weights
 from spanjax.run import Run, load
 from spanjax.sharding import named_leaves
 from spanjax.training.state import abstract_module

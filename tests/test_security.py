@@ -27,7 +27,7 @@ from spanjax.data.shards.manifest import is_file_name
 from spanjax.data.shards.record_file import load_array
 from spanjax.data.vocab.loading import save_vocabulary, vocabulary_from_files
 from spanjax.prepare import main as prepare
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint_files import damage
 from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk

@@ -25,7 +25,8 @@ from flax import nnx
 from spanjax.convert.task_scores import detection_here, scores_here, their_class, their_scores
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.pretrained.electra import FOLDER, PART, generator_of
-from spanjax.pretrained.model import Model, load_model, module_params
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.folder import is_weights
 from spanjax.training.state import abstract_module
 

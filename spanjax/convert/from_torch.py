@@ -14,7 +14,8 @@ from spanjax.cli import exit_code, parse_options, visible_name
 from spanjax.convert.card import task_words
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.json_files import read_json
-from spanjax.pretrained.model import Model, load_model, model_meta
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, model_meta
 from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.checkpoint_files import CHECKSUMS, read_meta

@@ -21,7 +21,8 @@ from spanjax.cli import exit_code, parse_options, visible_name
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 from spanjax.storage.outputs import output_folder
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config

@@ -12,7 +12,7 @@ import tyro
 
 from spanjax.cli import exit_code, parse_options
 from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import is_weights
 
 

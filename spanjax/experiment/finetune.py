@@ -16,7 +16,8 @@ from spanjax.experiment.build import Built, attention_backend, build, mesh_probl
 from spanjax.experiment.init_from import Start, start_from
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 from spanjax.run import Run, own_classes, with_defaults
 from spanjax.sharding import make_mesh, to_global
 from spanjax.tasks.base import SCORE, Examples, Task

@@ -22,7 +22,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
 from spanjax.experiment.init_from import Start, start_from
 from spanjax.objectives.base import Mean, Pretraining
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from spanjax.run import ORDER_VERSION, Data, Run, own_classes, with_defaults
 from spanjax.sharding import make_mesh, replicated, to_global
 

@@ -18,7 +18,8 @@ from jax.sharding import Mesh
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import attention_backend
 from spanjax.experiment.finetune import Predicted, Set, predictor
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh, map_named, named_leaves, parameter_shardings, placed, row_shards
 from spanjax.tasks.base import Task

@@ -12,7 +12,7 @@ import rich.text
 from spanjax.cli import exit_code, parse_options
 from spanjax.inference.fill_mask import Filler, Span, noted
 from spanjax.predict.answering import AnyModel
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 

@@ -28,6 +28,7 @@ from spanjax.data.inspect.row_figures import (
     some_of,
 )
 from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
+from spanjax.prepare.figures import Figures
 from spanjax.prepare.reading import (
     Color,
     Reading,
@@ -57,32 +58,6 @@ class Stats:
     """File to write the figures into."""
     color: Color = "auto"
     """auto: on a terminal."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Figures:
-    """Everything that `stats` tells; `as_json` is the file."""
-
-    folder: str
-    measured: str
-    """The split that lengths, masking and pairs are of."""
-    settings: dict[str, Any]
-    """Masking, boundaries and pairing with the names of their classes, seed, epoch and step."""
-    totals: dict[str, Totals]
-    """Of every split."""
-    lengths: dict[str, Lengths]
-    """documents, blocks (text tokens) and rows (used positions)."""
-    masking: MaskingFigures
-    pairs: PairFigures | None
-    """None where the pairing makes no pairs."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Dictionaries, lists, numbers and strings only."""
-        return json.loads(json.dumps({**dataclasses.asdict(self), "masking": self._masking()}))
-
-    def _masking(self) -> dict[str, Any]:
-        tags = {name: shares._asdict() for name, shares in self.masking.tags.items()}
-        return {**dataclasses.asdict(self.masking), "tags": tags}
 
 
 def _settings(reading: Reading) -> dict[str, Any]:

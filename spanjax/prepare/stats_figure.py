@@ -12,7 +12,7 @@ from spanjax.data.inspect.row_figures import Lengths
 from spanjax.prepare.stats_tables import MEASURED, SEEN, span_columns
 
 if TYPE_CHECKING:
-    from spanjax.prepare.stats import Figures
+    from spanjax.prepare.figures import Figures
 
 _COLOURS = ("#4477aa", "#cc6677", "#ddaa33")
 _OFFSETS = 24  # that are drawn

@@ -15,7 +15,7 @@ from spanjax.data.inspect.row_figures import Lengths, Totals
 from spanjax.data.shards.progress import columns_table
 
 if TYPE_CHECKING:
-    from spanjax.prepare.stats import Figures
+    from spanjax.prepare.figures import Figures
 
 BARS = "▏▎▍▌▋▊▉█"
 MEASURED, PAPER = "measured, merged", "the paper's Figure 2"

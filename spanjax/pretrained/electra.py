@@ -5,13 +5,14 @@ It shares the embeddings of its encoder; by itself it is an encoder with a maske
 
 import dataclasses
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.electra import generator_encoder
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.model import Model
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import is_weights
 
@@ -60,15 +61,15 @@ def folder_beside(source: pathlib.Path) -> pathlib.Path:
     return (source if source.is_dir() else source.parent) / FOLDER
 
 
-def with_generator(model: Model) -> Model:
+def with_generator(model: Model, load: Callable[[pathlib.Path], Model]) -> Model:
     """A model of PyTorch weights together with the generator in the folder `generator` beside them, where there is one.
 
-    ValueError where the two do not belong together.
+    `load` reads a folder. ValueError where the two do not belong together.
     """
     folder = folder_beside(model.source)
     if "rtd" not in model.params or not is_weights(folder):
         return model
-    found = load_model(folder)
+    found = load(folder)
     if problems := _problems(model, found, folder):
         raise ValueError(
             f"{folder} is not the generator of {model.source}:\n" + "\n".join(f"  - {each}" for each in problems)

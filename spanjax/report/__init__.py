@@ -13,9 +13,10 @@ from typing import Annotated
 import tyro
 
 from spanjax.cli import exit_code, parse_options
+from spanjax.report.document import TITLE
 
 PROGRAM = "python -m spanjax.report"
-TITLE, _TITLE_WITHIN = "Report of spanjax runs", 4096
+_TITLE_WITHIN = 4096
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 
 from spanjax import __version__
-from spanjax.report import TITLE
 from spanjax.report.comparisons import comparison_blocks
 from spanjax.report.curves import curve_blocks
-from spanjax.report.document import Block, Heading, Text
+from spanjax.report.document import TITLE, Block, Heading, Text
 from spanjax.report.groups import grouped
 from spanjax.report.masking import masking_blocks
 from spanjax.report.runs import Recorded

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+TITLE = "Report of spanjax runs"
+
 ROLES = ("text", "truth", "right", "wrong", "mask", "random", "kept", "boundary", "mark", "paper")
 """In which way words are shown: plain; what stood in a span; a prediction that is right or wrong; what the model sees of a masked
 token; the neighbours of a span; signs; what is quoted from the paper."""

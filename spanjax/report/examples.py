@@ -12,7 +12,8 @@ from spanjax.data.feed.batch import Batch
 from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.pretrained.electra import filling
-from spanjax.pretrained.model import Model, load_model, module_params
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
 

@@ -10,8 +10,8 @@ from spanjax.json_files import read_json
 from spanjax.run import completed
 from spanjax.tasks.base import SCORE
 from spanjax.tasks.stored import stored_task
-from spanjax.training.metrics import record_of
 from spanjax.training.checkpoint_files import stored_meta
+from spanjax.training.metrics import record_of
 
 Values = dict[str, float]
 LOSS = "loss"

@@ -10,7 +10,6 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 
-from spanjax.scoring import squad
 from spanjax.scoring.checks import counted, missing_ids, raise_problems
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -164,4 +163,4 @@ def score_mrqa(
     gold: qid -> answers; predictions: qid -> answer. Without a prediction a question is an error, or 0 with
     `missing_is_wrong`, as in the official script.
     """
-    return squad.score_v1(gold, predictions, missing_is_wrong=missing_is_wrong, metric="MRQA")
+    return score_v1(gold, predictions, missing_is_wrong=missing_is_wrong, metric="MRQA")

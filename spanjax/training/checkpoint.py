@@ -23,7 +23,6 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
 from spanjax.distributed import any_process, barrier, gather
-from spanjax.training.nonfinite import NonFiniteError, all_finite
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     UNCHECKED,
@@ -41,6 +40,7 @@ from spanjax.training.checkpoint_files import (
     write_checksums,
     write_evaluation,
 )
+from spanjax.training.nonfinite import NonFiniteError, all_finite
 from spanjax.training.state import TrainState
 
 log = logging.getLogger(__name__)

@@ -22,12 +22,12 @@ from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.objectives.base import Mean
 from spanjax.sharding import to_global
 from spanjax.training.checkpoint import Checkpoints, Saving
+from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.eval_history import Judged
 from spanjax.training.metrics import Terminal, Writer, memory_values, utilisation
 from spanjax.training.nonfinite import NonFiniteError, Watch
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
-from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.state import TrainState
 from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Pulse
 

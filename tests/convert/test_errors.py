@@ -12,7 +12,7 @@ import pytest
 import safetensors.numpy
 
 from spanjax.convert import main as convert
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from tests.torch_format.references import saved
 from tests.trained import trained
 

@@ -17,7 +17,8 @@ from spanjax.inference.task_model import open_model
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import Pooler
 from spanjax.nn.layer import linear
-from spanjax.pretrained.model import Model, equal_weights, load_model, module_params, stored_vocabulary
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, equal_weights, module_params, stored_vocabulary
 from spanjax.run import describe
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import TaskModule

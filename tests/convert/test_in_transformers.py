@@ -10,7 +10,7 @@ import pytest
 
 from spanjax.convert import main as convert
 from spanjax.inference.fill_mask import Filler
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from tests.torch_format.references import REASON
 
 transformers: Any = pytest.importorskip("transformers", reason=REASON)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from spanjax.convert import main as convert
-from spanjax.pretrained.model import equal_weights, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import equal_weights
 from spanjax.torch_format.folder import EXTRA_HEADS, read_folder
 from tests.torch_format.references import REASON, saved, tensors
 from tests.trained import trained

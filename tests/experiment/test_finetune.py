@@ -15,7 +15,7 @@ from spanjax.experiment.finetune import open_task_session
 from spanjax.inference.task_model import open_model
 from spanjax.nn.dropout import DropoutKey
 from spanjax.predict import main as predict
-from spanjax.pretrained.model import load_model
+from spanjax.pretrained.load import load_model
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS
 from spanjax.training.state import abstract_module

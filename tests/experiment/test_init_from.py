@@ -17,7 +17,8 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 from spanjax.sharding import map_named, named_leaves
 from spanjax.tasks.coref import Coref
 from spanjax.training.state import abstract_module

@@ -10,7 +10,8 @@ import pytest
 
 from spanjax.inference.fill_mask import Filler, runs
 from spanjax.predict import main as predict
-from spanjax.pretrained.model import Model, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ from spanjax.convert.inspect import contents
 from spanjax.inference.fill_mask import Filler
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.pretrained.electra import generator_of, with_generator
-from spanjax.pretrained.model import Model, equal_weights, load_model
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, equal_weights
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.state import abstract_module

@@ -10,7 +10,8 @@ import shutil
 import pytest
 
 from spanjax.cli import escaped
-from spanjax.report import TITLE, main
+from spanjax.report import main
+from spanjax.report.document import TITLE
 from spanjax.report.markdown import escaped as markdown_escaped
 from spanjax.report.masking import opened
 from spanjax.report.runs import read_run

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
+from spanjax.tasks.squad.passage_windows import Layout
 from spanjax.tasks.squad.questions import Question, read_questions
-from spanjax.tasks.squad.windows import Layout
 
 REASON = "compares with transformers: pip install transformers (the extra `verify`)"
 

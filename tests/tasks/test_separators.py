@@ -14,8 +14,8 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.glue import Glue, Sentences, joined
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 from spanjax.tasks.squad import Questions
+from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
 from spanjax.tasks.squad.questions import Question
-from spanjax.tasks.squad.windows import Layout, pieces_of, windows
 from spanjax.torch_format.tokenizer_files import tokenizer_files
 from tests.made import made_sentences
 from tests.tasks.reference_qa import REASON, real_questions, their_features

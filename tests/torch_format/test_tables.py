@@ -14,7 +14,8 @@ from spanjax.convert.task_scores import detection_here
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.loss_terms import MaskedTokens
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.pretrained.model import Model, load_model, module_params
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.sharding import map_named, named_leaves
 from spanjax.torch_format.configs import guessed_config, our_config, their_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of

@@ -11,7 +11,8 @@ from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.layer import linear
-from spanjax.pretrained.model import Model, load_model, module_params
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows

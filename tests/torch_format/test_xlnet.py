@@ -12,7 +12,8 @@ from flax import nnx
 from spanjax.convert import main as convert
 from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
 from spanjax.objectives.xlnet import PermutedPrediction
-from spanjax.pretrained.model import load_model, module_params
+from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import module_params
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import reference, saved, tensors, vocabulary
 

@@ -19,7 +19,6 @@ import pytest
 from spanjax.sharding import MeshConfig, make_mesh, parameter_shardings, replicated
 from spanjax.training import checkpoint_files as saved
 from spanjax.training.checkpoint import Checkpoints, read_weights
-from spanjax.training.eval_history import KEY
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     CheckpointError,
@@ -31,6 +30,7 @@ from spanjax.training.checkpoint_files import (
     stored_losses,
     whole_step,
 )
+from spanjax.training.eval_history import KEY
 from spanjax.training.state import TrainState
 from tests.disk import files_of_at_most
 from tests.running import ROOT

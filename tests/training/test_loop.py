@@ -18,12 +18,12 @@ import pytest
 from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, make_mesh
 from spanjax.training import loop as loops
+from spanjax.training.checkpoint_files import SaveError
 from spanjax.training.eval_history import Judged, stored_values
 from spanjax.training.loop import Cadence, Loop, fit
 from spanjax.training.nonfinite import NonFiniteError
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile
-from spanjax.training.checkpoint_files import SaveError
 from spanjax.training.state import TrainState
 
 

@@ -3,7 +3,7 @@
 MUC (Vilain et al. 1995), B-cubed (Bagga and Baldwin 1998), CEAF with phi3 and phi4 (Luo 2005) and BLANC (Luo et al. 2014) are
 those of Pradhan et al. 2014: mentions of one side alone stay as they are, nothing is added or left out for their sake. LEA is
 that of Moosavi and Strube 2016; the scorer v8.01 has none. Numerators and denominators are summed over documents. Which mentions
-are the same, and which are dropped: scoring/coref/chains.py. docs/coref_scores.md says the same at more length.
+are the same, and which are dropped: scoring/coref/mention_chains.py. docs/coref_scores.md says the same at more length.
 """
 
 import collections
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from spanjax.scoring.coref.chains import Chains, Clusters, chains
-from spanjax.scoring.coref.links import Links, links, pairs
+from spanjax.scoring.coref.link_counts import Links, links, pairs
+from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains
 from spanjax.scoring.counts import harmonic
 
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.scoring.coref.chains import Chains, Clusters, Mention, chains
+from spanjax.scoring.coref.mention_chains import Chains, Clusters, Mention, chains
 
 PRONOUNS = frozenset(
     (

@@ -28,8 +28,8 @@ from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
+from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
 from spanjax.tasks.squad.questions import Question, Span, notes_on_answers, read_question, read_questions
-from spanjax.tasks.squad.windows import Layout, pieces_of, windows
 
 CHUNK = 1000  # questions that are cut into pieces at once
 PADDING_SCORE = -1e9

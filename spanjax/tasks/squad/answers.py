@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.tasks.squad.windows import Window
+from spanjax.tasks.squad.passage_windows import Window
 
 NULL = 0  # position of [CLS], which stands for no answer
 

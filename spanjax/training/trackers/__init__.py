@@ -12,53 +12,19 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from spanjax.json_files import parse_json
 from spanjax.storage.local import write_whole
-from spanjax.training.metrics import record_of
-from spanjax.training.redaction import holds_credentials, redacted
 from spanjax.training.checkpoint_files import stored_meta
+from spanjax.training.metrics import record_of
+from spanjax.training.redaction import redacted
 from spanjax.training.trackers.backends import MLflow, Wandb, import_problem
 from spanjax.training.trackers.queue import Delivery, Record
+from spanjax.training.trackers.settings import Tracking
 
 CLOSE_S = 30.0
 KINDS = ("train", "eval")
-
-
-@dataclasses.dataclass(frozen=True)
-class Tracking:
-    """Trackers besides metrics.jsonl and TensorBoard. Keys and passwords come from the environment or the tool's own login."""
-
-    to: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Which: wandb (pip install wandb), mlflow (pip install mlflow-skinny)."""
-    project: str = "spanjax"
-    """Project in wandb, experiment in MLflow. The team in wandb is WANDB_ENTITY."""
-    name: str = ""
-    """Name of the run; by default that of the work directory."""
-    group: str = ""
-    """Group in wandb, the tag `group` in MLflow."""
-    tags: tuple[str, ...] = ()
-    """Tags; in MLflow NAME=VALUE, or NAME for NAME=true."""
-    mode: Literal["online", "offline"] = "online"
-    """wandb: online as WANDB_MODE says, or offline: into the folder `wandb` of the work directory, for `wandb sync`."""
-    uri: str = ""
-    """MLflow's server or store; by default MLFLOW_TRACKING_URI, else the folder `mlruns` of the work directory."""
-
-    def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is. No credential is repeated."""
-        found = []
-        if len(set(self.to)) < len(self.to):
-            found.append(f"tracking.to is {' '.join(self.to)}: name every tracker once")
-        if not self.project.strip():
-            found.append("tracking.project is empty: give a name")
-        if holds_credentials(self.uri):
-            found.append(
-                "tracking.uri holds a user, password or token: a setting is written to files, so give the URI without it and set"
-                " MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or MLFLOW_TRACKING_TOKEN, or the whole"
-                " MLFLOW_TRACKING_URI) in the environment"
-            )
-        return found
 
 
 def require(settings: Tracking) -> None:

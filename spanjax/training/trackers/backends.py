@@ -12,7 +12,7 @@ from spanjax.training.redaction import redacted
 from spanjax.training.trackers.queue import Ending, Record, reason_of
 
 if TYPE_CHECKING:
-    from spanjax.training.trackers import Tracking
+    from spanjax.training.trackers.settings import Tracking
 
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 # Set where the user has not: no report of errors or use to the makers, no URL on stdout (it can hold a password), no tries and

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.tasks.squad.answers import Prediction, decode
+from spanjax.tasks.squad.passage_windows import Layout, Window, pieces_of, widest, window_spans, windows
 from spanjax.tasks.squad.questions import Question
-from spanjax.tasks.squad.windows import Layout, Window, pieces_of, widest, window_spans, windows
 from tests.tasks.reference_qa import (
     Feature,
     cased,

@@ -11,8 +11,8 @@ import pytest
 from spanjax import train
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, Vocabulary, save_vocabulary, train_byte_bpe
+from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
 from spanjax.tasks.squad.questions import read_questions
-from spanjax.tasks.squad.windows import Layout, pieces_of, windows
 from tests.made import made_sentences
 from tests.running import ROOT, TINY, records
 from tests.tasks.small_vocabulary import small_wordpiece

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spanjax.training.metrics import JsonLines
-from spanjax.training.trackers import Trackers, Tracking, require
+from spanjax.training.trackers import Trackers, require
+from spanjax.training.trackers.settings import Tracking
 from tests.fake_trackers import FakeMlflow, FakeWandb, install_fakes
 
 BOTH = Tracking(to=("wandb", "mlflow"), uri="https://server", group="g", tags=("big", "corpus=wiki"))

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from spanjax.scoring import coref
-from spanjax.scoring.coref.chains import chains
+from spanjax.scoring.coref.mention_chains import chains
 from tests import coref_columns
 
 A, B, C, X, Y = [(place, place) for place in range(5)]

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary, train_byte_bpe
-from spanjax.tasks.squad.windows import Layout, Pieces, pieces_of, pieces_of_answer, widest, window_spans, windows
+from spanjax.tasks.squad.passage_windows import (
+    Layout,
+    Pieces,
+    pieces_of,
+    pieces_of_answer,
+    widest,
+    window_spans,
+    windows,
+)
 from tests.made import made_sentences
 from tests.tasks.reference_qa import cased, real_questions, their_features, their_tokenizer
 

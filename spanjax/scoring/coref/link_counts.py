@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spanjax.scoring.coref.chains import Chains
+from spanjax.scoring.coref.mention_chains import Chains
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from spanjax.scoring import coref
-from spanjax.scoring.coref.chains import chains
-from spanjax.scoring.coref.links import Links, links, pairs
+from spanjax.scoring.coref.link_counts import Links, links, pairs
+from spanjax.scoring.coref.mention_chains import chains
 from tests import coref_brute
 
 Clusters = list[list[tuple[int, int]]]
