@@ -253,7 +253,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         show(rich.console.Console(), facts, findings)
     return int(any(finding.status == "fail" for finding in findings))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -282,7 +282,3 @@ def main(arguments: list[str] | None = None) -> int:
         return plan(parse(words), topology)
 
     return exit_code("spanjax.plan", work, cannot="cannot plan this run")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -27,7 +27,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
-from spanjax.tasks.ner.chunks import changed, chunker_problems, chunks, first_words
+from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
 
 SPAN_SITE = SITES["spans"].start
 FIELD = "span_BL"
