@@ -61,7 +61,7 @@ chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 152 faul
 	$(PY) -m tests.chaos
 
 chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five faults
-	$(PY) -m pytest tests/test_chaos.py -m "slow or not slow"
+	$(PY) -m pytest tests/chaos/test_chaos.py -m "slow or not slow"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

@@ -177,9 +177,9 @@ def load(path: str) -> Run:
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
-        raise ValueError(
-            f"--config {path} does not load: {type(error).__name__}: {error}{where}; correct it"
-        ) from error
+        moved = MOVED.get(getattr(error, "name", None) or "")
+        remedy = f"write {moved} there" if moved else "correct it"
+        raise ValueError(f"--config {path} does not load: {type(error).__name__}: {error}{where}; {remedy}") from error
     run = getattr(module, "RUN", None)
     if not isinstance(run, Run):
         del sys.modules[module.__name__]
@@ -216,6 +216,18 @@ def _executed(file: pathlib.Path) -> types.ModuleType:
     return module
 
 
+MOVED: Mapping[str, str] = {
+    "spanjax.data.masking": "spanjax.data.feed.masking",
+    "spanjax.data.pairing": "spanjax.data.feed.pairing",
+    "spanjax.data.replacement": "spanjax.data.feed.masking",
+    "spanjax.data.stages": "spanjax.data.feed.masking",
+    "spanjax.objectives.masked": "spanjax.objectives.masked_lm",
+    "spanjax.objectives.permuted": "spanjax.objectives.xlnet",
+    "spanjax.objectives.replaced": "spanjax.objectives.electra",
+    "spanjax.objectives.terms": "spanjax.objectives.loss_terms",
+    "spanjax.training.optimizer": "spanjax.training.optimizers",
+}
+"""Modules that config files of 0.1 import, and where their classes are now."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {"parity": {"attention_dropout": 0.1}, "fast": {"attention_dropout": 0.0}}
 """Settings of the encoder by the name of a preset: attention probabilities are dropped as BERT and SpanBERT do it, or not at
 all, which fused attention kernels need."""

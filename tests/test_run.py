@@ -1,5 +1,6 @@
 """Config files: what they leave behind when they are loaded, and classes that they define themselves."""
 
+import importlib.util
 import json
 import pathlib
 import sys
@@ -7,7 +8,7 @@ import sys
 import pytest
 
 from spanjax import convert, predict, train
-from spanjax.run import Run, claim_workdir, describe, load
+from spanjax.run import MOVED, Run, claim_workdir, describe, load
 from spanjax.training.redaction import redacted
 from tests.running import ROOT, records, shrunk
 
@@ -16,6 +17,7 @@ OWN = '''"""A masking policy, a loss term and an objective of a user's own, unde
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import pathlib
 
@@ -165,3 +167,12 @@ def test_a_run_whose_settings_hold_a_secret_resumes(tmp_path: pathlib.Path, monk
     (tmp_path / "run.json").unlink()
     assert claim_workdir(tmp_path, redacted(described)) == claim_workdir(tmp_path, redacted(described)) == []
     assert "hushhush" not in (tmp_path / "run.json").read_text()
+
+
+def test_a_config_of_the_version_before_is_told_where_its_classes_are(tmp_path: pathlib.Path) -> None:
+    for old, new in MOVED.items():
+        file = tmp_path / "config.py"
+        file.write_text(f"import {old}\n")
+        with pytest.raises(ValueError, match=rf"No module named '{old}' \(line 1\); write {new} there"):
+            load(str(file))
+        assert importlib.util.find_spec(new), new

@@ -32,7 +32,17 @@ WARM = (
     "tokenizers",
     *(
         f"spanjax.{name}"
-        for name in ("train", "session", "tuning", "prepare", "plan", "report", "launch", "doctor", "evaluate")
+        for name in (
+            "train",
+            "experiment.pretrain",
+            "experiment.finetune",
+            "prepare",
+            "plan",
+            "report",
+            "launch",
+            "doctor",
+            "evaluate",
+        )
     ),
     *(f"spanjax.{name}" for name in ("convert", "predict", "training.loop", "training.checkpoint", "nn.encoder")),
 )

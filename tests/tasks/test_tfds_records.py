@@ -68,7 +68,7 @@ class _Files:
 class SpanjaxGlue(theirs.Glue):
     """TFDS's GLUE with other files, of which it may lack some."""
 
-    __module__ = "spanjax_glue"  # see tests/data/test_tfds.py
+    __module__ = "spanjax_glue"  # see tests/data/sources/test_tfds.py
     files: pathlib.Path
 
     def _split_generators(self, dl_manager: Any) -> Any:
