@@ -2,11 +2,12 @@
 
 # ruff: noqa: E402  (the environment is set before jax is imported)
 
+import fcntl
 import json
 import os
 import pathlib
 import re
-import tempfile
+from collections.abc import Callable
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -14,9 +15,9 @@ os.environ["XLA_FLAGS"] += (
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compile fast
 )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# the same small programs are compiled by many tests: once a session is enough
-COMPILED = tempfile.TemporaryDirectory(prefix="spanjax-compiled-", ignore_cleanup_errors=True)
-os.environ["JAX_COMPILATION_CACHE_DIR"] = COMPILED.name
+# the same small programs are compiled by many tests, in all workers: once a checkout is enough (`make clean` removes them)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
@@ -30,7 +31,6 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("spanjax", deadline=None)  # no test is timed
 hypothesis.settings.load_profile("spanjax")
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA_VARIABLE = "SPANJAX_DATA"
 
 
@@ -43,12 +43,28 @@ def shared_data() -> pathlib.Path:
     return folder
 
 
+def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.Path], object]) -> pathlib.Path:
+    """A folder of this session that one worker makes and all workers read; tests do not change it."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, done = base / name, base / f"{name}.done"
+    with open(base / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
 @pytest.fixture(scope="session")
 def corpus_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """400 made documents in a text file, a blank line between them."""
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n\n".join(made_documents(400)) + "\n")
-    return path
+
+    def make(folder: pathlib.Path) -> None:
+        (folder / "corpus.txt").write_text("\n\n".join(made_documents(400)) + "\n")
+
+    return shared(tmp_path_factory, "corpus", make) / "corpus.txt"
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +72,26 @@ def tagged_rows_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path
     """Rows as those of `rows_folder` whose names are entities and whose "the ..." are noun phrases."""
     from spanjax.prepare import main
 
-    folder = tmp_path_factory.mktemp("tagged")
-    patterns = {"entities": r"(?<=for )[A-Z]\w+", "noun_phrases": r"\bthe \w+( \w+)?"}
-    with open(folder / "corpus.jsonl", "w", encoding="utf-8") as lines:
-        for text in made_documents(300, seed=5):
-            spans = {name: [match.span() for match in re.finditer(how, text)] for name, how in patterns.items()}
-            lines.write(json.dumps({"text": text, "spans": spans}) + "\n")
-    arguments = ["--input", str(folder / "corpus.jsonl"), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
-    tags = ["--tags", *patterns, "--workers", "1"]
-    assert main([*arguments, *tags, "--output", str(folder / "rows")]) == 0
-    return folder / "rows"
+    def make(folder: pathlib.Path) -> None:
+        patterns = {"entities": r"(?<=for )[A-Z]\w+", "noun_phrases": r"\bthe \w+( \w+)?"}
+        with open(folder / "corpus.jsonl", "w", encoding="utf-8") as lines:
+            for text in made_documents(300, seed=5):
+                spans = {name: [match.span() for match in re.finditer(how, text)] for name, how in patterns.items()}
+                lines.write(json.dumps({"text": text, "spans": spans}) + "\n")
+        arguments = [
+            "--input",
+            str(folder / "corpus.jsonl"),
+            "--train-vocab",
+            "120",
+            "--length",
+            "128",
+            "--holdout",
+            "0.1",
+        ]
+        tags = ["--tags", *patterns, "--workers", "1"]
+        assert main([*arguments, *tags, "--output", str(folder / "rows")]) == 0
+
+    return shared(tmp_path_factory, "tagged", make) / "rows"
 
 
 @pytest.fixture(scope="session")
@@ -73,10 +99,11 @@ def rows_folder(corpus_file: pathlib.Path, tmp_path_factory: pytest.TempPathFact
     """Rows of 128 tokens with a SentencePiece vocabulary of 120 pieces, every tenth document held out."""
     from spanjax.prepare import main
 
-    folder = tmp_path_factory.mktemp("prepared") / "rows"
-    arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
-    assert main([*arguments, "--workers", "1", "--output", str(folder)]) == 0
-    return folder
+    def make(folder: pathlib.Path) -> None:
+        arguments = ["--input", str(corpus_file), "--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
+        assert main([*arguments, "--workers", "1", "--output", str(folder / "rows")]) == 0
+
+    return shared(tmp_path_factory, "prepared", make) / "rows"
 
 
 @pytest.fixture(scope="session")
@@ -84,4 +111,4 @@ def run_folder(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFacto
     """A run directory of a tiny SpanBERT, two steps on `rows_folder`; not to be changed."""
     from tests.trained import trained
 
-    return trained(rows_folder, tmp_path_factory.mktemp("trained") / "run")
+    return shared(tmp_path_factory, "trained", lambda folder: str(trained(rows_folder, folder / "run"))) / "run"

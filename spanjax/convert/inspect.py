@@ -39,7 +39,7 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
     if is_weights(path):
         found = read_folder(path, pathlib.Path(config) if config else None)
     try:
-        model = with_generator(from_weights(path, found)) if found else load_model(path, config)
+        model = with_generator(from_weights(path, found), load_model) if found else load_model(path, config)
     except ValueError as error:
         if not found:
             raise

@@ -25,11 +25,12 @@ from tests.running import final_leaves, logged_lines, records
 RUN_SECONDS = 1800.0
 TIMED = ("speed/", "memory/")  # metrics that are another in every run
 RUNS = (
-    ("one process", 1, False),
-    ("two processes", 2, False),
-    ("a task", 1, True),
-    ("a task of two processes", 2, True),
+    ("one process", 1, False, 80),
+    ("two processes", 2, False, 40),
+    ("a task", 1, True, 16),
+    ("a task of two processes", 2, True, 16),
 )
+"""Name, processes, whether a task is trained, faults."""
 
 
 @dataclasses.dataclass

@@ -55,14 +55,14 @@ def test_files_are_scored_over_their_answers(name: str, shared_data: pathlib.Pat
         if number % 7:
             given[each.name] = draw.choice(texts)
     expected = [by_loops(answers, given[qid]) if qid in given else (0.0, 0.0) for qid, answers in gold.items()]
-    found = squad.score(gold, given, missing_is_wrong=True)
+    found = squad.score_mrqa(gold, given, missing_is_wrong=True)
     assert found["exact_match"] == pytest.approx(100 * sum(one for one, _ in expected) / len(gold), rel=1e-12)
     assert found["f1"] == pytest.approx(100 * sum(f1 for _, f1 in expected) / len(gold), rel=1e-12)
     assert 5 < found["exact_match"] < found["f1"] < 95
     with pytest.raises(
         ValueError, match=f"MRQA cannot be computed:\n  - {len(gold) - len(given)} ids have no prediction"
     ):
-        squad.score(gold, given)
+        squad.score_mrqa(gold, given)
 
 
 def test_a_detected_span_is_no_gold_answer(tmp_path: pathlib.Path) -> None:
