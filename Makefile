@@ -14,7 +14,7 @@ PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo test test-pods test-slow chaos chaos-short lint format doctor clean clean-all
+.PHONY: help install install-dev demo quick test test-pods test-slow chaos chaos-short lint format doctor clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 
 test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
 	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
+
+quick: $(VENV)/.installed-dev  ## the unit tests, in less than a minute
+	$(PY) -m pytest -q -m unit -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
 
 # Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
 $(PODS_VENV)/.installed: $(VENV)/.installed-dev

@@ -7,7 +7,10 @@ import json
 import os
 import pathlib
 import re
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
@@ -32,6 +35,36 @@ hypothesis.settings.register_profile("spanjax", deadline=None)  # no test is tim
 hypothesis.settings.load_profile("spanjax")
 
 DATA_VARIABLE = "SPANJAX_DATA"
+
+
+UNIT_CPU_SECONDS = 2.0
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise AssertionError("a unit test starts a process: take its mark `unit` away")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Unit tests start no process and take at most 2 CPU seconds, so that `make quick` stays quick."""
+    if item.get_closest_marker("unit") is None:
+        return (yield)
+    with mock.patch.object(subprocess, "Popen", _refused), mock.patch.object(os, "fork", _refused):
+        before = time.process_time()
+        result = yield
+        spent = time.process_time() - before
+    if spent > UNIT_CPU_SECONDS:
+        pytest.fail(
+            f"{spent:.1f} CPU seconds, a unit test has {UNIT_CPU_SECONDS:.0f}: make it smaller, or take its mark away"
+        )
+    return result
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_programs() -> Iterator[None]:
+    """Frees the compiled programs of a module: a worker that kept those of all would grow to 7 GB."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
