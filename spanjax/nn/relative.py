@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.attention import HIDDEN, STRIDE
+from spanjax.nn.attention.xla import HIDDEN, STRIDE
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.layer import Linear, layer_norm, linear, normal

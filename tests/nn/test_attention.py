@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.attention import BACKENDS, STRIDE, attention, choose_backend
-from spanjax.nn.attention_backends import KERNELS
+from spanjax.nn.attention import BACKENDS, KERNELS, attention, choose_backend
+from spanjax.nn.attention.xla import STRIDE
 from spanjax.nn.dropout import DropoutKey, dropout, step_key
 
 LENGTH, HEADS, SIZE = 128, 2, 32

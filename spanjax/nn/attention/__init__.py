@@ -1,0 +1,113 @@
+"""Bidirectional attention inside the blocks of packed rows, and the choice of the backend that computes it.
+
+One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities. The fused kernels apply no dropout
+and mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
+Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.attention import cudnn, pallas_triton, splash, xla, xla_chunked
+from spanjax.nn.attention.request import Request
+from spanjax.nn.dropout import DropoutKey
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A fused kernel: why it cannot do something, and how to run it."""
+
+    supports: Callable[[Request], str | None]
+    run: Callable[..., jax.Array]
+
+
+KERNELS: dict[str, Kernel] = {
+    "splash": Kernel(splash.supports, splash.run),
+    "cudnn": Kernel(cudnn.supports, cudnn.run),
+    "pallas_triton": Kernel(pallas_triton.supports, pallas_triton.run),
+}
+CHUNKED_FROM = 256  # positions; at 128 both take as long
+BACKENDS = ("xla", "xla_chunked", *KERNELS)
+CANDIDATES = {"cpu": ("xla_chunked", "xla"), "gpu": ("cudnn", "pallas_triton", "xla"), "tpu": ("splash", "xla")}
+PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}
+
+
+def choose_backend(
+    wanted: str,
+    platform: str,
+    *,
+    length: int,
+    head_size: int,
+    dtype: Any,
+    dropout: float,
+    device_kind: str = "",
+) -> tuple[str, str]:
+    """The backend for `wanted` ("auto" or a name) and the reason in words.
+
+    `platform` and `device_kind` are of the mesh's devices; `dropout` is the rate on the probabilities. "auto" takes the first
+    candidate of the platform that can do all of it. Raises ValueError on an unknown name and a backend that cannot.
+    """
+    if wanted not in ("auto", *BACKENDS):
+        raise ValueError(f"the attention backend is {wanted!r}: expected one of auto, {', '.join(BACKENDS)}")
+    platform = PLATFORM_NAMES.get(platform, platform)
+    request = Request(platform, length, head_size, dtype, dropout, device_kind)
+    if wanted != "auto":
+        problem = _problem(wanted, request)
+        if problem:
+            raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {_remedy(request)}")
+        return wanted, "asked for"
+    refused = []
+    for name in CANDIDATES.get(platform, ("xla",)):
+        problem = _problem(name, request)
+        if name == "xla_chunked" and length < CHUNKED_FROM:
+            problem = f"it gains nothing for rows shorter than {CHUNKED_FROM}"
+        if problem is None:
+            return name, "; ".join([f"the first on {platform} that can do it", *refused])
+        refused.append(f"not {name}: {problem}")
+    raise AssertionError(f"no backend for {request}")
+
+
+def _problem(name: str, request: Request) -> str | None:
+    return KERNELS[name].supports(request) if name in KERNELS else None
+
+
+def _remedy(request: Request) -> str:
+    dropped = "set attention dropout to 0, or " if request.dropout > 0 else ""
+    return f"{dropped}take 'auto' or 'xla', which can"
+
+
+def attention(
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    *,
+    rate: float = 0.0,
+    dropout_key: DropoutKey | None = None,
+    site: int | jax.Array = 0,
+    backend: str = "xla",
+) -> jax.Array:
+    """Softmax attention of every position over the positions of its own block; [B, L, N, H] -> [B, L, N, H].
+
+    Scores and softmax are float32 whatever the input. Padding (segment 0) attends to padding, so that every row of the
+    softmax has a position to look at; nothing else looks at it. Dropout with `rate` falls on the probabilities, and its
+    mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` answers. Raises
+    ValueError where it is not, and where it is a fused kernel and there is something to drop.
+    """
+    if backend == "xla":
+        return xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site)
+    if backend == "xla_chunked":
+        place = jnp.asarray(site, jnp.uint32)
+        return xla_chunked.attend(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
+    if backend not in KERNELS:
+        raise ValueError(f"the attention backend is {backend!r}: expected one of {', '.join(BACKENDS)}")
+    if rate > 0 and dropout_key is not None:
+        raise ValueError(
+            f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "
+            f"set attention dropout to 0, or take the backend 'xla'"
+        )
+    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL)

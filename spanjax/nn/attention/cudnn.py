@@ -1,0 +1,53 @@
+"""cuDNN's fused attention for NVIDIA GPUs.
+
+Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.attention.request import (
+    NEW_GPUS,
+    Request,
+    drops,
+    first_reason,
+    is_one_of,
+    not_nvidia,
+    other_platform,
+    other_type,
+)
+
+
+def supports(request: Request) -> str | None:
+    """Why cuDNN's fused attention cannot do this; None if it can."""
+    widest = 256 if is_one_of(request.device_kind, NEW_GPUS) else 128
+    return first_reason(
+        other_platform(request, "gpu"),
+        not_nvidia(request),
+        drops(request),
+        other_type(request, jnp.bfloat16, jnp.float16),
+        (request.length % 2 != 0, f"its gradient is for an even length, not {request.length}"),
+        (
+            request.head_size % 8 != 0 or request.head_size > widest,
+            f"its head size is a multiple of 8 up to {widest}, not {request.head_size}",
+        ),
+    )
+
+
+def run(
+    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+) -> jax.Array:
+    """cuDNN's fused attention; [B, L, N, H] -> [B, L, N, H]. Raises where it is traced without cuDNN."""
+    if interpret:
+        raise ValueError("the backend 'cudnn' cannot be interpreted: it is a library of NVIDIA; use 'pallas_triton'")
+    same_B1QK = (segments_BL[:, :, None] == segments_BL[:, None, :])[:, None]
+    return jax.nn.dot_product_attention(
+        query_BLNH,
+        key_BLNH,
+        value_BLNH,
+        mask=same_B1QK,
+        scale=1.0 / math.sqrt(query_BLNH.shape[-1]),
+        implementation="cudnn",
+    )

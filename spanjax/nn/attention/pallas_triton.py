@@ -1,0 +1,51 @@
+"""The Pallas attention kernel for NVIDIA GPUs, compiled by Triton.
+
+Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
+"""
+
+import math
+import warnings
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.attention.request import (
+    Request,
+    drops,
+    first_reason,
+    not_nvidia,
+    other_platform,
+    other_type,
+    uneven_length,
+)
+
+
+def supports(request: Request) -> str | None:
+    """Why the Pallas kernel compiled by Triton cannot do this; None if it can."""
+    return first_reason(
+        other_platform(request, "gpu"),
+        not_nvidia(request),
+        drops(request),
+        other_type(request, jnp.bfloat16, jnp.float16),
+        uneven_length(request),
+        (not 16 <= request.head_size <= 128, f"its head size is 16 to 128, not {request.head_size}"),
+    )
+
+
+def run(
+    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+) -> jax.Array:
+    """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
+    # jax 0.12 announces that this kernel goes: nothing that a user of spanjax could do about
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from jax.experimental.pallas.ops.gpu import attention
+
+    return attention.mha(
+        query_BLNH,
+        key_BLNH,
+        value_BLNH,
+        segment_ids=segments_BL,
+        sm_scale=1.0 / math.sqrt(query_BLNH.shape[-1]),
+        interpret=interpret,
+    )

@@ -1,0 +1,79 @@
+"""What attention is asked to compute, and the checks by which a fused kernel refuses it."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+TILE = 128  # positions: what the kernels' blocks are multiples of
+OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
+NEW_GPUS = (
+    "H100",
+    "H200",
+    "H20",
+    "GH200",
+    "B100",
+    "B200",
+    "B300",
+    "GB200",
+    "GB300",
+)  # compute capability 9.0 and later
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What attention is asked to do, as far as it decides which backend can."""
+
+    platform: str
+    """Of the devices of the mesh: cpu, gpu or tpu."""
+    length: int
+    """Positions in a row."""
+    head_size: int
+    """Width of a head."""
+    dtype: Any
+    """Type of queries, keys and values."""
+    dropout: float
+    """Rate on the probabilities."""
+    device_kind: str = ""
+    """The name of the device; empty where it is not known."""
+
+
+def first_reason(*checks: tuple[bool, str]) -> str | None:
+    """The reason of the first check that holds; None where none does."""
+    return next((reason for is_true, reason in checks if is_true), None)
+
+
+def other_platform(request: Request, platform: str) -> tuple[bool, str]:
+    """A check: the devices are of another platform than the kernel's."""
+    return request.platform != platform, f"it runs on {platform}, and these devices are {request.platform}"
+
+
+def drops(request: Request) -> tuple[bool, str]:
+    """A check: there is something to drop."""
+    return request.dropout > 0, f"it cannot drop attention probabilities, and attention dropout is {request.dropout}"
+
+
+def other_type(request: Request, *types: Any) -> tuple[bool, str]:
+    """A check: the kernel computes in none of these types."""
+    names = [jnp.dtype(each).name for each in types]
+    name = jnp.dtype(request.dtype).name
+    return name not in names, f"it computes in {' or '.join(names)}, not {name}"
+
+
+def uneven_length(request: Request) -> tuple[bool, str]:
+    """A check: the length is no multiple of the kernels' tile."""
+    uneven = request.length < TILE or request.length % TILE != 0
+    return uneven, f"its length is a multiple of {TILE}, not {request.length}"
+
+
+def not_nvidia(request: Request) -> tuple[bool, str]:
+    """A check: no NVIDIA GPU of compute capability 8.0 or later."""
+    other = request.device_kind.startswith(("AMD", "Radeon", "Instinct"))
+    old = is_one_of(request.device_kind, OLD_GPUS)
+    return other or old, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {request.device_kind}"
+
+
+def is_one_of(device_kind: str, names: tuple[str, ...]) -> bool:
+    """Whether the name of a device holds one of these names as words."""
+    words = f" {device_kind.replace('-', ' ')} "
+    return any(f" {name} " in words or (" " in name and name in words) for name in names)

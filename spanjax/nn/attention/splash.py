@@ -1,0 +1,65 @@
+"""Splash attention of JAX's Pallas kernels for TPU.
+
+Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.attention.request import (
+    TILE,
+    Request,
+    drops,
+    first_reason,
+    other_platform,
+    other_type,
+    uneven_length,
+)
+
+
+def supports(request: Request) -> str | None:
+    """Why splash attention cannot do this; None if it can."""
+    return first_reason(
+        other_platform(request, "tpu"),
+        drops(request),
+        other_type(request, jnp.bfloat16, jnp.float32),
+        uneven_length(request),
+        (request.head_size % 64 != 0, f"its head size is a multiple of 64, not {request.head_size}"),
+    )
+
+
+def run(
+    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+) -> jax.Array:
+    """Splash attention of JAX's Pallas kernels for TPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
+    from jax.experimental.pallas.ops.tpu import splash_attention
+
+    length, heads = query_BLNH.shape[1:3]
+    block = next(size for size in (512, 384, 256, TILE) if length % size == 0)
+    kernel: Any = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([splash_attention.FullMask((length, length))] * heads),
+        block_sizes=splash_attention.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_kv_compute=block,
+            block_q_dkv=block,
+            block_kv_dkv=block,
+            block_kv_dkv_compute=block,
+            use_fused_bwd_kernel=True,
+        ),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=interpret,
+    )
+
+    def run_row(query_NLH: jax.Array, key_NLH: jax.Array, value_NLH: jax.Array, segments_L: jax.Array) -> jax.Array:
+        return kernel(
+            query_NLH, key_NLH, value_NLH, segment_ids=splash_attention.SegmentIds(q=segments_L, kv=segments_L)
+        )
+
+    scale = jnp.asarray(1.0 / math.sqrt(query_BLNH.shape[-1]), query_BLNH.dtype)  # the kernel takes it as done
+    query_BNLH, key_BNLH, value_BNLH = (jnp.swapaxes(x, 1, 2) for x in (query_BLNH * scale, key_BLNH, value_BLNH))
+    return jnp.swapaxes(jax.vmap(run_row)(query_BNLH, key_BNLH, value_BNLH, segments_BL), 1, 2)

@@ -1,0 +1,42 @@
+"""Attention as the formula reads, on any device, with dropout of the probabilities.
+
+Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from spanjax.nn.dropout import DropoutKey, dropout
+
+STRIDE = 4096  # between queries in the masks of dropout: more than there are positions, so that masks do not depend on padding
+HIDDEN = -1e9  # the score of what a position may not see
+
+
+def scaled(query: jax.Array) -> jax.Array:
+    """Queries divided by the square root of the width of a head, in their own type."""
+    return query * jnp.asarray(1.0 / math.sqrt(query.shape[-1]), query.dtype)
+
+
+def attend(
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    rate: float,
+    dropout_key: DropoutKey | None,
+    site: int | jax.Array,
+) -> jax.Array:
+    """See `spanjax.nn.attention.attention`."""
+    query_BNQH, key_BNKH, value_BNKH = (jnp.swapaxes(x, 1, 2) for x in (scaled(query_BLNH), key_BLNH, value_BLNH))
+    scores_BNQK = jnp.einsum("bnqh,bnkh->bnqk", query_BNQH, key_BNKH, preferred_element_type=jnp.float32)
+    scores_BNQK = jnp.where(same_block(segments_BL)[:, None], scores_BNQK, jnp.float32(HIDDEN))
+    probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
+    probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
+    return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
+
+
+def same_block(segments_BL: jax.Array) -> jax.Array:
+    """[B, Q, K]: whether a query may see a key: both are in one block of the row, or both are padding."""
+    return segments_BL[:, :, None] == segments_BL[:, None, :]
