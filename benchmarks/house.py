@@ -1,7 +1,7 @@
 """python -m benchmarks.house [TREE ...]: how large the house is and how far one batch walks through it, for each checkout given.
 
-Rooms are the folders and the loose modules of spanjax. The way of a batch are the files of spanjax in which a function runs while `spanjax.train`
-prepares its session, trains two steps, evaluates and saves; it is traced in a run of the demo's config on made rows.
+Rooms are the folders and the loose modules of spanjax. The way of a batch are the files in which a function runs while
+`spanjax.train` opens its session, trains two steps, evaluates and saves; it is traced in a run of the demo's config on made rows.
 """
 
 import argparse
