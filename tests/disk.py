@@ -1,4 +1,4 @@
-"""A disk that refuses to take more."""
+"""A disk that refuses to take more, and a system that opens no more files."""
 
 import contextlib
 import resource
@@ -14,3 +14,14 @@ def files_of_at_most(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+@contextlib.contextmanager
+def no_more_open_files() -> Iterator[None]:
+    """This process can open nothing: EMFILE."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))

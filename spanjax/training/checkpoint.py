@@ -142,17 +142,21 @@ class Checkpoints:
         self.finish()
         if step in self.manager.all_steps():
             return
-        remove_unfinished(self.folder)
+        failed: Exception | None = None
+        try:
+            remove_unfinished(self.folder)
+        except OSError as error:  # a disk that is gone, no more open files
+            failed = error
         if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
-            self._agree(step, no_room(self.folder, state) if jax.process_index() == 0 else None)
+            self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
         optional = TrainState._field_defaults
         fields = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
         items = ocp.args.Composite(state=ocp.args.StandardSave(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
-        failed = None
         try:
-            self.manager.save(step, args=items, force=True)
+            if failed is None:
+                self.manager.save(step, args=items, force=True)
         except Exception as error:
             failed = error
         self._agree(step, failed)
@@ -216,7 +220,8 @@ class Checkpoints:
             self.manager.wait_until_finished()  # says the error once more, to this thread
         if jax.process_index() == 0:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
-        remove_unfinished(self.folder)
+        with contextlib.suppress(OSError):  # the next save tries again
+            remove_unfinished(self.folder)
         barrier("what a failed save has left is removed")
         with contextlib.suppress(OSError):
             self.manager.reload()

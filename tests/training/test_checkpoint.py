@@ -32,7 +32,7 @@ from spanjax.training.checkpoint_files import (
 )
 from spanjax.training.eval_history import KEY
 from spanjax.training.state import TrainState
-from tests.disk import files_of_at_most
+from tests.disk import files_of_at_most, no_more_open_files
 from tests.running import ROOT
 
 
@@ -165,6 +165,18 @@ def test_a_full_disk_fails_the_save_and_leaves_nothing(
     restored = Checkpoints(tmp_path, keep=2).restore_newest(abstract(large(0)))
     assert restored is not None and (int(restored.step), int(restored.skipped)) == (3, 3)
     assert not [record for record in caplog.records if record.levelno > logging.WARNING], "one line, said by the loop"
+
+
+def test_a_save_fails_as_a_save_where_no_file_can_be_opened(tmp_path: pathlib.Path) -> None:
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(state(1, 2), 1, {}, None)
+        checkpoints.finish()
+        with no_more_open_files(), pytest.raises(SaveError, match="Too many open files"):
+            checkpoints.save(state(2, 2), 2, {}, None)
+            checkpoints.finish()
+        checkpoints.save(state(3, 2), 3, {}, None)
+        checkpoints.finish()
+        assert checkpoints.steps() == [1, 3]
 
 
 def test_the_system_says_why_a_write_failed() -> None:
