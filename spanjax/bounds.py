@@ -1,4 +1,4 @@
-"""Bounds of settings, declared beside each field and checked in one place.
+"""Bounds of settings, declared with each field and checked in one place.
 
 A field without bounds is checked too: no number of a setting may be NaN or infinite, no whole number beyond 32 bits.
 """
@@ -27,10 +27,10 @@ class Bounds:
     below: bool = False
     """`high` itself is excluded."""
     default: str = ""
-    """What -1 stands for, where it is allowed."""
+    """Meaning of -1, if it is allowed."""
 
     def hold(self, value: float) -> bool:
-        """Whether a finite number is one of them."""
+        """Returns True if a finite number is within them."""
         if self.default and value == -1:
             return True
         return (value > self.low if self.above else value >= self.low) and (
@@ -59,7 +59,7 @@ Derived1 = Annotated[int, Bounds(1, default="the default")]
 
 
 def range_problems(settings: Any, prefix: str = "") -> list[str]:
-    """Numbers of a dataclass, and of those inside of it, that are out of their bounds: "NAME is VALUE: expected ...".
+    """Lists numbers of a dataclass, and of those inside of it, that are out of their bounds: "NAME is VALUE: expected ...".
 
     Names begin with `prefix`.
     """
@@ -71,7 +71,7 @@ def range_problems(settings: Any, prefix: str = "") -> list[str]:
 
 
 def type_problems(settings: Any, prefix: str = "") -> list[str]:
-    """Values of a dataclass, and of those inside of it, that are not of the type of their field."""
+    """Lists values of a dataclass, and of those inside of it, that are not of the type of their field."""
     found = []
     for field, kind in ((each, _kind(each.type)) for each in dataclasses.fields(settings)):
         name, value = f"{prefix}{field.name}", getattr(settings, field.name)
@@ -84,7 +84,7 @@ def type_problems(settings: Any, prefix: str = "") -> list[str]:
 
 
 def _kind(annotation: Any) -> Any:
-    """The class of an annotation; object for protocols, choices and unions, which are checked elsewhere."""
+    """Returns the class of an annotation; object for protocols, choices and unions, which are checked elsewhere."""
     annotation = typing.get_args(annotation)[0] if typing.get_origin(annotation) is Annotated else annotation
     annotation = typing.get_origin(annotation) or annotation
     plain = isinstance(annotation, type) and annotation is not types.UnionType
@@ -92,14 +92,14 @@ def _kind(annotation: Any) -> Any:
 
 
 def flag_problems(options: Any) -> list[str]:
-    """The same of a command's own options, but for a run that is among them."""
+    """Lists the numbers of a command's own options, without those of its run, that are out of their bounds."""
     own = [field.name for field in dataclasses.fields(options) if field.name != "run"]
     kinds = {field.name: _bounds(field.type) for field in dataclasses.fields(options)}
     return [p for name in own for p in _problems(f"--{name}", getattr(options, name), kinds[name])]
 
 
 def _bounds(kind: Any) -> Bounds:
-    """Those of an annotation; an annotation that is a string has none."""
+    """Returns the bounds of an annotation; an annotation that is a string has none."""
     return next((each for each in typing.get_args(kind) if isinstance(each, Bounds)), Bounds())
 
 

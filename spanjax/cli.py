@@ -1,4 +1,4 @@
-"""What every command line shares: commands by their first word, options, and errors as one message and an exit code."""
+"""Common parts of every command line: commands by their first word, options, and errors as one message and an exit code."""
 
 import contextlib
 import dataclasses
@@ -20,17 +20,17 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u
 
 
 def visible(text: str) -> str:
-    """Text for a terminal: control characters become escapes such as \\x1b; newlines and tabs stay."""
+    """Escapes text for a terminal: control characters become escapes such as \\x1b; newlines and tabs stay."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_name(text: str) -> str:
-    """A name for one line of a terminal, newlines and tabs escaped as well."""
+    """Escapes a name for one line of a terminal, newlines and tabs as well."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def escaped(text: str) -> str:
-    """Text for HTML and SVG; characters that neither may hold are replaced."""
+    """Escapes text for HTML and SVG; replaces characters that neither may hold."""
     allowed = "".join(
         letter if letter in "\n\t" or (letter >= " " and not "\x7f" <= letter <= "\x9f" and letter < "\ud800")
         or letter > "\udfff" and letter not in "\ufffe\uffff" else "\ufffd"
@@ -40,16 +40,16 @@ def escaped(text: str) -> str:
 
 
 def markdown_line(text: str) -> str:
-    """Text within one line of Markdown that begins no HTML."""
+    """Escapes text for one line of Markdown, so that it begins no HTML."""
     return html.escape(visible_name(text), quote=False)
 
 
 DONE, WRONG_INPUT, PROCESSES_MISSING, SOME_FAILED, STOPPED, INTERRUPTED = 0, 2, 3, 4, 75, 130
-"""Exit codes, for launchers: 3, processes, rows or devices do not come; 4, some of many records failed, the others are done;
-75, stopped after saving, to be continued."""
+"""Exit codes, for launchers: 3, processes, rows or devices are missing; 4, some of many records failed, the others are done;
+75, stopped after saving, to be resumed."""
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
-"""Requests to save and stop: of schedulers, of Ctrl-C, and of a terminal or an ssh connection that is closed."""
+"""Requests to save and stop: from schedulers, Ctrl-C, and a terminal or an ssh connection that closes."""
 LAUNCHER = "SPANJAX_LAUNCHER"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -95,7 +95,7 @@ class StopSignals:
 
 
 def open_standard_streams() -> None:
-    """Leads closed standard streams to the null device: a file opened later would take their numbers, and what is printed."""
+    """Opens closed standard streams on the null device: a file opened later would take their numbers, and printed text."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -133,9 +133,9 @@ class SomeFailedError(ValueError):
 
 
 def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: list[str], default: str = "") -> int:
-    """Runs `main` of the module of `package` that the first word names (`default` before an option); its exit code.
+    """Runs `main` of the module of `package` that the first word names (`default` before an option); returns its exit code.
 
-    `commands` are names and what they do, for the help.
+    `commands` are names and descriptions, for the help.
     """
     open_standard_streams()
     if not words or words[0] in ("-h", "--help"):
@@ -158,10 +158,10 @@ def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: 
 
 
 def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
-    """The options of a command line, parsed by tyro with these `settings`; every command that reads or writes paths calls this.
+    """Parses the options of a command line by tyro with these `settings`; every command that reads or writes paths calls this.
 
-    Each text among them could be a path, so one that names another place than this machine (gs://bucket/x) ends the program
-    with one message and code 2, but for the fields in `elsewhere` (dotted names), which may, or are no paths.
+    Each text among them could be a path, so one outside this machine (gs://bucket/x) ends the program with one message and
+    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths.
     """
     open_standard_streams()
     options: Any = tyro.cli(kind, **settings)
@@ -179,7 +179,7 @@ def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts among nested settings with the dotted names of their flags; `run` of train and plan has no name of its own."""
+    """Yields texts of nested settings with the dotted names of their flags; `run` of train and plan has no name of its own."""
     if isinstance(value, str | os.PathLike):
         yield name, os.fspath(value)
     elif isinstance(value, tuple | list):
@@ -192,7 +192,7 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def start_problem(error: BaseException | None) -> str | None:
-    """Why jax does not start with this environment, where that is behind an error; None where it is not."""
+    """Returns the reason why jax does not start in this environment, if that caused an error; else None."""
     while error is not None:
         places = traceback.walk_tb(error.__traceback__)
         names = [frame.f_globals.get("__name__", "") for frame, _ in places if frame.f_code.co_name == "<module>"]
@@ -209,10 +209,10 @@ def start_problem(error: BaseException | None) -> str | None:
 
 
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:
-    """What `work` returns where that is a number, else 0; 2 for ValueError (4 for SomeFailedError) and OSError, 130 for Ctrl-C.
+    """Returns what `work` returns if that is a number, else 0; 2 for ValueError (4: SomeFailedError), OSError; 130 for Ctrl-C.
 
-    They are told on stderr, with the notes of the exception. `cannot` says what a ValueError prevented ("cannot read these
-    rows"), `stopped` what a Ctrl-C leaves behind.
+    Reports them on stderr, with the notes of the exception. `cannot` names the action that a ValueError prevented ("cannot
+    read these rows"), `stopped` the state that a Ctrl-C leaves behind.
     """
     try:
         found = work()
@@ -224,6 +224,7 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
         where = f" ({error.filename})" if error.filename else ""
         told, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error
     except RuntimeError as error:
+        # jax raises it if a backend does not start, which the user can correct; any other is a fault of ours
         problem = start_problem(error)
         if problem is None:
             raise

@@ -1,8 +1,8 @@
 """python -m spanjax.evaluate MODEL --data FILE: predictions of a fine-tuned model, and their official scores.
 
-MODEL is the folder of a run of fine-tuning (its best checkpoint counts) or one checkpoint. With --output the predictions are
-written as the official scripts and leaderboards take them, with scores.json beside them. Exit codes: 0 done, 2 wrong input: also
-a file without examples, and one of which --skip-bad leaves none.
+MODEL is the folder of a fine-tuning run (its best checkpoint counts) or one checkpoint. --output writes the predictions in the
+format of the official scripts and leaderboards, with scores.json next to them. Exit codes: 0 done, 2 wrong input: also a file
+without examples, and one of which --skip-bad leaves none.
 """
 
 import dataclasses
@@ -30,15 +30,15 @@ NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
     "semeval": ("Relation", {"scheme": "semeval"}),
     "coref": ("Coref", {}),
 }
-"""Names of --task that are no `task` of their class -> that class, and what they set."""
+"""Names of --task that are no `task` of their class -> that class, and their settings."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """What is evaluated."""
+    """Options of the evaluation."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """The folder of a run of fine-tuning, or one checkpoint of it."""
+    """Folder of a fine-tuning run, or one checkpoint of it."""
     data: tuple[str, ...]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
@@ -51,19 +51,19 @@ class Evaluate:
     batch_size: Annotated[int | None, Bounds(1, MOST_ROWS)] = None
     """Rows that go through the model together; by default 32, of coreference one document."""
     threshold: float | None = None
-    """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
+    """Models of SQuAD 2.0: no answer where the null odds are above this; by default the best value on the dev examples of the
     training, 0 without any."""
     dev_half: Literal["", "dev", "test"] = ""
-    """Questions: that half of the files alone, as by `objective.dev_half` in training; empty: all of them."""
+    """Questions: this half of the files alone, as by `objective.dev_half` in training; empty: all of them."""
     skip_bad: bool = False
-    """Leave out examples that cannot be used, and say which, instead of refusing the file."""
+    """Skip and list examples that cannot be used, instead of refusing the file."""
     json: bool = False
     """Print one JSON object."""
     compilation_cache: CompilationCache = True
 
 
 def evaluate(options: Evaluate) -> None:
-    """Prints the scores; writes predictions where that is asked for."""
+    """Prints the scores; writes predictions if requested."""
     from spanjax.experiment.finetune import read_examples, unlabelled_problems
     from spanjax.inference.task_model import open_model
 
@@ -99,7 +99,7 @@ def evaluate(options: Evaluate) -> None:
                 (work / "scores.json").write_text(json.dumps(told, indent=2) + "\n")
                 names = [file.name for file in model.task.write(work, examples, found.predictions)]
                 files = [folder / name for name in (*names, "scores.json")]
-        except ValueError as error:  # what was computed is told first
+        except ValueError as error:  # the scores are printed first
             failed = error
     if options.json:
         print(json.dumps(told))
@@ -129,7 +129,7 @@ def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[st
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Runs the command line; returns the exit code."""
     options = parse_options(Evaluate, args=arguments, prog="python -m spanjax.evaluate", description=__doc__)
     return exit_code("spanjax.evaluate", lambda: evaluate(options), cannot=f"cannot evaluate {options.model}")
 

@@ -1,4 +1,4 @@
-"""Figures of accelerators, of data sheets and not measured: for planning a run, and for the utilisation of one that runs."""
+"""Figures of accelerators, from data sheets and not measured: for planning a run, and for the utilisation of a live one."""
 
 import dataclasses
 
@@ -50,5 +50,5 @@ KINDS = {
 
 
 def peak_flops(kind: str) -> float | None:
-    """Dense bf16 FLOP/s of a device of this kind; None for one that is not known."""
+    """Dense bf16 FLOP/s of a device of this kind; None for an unknown one."""
     return next((flops for name, flops in sorted(KINDS.items(), reverse=True) if kind.startswith(name)), None)

@@ -21,7 +21,7 @@ class JsonError(ValueError):
 
 
 def parse_json(content: str | bytes, kind: type = object) -> Any:
-    """The value in a JSON text, of type `kind`. JsonError where it is none."""
+    """Returns the value in a JSON text, of type `kind`. JsonError if it is none."""
     if len(content) > MAX_BYTES:
         raise JsonError(f"{len(content):,} bytes, at most {MAX_BYTES:,} are read")
     try:
@@ -48,7 +48,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def read_json(path: pathlib.Path, kind: type = dict, remedy: str = "copy it again") -> Any:
-    """The value in a JSON file, of type `kind`. JsonError names the file and the remedy; OSError where it cannot be read."""
+    """Returns the value in a JSON file, of type `kind`. JsonError names the file and the remedy; OSError if unreadable."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise JsonError(f"{path.stat().st_size:,} bytes, at most {MAX_BYTES:,} are read")

@@ -37,7 +37,7 @@ from spanjax.training.trackers.settings import Tracking
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where the rows are and how they are read."""
+    """Location of the rows and how to read them."""
 
     rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",))] = ()
     """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
@@ -47,31 +47,31 @@ class Data:
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
     order: Literal["auto", "uniform", "by_length", "streams", "both_ways"] = "auto"
     """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11). streams,
-    both_ways: consecutive rows at every batch index, which XLNet's memory needs. auto: what the objective needs, else uniform."""
+    both_ways: consecutive rows at every batch index, which XLNet's memory needs. auto: that of the objective, else uniform."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Everything that decides what is trained."""
+    """All settings that decide the result of a training."""
 
     objective: Objective = dataclasses.field(default_factory=MaskedPrediction)
-    """What is trained: masking policy and loss terms."""
+    """Objective of the training: masking policy and loss terms."""
     encoder: EncoderConfig = EncoderConfig()
     """Size and constants of the encoder."""
     data: Data = Data()
-    """Where the rows are and how they are read."""
+    """Location of the rows and how to read them."""
     optimizer: Optimizer = AdamW()
     """Learning rate, decay, clipping."""
     init_from: str = ""
-    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty draws all of them."""
+    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them."""
     mesh: MeshConfig = MeshConfig()
     """Shape of the device mesh."""
     cadence: Cadence = Cadence()
-    """How often to log, evaluate and save."""
+    """Intervals of logs, evaluations and checkpoints."""
     guard: Guard = Guard()
-    """What happens when loss or gradient are not finite."""
+    """Non-finite handling and stall detection."""
     profile: Profile = Profile()
-    """Which steps are recorded with jax.profiler."""
+    """Steps that jax.profiler records."""
     tracking: Tracking = Tracking()
     """Weights & Biases and MLflow."""
     steps: Derived1 = AUTO
@@ -86,13 +86,13 @@ class Run:
     """The one seed of weights, order, masks and dropout."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these settings, in words; empty when nothing is."""
+        """Returns a message for every problem of these settings; empty if there is none."""
         found = range_problems(self) + self.encoder.problems() + self.objective.problems(self.encoder)
         return list(dict.fromkeys([*found, *self.optimizer.problems(), *self.tracking.problems()]))
 
 
 def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_STEPS, every: int = 1000) -> Run:
-    """The run with a number wherever its settings have AUTO; what is set stays.
+    """Returns the run with a number wherever its settings have AUTO; set values stay.
 
     `every` is the number of steps between evaluations, and between checkpoints.
     """
@@ -111,7 +111,7 @@ def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_
 
 
 def overridden(requested: Run, running: Run, named: Collection[str]) -> list[str]:
-    """Settings that were requested and are not what would run, one line each; empty when all of them hold.
+    """Lists requested settings that would not take effect, one line each; empty if all of them do.
 
     A setting counts as requested when its value is not the default of its class, or when the command line names it
     (`named`: names as in `flat`). AUTO, "auto" and a vocabulary size of 0 ask for a derived value.
@@ -130,7 +130,7 @@ def overridden(requested: Run, running: Run, named: Collection[str]) -> list[str
 
 
 def _defaults(value: Any) -> Any:
-    """The settings with each field at the default of its class, nested settings of the same classes as here."""
+    """Returns the settings with each field at the default of its class, nested settings of the same classes as here."""
     changed = {}
     for field in dataclasses.fields(value):
         own = getattr(value, field.name)
@@ -144,10 +144,10 @@ def _defaults(value: Any) -> Any:
 
 
 ORDER_VERSION = "order_version"
-"""Entry of run.json: the version of an order that was another in an earlier spanjax; absent in what version 1 wrote."""
+"""Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
 
 
-# A run may be continued with other values of these: they change speed and bookkeeping, not what is computed.
+# A run may resume with other values of these: they change speed and bookkeeping, not the result.
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *("encoder/unroll", "encoder/remat", "encoder/attention"),
@@ -157,11 +157,11 @@ MAY_CHANGE = (
 )
 
 
-FIRST = ("demo", "small", "spanbert_base")  # configs that are named to whoever names none that is there
+FIRST = ("demo", "small", "spanbert_base")  # configs that the message for a missing file suggests
 
 
 def load(path: str) -> Run:
-    """The RUN of a config file. Raises ValueError when the file is missing, does not load or defines no Run."""
+    """Loads the RUN of a config file. Raises ValueError if the file is missing, does not load or defines no Run."""
     file = pathlib.Path(path)
     if not file.is_file():
         near = [str(p) for p in sorted(pathlib.Path("configs").rglob("*.py"))]
@@ -175,6 +175,7 @@ def load(path: str) -> Run:
     try:
         module = _executed(file)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
+        # the file is a program of the user, which may raise anything; the message names the line in it and not in a library
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
         moved = MOVED.get(getattr(error, "name", None) or "")
@@ -227,17 +228,17 @@ MOVED: Mapping[str, str] = {
     "spanjax.objectives.terms": "spanjax.objectives.loss_terms",
     "spanjax.training.optimizer": "spanjax.training.optimizers",
 }
-"""Modules that config files of 0.1 import, and where their classes are now."""
+"""Modules that config files of 0.1 import -> the modules that hold their classes now."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {"parity": {"attention_dropout": 0.1}, "fast": {"attention_dropout": 0.0}}
-"""Settings of the encoder by the name of a preset: attention probabilities are dropped as BERT and SpanBERT do it, or not at
-all, which fused attention kernels need."""
+"""Settings of the encoder by the name of a preset: attention dropout as in BERT and SpanBERT, or none, which fused attention
+kernels need."""
 Preset = Literal["", "parity", "fast"]
 
 
 def named_run(arguments: list[str]) -> tuple[Run, str]:
-    """The RUN of the --config file that a command line names, with its --preset, and its path.
+    """Returns the RUN of the --config file that a command line names, with its --preset, and its path.
 
-    A default run and "" where it names none. A --preset that is not known is left for the command line to refuse.
+    Without --config, a default run and "". The command line rejects an unknown --preset later.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
@@ -249,7 +250,7 @@ def named_run(arguments: list[str]) -> tuple[Run, str]:
 
 
 def describe(value: Any) -> Any:
-    """A run as JSON: nested dicts, a class name under "class" wherever the type is a choice."""
+    """Describes a run as JSON: nested dicts, a class name under "class" wherever the type is a choice."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"class": type(value).__name__, **fields}
@@ -259,7 +260,7 @@ def describe(value: Any) -> Any:
 
 
 def own_classes(value: Any) -> dict[str, str]:
-    """Classes of a run's settings that are not spanjax's -> the file that defines each: who reads a checkpoint needs them."""
+    """Classes of a run's settings that are not spanjax's -> the file that defines each: readers of a checkpoint need them."""
     if isinstance(value, tuple | list):
         return {name: file for item in value for name, file in own_classes(item).items()}
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
@@ -272,11 +273,11 @@ def own_classes(value: Any) -> dict[str, str]:
 
 def completed(described: dict[str, Any]) -> dict[str, Any]:
     """Returns a described run with defaults for settings that an older version does not name, at any depth: a setting that is
-    added leaves what was computed before unchanged.
+    added leaves earlier results unchanged.
     """
     task = described.get("objective") or {}
     if is_task(task):
-        # a task of another version, with settings that are not known here, is compared unchanged
+        # a task of another version, with settings unknown here, is compared unchanged
         with contextlib.suppress(ValueError, TypeError):
             described = described | {"objective": describe(stored_task(task))}
     kinds = (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig, Replacement, TaggedSpans)
@@ -295,7 +296,7 @@ def completed(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A described run as one level: names of settings joined by slashes -> their values."""
+    """Flattens a described run: names of settings joined by slashes -> their values."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, list):
@@ -306,17 +307,19 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Lines "name: before -> now" for every setting that differs and may not, of two described runs."""
+    """Compares two described runs: lines "name: before -> now" for every setting that differs and may not."""
     old, new = flat(completed(before)), flat(now)
     if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways"):
-        old["data/order"] = new["data/order"]  # version 0.1 stored what it was asked for, and read rows for the memory
+        old["data/order"] = new[
+            "data/order"
+        ]  # version 0.1 stored the requested order, but read the rows in the memory's
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 
 
 @contextlib.contextmanager
 def writing(workdir: pathlib.Path) -> Iterator[None]:
-    """What is done here with the work directory; ValueError where it is no folder or cannot be written."""
+    """Wraps writes to the work directory: ValueError if it is no folder or cannot be written."""
     if problem := output_problem(workdir):
         raise ValueError(f"--workdir {workdir}: {problem}")
     try:
@@ -330,11 +333,11 @@ def writing(workdir: pathlib.Path) -> Iterator[None]:
 def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[str]:
     """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
 
-    Returns notes on what the run, begun by an older version, does otherwise from here on.
+    Returns notes on changes from here on in a run that an older version began.
     """
     file = workdir / "run.json"
     if file.is_file():
-        # 0.1 wrote secrets of the environment as they were
+        # 0.1 wrote secrets of the environment in clear text
         before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
         found = differences(before, json.loads(json.dumps(description)))
         if found:
@@ -352,7 +355,7 @@ def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[st
 
 
 def _order_notes(workdir: pathlib.Path, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """A note where a run resumes with the rows in another order than it began with."""
+    """Returns a note if a run resumes with the rows in another order than it began with."""
     if before.get(ORDER_VERSION, 1) == now.get(ORDER_VERSION, 1):
         return []
     return [

@@ -1,7 +1,7 @@
-"""Mesh, sharding rules by parameter name, and host arrays as global arrays. The only file that says PartitionSpec.
+"""Mesh, sharding rules by parameter name, and host arrays as global arrays. The only file that names PartitionSpec.
 
-Mesh axes: `replica` (copies of everything, across slices), `data` (rows are split, and so are the fp32 master weights and the
-optimizer's moments: ZeRO-1), `tensor` (kernels are split; partitioned automatically).
+Mesh axes: `replica` (copies of everything, across slices), `data` (shards the rows, the fp32 master weights and the optimizer's
+moments: ZeRO-1), `tensor` (shards kernels; partitioned automatically).
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ def named_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def map_named(function: Callable[[str, Any], T], tree: Any, prefix: str = "") -> Any:
-    """The same nested dict with every leaf replaced by function(name, leaf)."""
+    """Returns the same nested dict with every leaf replaced by function(name, leaf)."""
     if not isinstance(tree, Mapping):
         return function(prefix, tree)
     return {key: map_named(function, value, f"{prefix}/{key}" if prefix else str(key)) for key, value in tree.items()}
@@ -42,7 +42,7 @@ def first_match(rules: Sequence[tuple[str, T]], name: str) -> T:
 
 
 def matches_any(patterns: Sequence[str], name: str) -> bool:
-    """Whether any pattern is found in the name."""
+    """Returns True if any pattern matches within the name."""
     return any(re.search(pattern, name) for pattern in patterns)
 
 
@@ -60,10 +60,10 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-    """Shape of the device mesh; one of the three may be -1: what is left of the devices."""
+    """Shape of the device mesh; one of the three may be -1: all remaining devices."""
 
     replica: int = 1
-    """Copies of the whole state (slices that talk over a slow network)."""
+    """Copies of the whole state (slices connected by a slow network)."""
     data: int = -1
     """Devices over which rows, master weights and moments are split."""
     tensor: int = 1
@@ -73,7 +73,7 @@ class MeshConfig:
     traffic. Master weights and moments are split over `data` either way."""
 
     def shape(self, devices: int) -> tuple[int, int, int]:
-        """(replica, data, tensor) for this number of devices; ValueError when it does not come out even."""
+        """(replica, data, tensor) for this number of devices; ValueError if it does not divide evenly."""
         sizes = [self.replica, self.data, self.tensor]
         free, fixed = sizes.count(-1), int(np.prod([size for size in sizes if size != -1]))
         if any(size < 1 and size != -1 for size in sizes) or free > 1 or fixed < 1:
@@ -91,10 +91,10 @@ class MeshConfig:
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh (replica, data, tensor) over all devices, with automatic axes.
+    """Builds the mesh (replica, data, tensor) over all devices, with automatic axes.
 
-    Over several TPU slices each is laid out alone, and they are joined on `replica`: between slices go sums of gradients alone.
-    ValueError where the sizes do not come out even.
+    Over several TPU slices, each gets a mesh of its own, joined on `replica`: only sums of gradients pass between slices.
+    ValueError if the sizes do not divide evenly.
     """
     devices = devices if devices is not None else jax.devices()
     replica, data, tensor = config.shape(len(devices))
@@ -111,17 +111,17 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
 
 
 def _slice_number(device: Any) -> int:
-    """The slice of a TPU; other platforms name their nodes so, over which a mesh is laid out as a whole."""
+    """Returns the slice of a TPU; other platforms name their nodes so, and one mesh spans all of these."""
     return getattr(device, "slice_index", 0) or 0 if device.platform == "tpu" else 0
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are split."""
+    """Number of shards of a batch's rows."""
     return mesh.shape["replica"] * mesh.shape["data"]
 
 
 def _split_dimensions(name: str, shape: tuple[int, ...], mesh: Mesh) -> tuple[int | None, int | None]:
-    """The dimensions of a parameter split over (data, tensor); None where no dimension divides evenly."""
+    """Returns the dimensions of a parameter split over (data, tensor); None if no dimension divides evenly."""
     tensor = first_match(TENSOR_RULES, name)
     if tensor is not None:
         tensor %= len(shape)
@@ -133,12 +133,12 @@ def _split_dimensions(name: str, shape: tuple[int, ...], mesh: Mesh) -> tuple[in
 
 
 def data_dimension(name: str, shape: tuple[int, ...], mesh: Mesh) -> int | None:
-    """The dimension of a parameter that is split over `data`, or None for a parameter that every device keeps whole."""
+    """Returns the dimension of a parameter that is split over `data`, or None for one that every device keeps whole."""
     return _split_dimensions(name, shape, mesh)[0]
 
 
 def parameter_spec(name: str, shape: tuple[int, ...], mesh: Mesh, manual_only: bool = False) -> PartitionSpec:
-    """How a master parameter (and its moments) lies on the mesh; `manual_only` names the data axis alone."""
+    """PartitionSpec of a master parameter (and its moments); `manual_only` names the data axis alone."""
     data, tensor = _split_dimensions(name, shape, mesh)
     entries: list[str | None] = [None] * len(shape)
     if data is not None:
@@ -149,17 +149,17 @@ def parameter_spec(name: str, shape: tuple[int, ...], mesh: Mesh, manual_only: b
 
 
 def parameter_shardings(abstract: Any, mesh: Mesh) -> Any:
-    """A NamedSharding for every leaf of a tree of parameters, by its name."""
+    """Returns a NamedSharding for every leaf of a tree of parameters, by its name."""
     return map_named(lambda name, leaf: NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh)), abstract)
 
 
 def placed(array: np.ndarray, sharding: Sharding) -> jax.Array:
-    """A host array, which every process has whole, as a global one; each device takes its part."""
+    """Turns a host array, which every process has whole, into a global one; each device takes its part."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same value on every device."""
+    """Sharding of a value that is the same on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -170,7 +170,7 @@ def manual_specs(abstract: Any, mesh: Mesh) -> tuple[Any, PartitionSpec, Partiti
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:
-    """The rows of a batch, split over the mesh."""
+    """Sharding of the rows of a batch, split over the mesh."""
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 

@@ -1,10 +1,10 @@
 """python -m spanjax.train --config configs/pretrain/demo.py --workdir DIR: trains whatever Run the config file defines.
 
-The same command continues a run that was stopped or killed. Exit codes: 0 done, 2 something that a person has to change (wrong
-input, a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are
-named), 75 stopped by a signal after saving, or before the first step (3 and 75: run the same command again).
+The same command resumes a run that was stopped or killed. Exit codes: 0 done, 2 a fault that a person must correct (wrong input,
+a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are named),
+75 stopped by a signal after saving, or before the first step (3 and 75: run the same command again).
 
-Signals are caught from the first line of `main` on, so this module imports nothing that takes long.
+`main` catches signals from its first line on, so this module imports nothing that takes long.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from spanjax.storage.local import write_whole
 
 
 def parse(arguments: list[str]) -> Any:
-    """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
-
+    """Parses the command line over the RUN of its --config file; tyro answers `--help` and misspelt settings."""
+    # imported here, as it imports jax: `main` must catch signals before
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
 
@@ -52,10 +52,10 @@ def parse(arguments: list[str]) -> Any:
         config: str
         """File that defines RUN."""
         workdir: str = ""
-        """Folder of checkpoints, metrics and the resolved run; the same command again continues from it."""
+        """Folder of checkpoints, metrics and the resolved run; the same command again resumes from it."""
         preset: Preset = ""
         """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
-        --encoder.attention-dropout beside it still counts."""
+        --encoder.attention-dropout overrides it."""
         dry_run: bool = False
         """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
         compilation_cache: CompilationCache = True
@@ -68,9 +68,9 @@ def parse(arguments: list[str]) -> Any:
 
 
 def opened(requested: Any, named: Collection[str] = ()) -> Any:
-    """The session of a run: of a task's examples, or of prepared rows.
+    """Opens the session of a run: of a task's examples, or of prepared rows.
 
-    ValueError where it would not do what was requested; `named` are the settings that the command line names.
+    ValueError if a requested setting would not take effect; `named` are the settings that the command line names.
     """
     from spanjax.run import overridden
     from spanjax.tasks.base import Task
@@ -86,13 +86,13 @@ def opened(requested: Any, named: Collection[str] = ()) -> Any:
 
 
 def named_settings(arguments: Sequence[str]) -> set[str]:
-    """The settings that a command line names, as in `spanjax.run.flat`: --encoder.hidden-size=8 is encoder/hidden_size."""
+    """Returns settings that a command line names, as in `spanjax.run.flat`: --encoder.hidden-size=8 is encoder/hidden_size."""
     words = (word[2:].partition("=")[0] for word in arguments if word.startswith("--"))
     return {word.replace("-", "_").replace(".", "/") for word in words}
 
 
 def words_of(session: Any) -> Any:
-    """The module that describes such a session for a person."""
+    """Returns the module that describes such a session as text."""
     from spanjax.tasks.base import Task
 
     if isinstance(session.run.objective, Task):
@@ -130,7 +130,7 @@ def _meta(session: Any) -> dict[str, Any]:
 
 
 def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], terminal: Any, resources: Any) -> tuple:
-    """(the writers of process 0, each closed with `resources`; the meta of checkpoints with the ids of trackers)."""
+    """Opens (the writers of process 0, each closed with `resources`; the meta of checkpoints with the ids of trackers)."""
     from spanjax.training.metrics import JsonLines, Steady, TensorBoard
     from spanjax.training.trackers import Trackers
 
@@ -154,9 +154,9 @@ def _writers(command: Any, session: Any, begin: int, meta: dict[str, Any], termi
 def _fit(
     command: Any, session: Any, checkpoints: Any, state: Any, terminal: Any, stop: Any, close: Callable[[], None]
 ) -> Any:
-    """Runs the loop with every writer open, and closes them on every path; returns how it ended.
+    """Runs the loop with every writer open, and closes them on every path; returns its `Outcome`.
 
-    `close` closes what the process has open besides, before a request to stop ends it inside the loop.
+    `close` closes the other resources of the process, before a stop request ends it inside the loop.
     """
     import jax
 
@@ -176,6 +176,7 @@ def _fit(
             resources.close()
             if terminal:
                 terminal.note("stopped by a signal; saved. Run the same command to continue.")
+            # `close` would otherwise finish a save by a rendezvous with processes that are ending too
             if jax.process_count() > 1:
                 checkpoints.abandon()
             close()
@@ -206,8 +207,8 @@ def _fit(
 
 
 def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contextlib.ExitStack) -> list[str]:
-    """Locks the work directory until `resources` closes, and checks it, process 0 before the others; refused to one is refused
-    to all. Returns the notes of `claim_workdir`."""
+    """Locks the work directory until `resources` closes, and checks it, process 0 before the others; if one fails, all do.
+    Returns the notes of `claim_workdir`."""
     import jax
 
     from spanjax.distributed import together
@@ -227,10 +228,7 @@ def _claim(workdir: pathlib.Path, description: dict[str, Any], resources: contex
 
 
 def _run(command: Any, session: Any, start: Any, notes: list[str], stop: Any, resources: contextlib.ExitStack) -> int:
-    """Starts or continues the run in its work directory; `notes` are printed first, `resources` closes at the end.
-
-    Until the loop begins, the checkpoints are not among `resources`: a stop does not wait for a restore.
-    """
+    """Starts or resumes the run in its work directory; `notes` are printed first, `resources` closes at the end."""
     import jax
 
     from spanjax.training.checkpoint import Checkpoints
@@ -252,6 +250,7 @@ def _run(command: Any, session: Any, start: Any, notes: list[str], stop: Any, re
                     )
             elif terminal:
                 terminal.note(f"continuing {workdir} from step {int(state.step):,}")
+        # not before: a stop during the restore must not wait for it
         resources.push(checkpoints)
         outcome = _fit(command, session, checkpoints, state, terminal, stop, resources.close)
     if terminal and outcome.interrupted:
@@ -312,9 +311,9 @@ def _train(command: Any, named: Collection[str], stop: Any, resources: contextli
 
 
 def end(code: int) -> NoReturn:
-    """Ends the process at once: what is open has been closed, and the interpreter's own end takes seconds of a core."""
+    """Ends the process at once: all resources are closed, and the interpreter's own end takes seconds of a core."""
     if "jax" in sys.modules:
-        with contextlib.suppress(Exception):  # where several processes have met they part together, unless one is gone
+        with contextlib.suppress(Exception):  # several processes disconnect together, unless one is gone
             sys.modules["jax"].distributed.shutdown()
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
@@ -324,7 +323,7 @@ def end(code: int) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point: user errors are one message on stderr and exit code 2."""
+    """Runs the command; user errors become one message on stderr and exit code 2."""
     open_standard_streams()
     with StopSignals(stop_at_once):
         end_with_launcher()

@@ -5,6 +5,7 @@ Every check takes a source tree, so that it is also run on a small tree that bre
 
 import ast
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Iterator, Mapping
 
@@ -90,6 +91,7 @@ def find_imports(node: ast.AST, package: str, known: frozenset[str], at_start: b
             yield from find_imports(child, package, known, now)
 
 
+@functools.cache
 def read_tree(root: pathlib.Path) -> dict[str, Module]:
     """Every module of root/spanjax by its full name."""
     paths = {}

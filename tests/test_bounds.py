@@ -24,6 +24,8 @@ from spanjax.tasks.span_tuning import SpanTuning
 from spanjax.tasks.squad import Questions
 from spanjax.training.optimizers import AdamW, Lamb, Muon
 
+pytestmark = pytest.mark.unit
+
 OBJECTIVES = (
     MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(), SentencePair("nsp")), pairing=NextSentence()),
     *(MaskedPrediction(masking=each) for each in (GeometricSpans(), Ngrams(), TaggedSpans(), Tokens(), WholeWords())),

@@ -1,4 +1,4 @@
-"""python -m spanjax.convert: weights to PyTorch and Hugging Face and back, compared and looked at.
+"""python -m spanjax.convert: converts weights to PyTorch and Hugging Face and back, compares and inspects them.
 
 Commands: to-torch, from-torch, verify, inspect; `python -m spanjax.convert COMMAND --help` documents each. They need one device,
 no TensorFlow, and no torch: only `verify` uses torch and transformers, where they are installed. Exit codes: 0 done, 1 a

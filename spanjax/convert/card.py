@@ -1,4 +1,4 @@
-"""The model card of a converted model, filled from what its checkpoint says of the run; the rest is left to be filled in."""
+"""Model card of a converted model, filled from the metadata of its checkpoint; the user fills in the rest."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ _KINDS: Mapping[Kind, str] = {
 
 
 def model_card(model: Model, name: str, license_: str, language: str) -> str:
-    """README.md: front matter, how to use the model, and tables of architecture, data, training, results and hardware."""
+    """Builds README.md: front matter, usage, and tables of architecture, data, training, results and hardware."""
     given = {"license": license_, "language": language}
     facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": _pipeline(model)}
     facts |= {key: value for key, value in given.items() if value}
@@ -104,7 +104,7 @@ def _pipeline(model: Model) -> str:
 
 
 def task_words(model: Model) -> str:
-    """What a fine-tuned model does, and its labels, in a line."""
+    """Describes the task of a fine-tuned model, and its labels, in one line."""
     assert model.kind is not None
     labels = (model.task or {}).get("labels") or ()
     shown = ", ".join(map(str, labels[:_SHOWN])) + ", ..." * (len(labels) > _SHOWN)
@@ -128,7 +128,7 @@ def _task(model: Model) -> dict[str, Any]:
 
 
 def _scores(model: Model) -> dict[str, str]:
-    """Scores of the dev examples at the checkpoint's step, from the metrics of the run; else the one by which it was chosen."""
+    """Dev scores at the checkpoint's step, from the run's metrics; else its selection metric."""
     start = "held-out score/"
     found = {name: value for name, value in _results(_lines(model)).items() if name.startswith(start)}
     if found:
@@ -147,7 +147,7 @@ def _data(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def _training(run: Mapping[str, Any], model: Model, rows: Mapping[str, Any]) -> dict[str, Any]:
     objective, optimizer, step = run.get("objective", {}), run.get("optimizer", {}), model.step
-    if model.kind:  # files of examples and labels are no settings of training that anybody could use
+    if model.kind:  # paths of examples and labels are of no use to others
         objective = {name: value for name, value in objective.items() if name not in (*PLACES, "labels")}
     batch = run.get("batch_size", 0)
     seen = step * batch * rows.get("length", 0) * rows.get("fill", 1.0)

@@ -1,7 +1,7 @@
-"""Two models on the same sentences in float32: how far apart every layer, every head's scores and the tokenizers' ids are.
+"""Compares two models on the same sentences in float32: every layer, every head's scores and the tokenizers' ids.
 
-One side is computed here. The other is computed by transformers where it is installed and the model is a folder that it loads,
-else here as well, from the files that were written; the table says which.
+spanjax computes one side. transformers computes the other if it is installed and the model is a folder that it loads; else
+spanjax does, from the written files. The table names who computed each side.
 
 Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary.
 """
@@ -44,7 +44,7 @@ SENTENCES = (
 
 
 class Inputs(NamedTuple):
-    """What both sides compute on: every sentence is a row."""
+    """Inputs of both sides: every sentence is a row."""
 
     tokens_SL: np.ndarray
     used_SL: np.ndarray  # bool, not padding
@@ -54,7 +54,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a side computed; None where it has no such head."""
+    """Outputs of one side; None for heads that it does not have."""
 
     states_NSLD: np.ndarray  # the embeddings and the state after every layer
     mlm_SLV: np.ndarray | None
@@ -74,7 +74,7 @@ class Difference(NamedTuple):
 
 
 def make_inputs(model: Model, sentences: Sequence[str]) -> Inputs:
-    """Rows of the sentences, cut at the positions of the model; random ids where there is no vocabulary."""
+    """Builds rows of the sentences, cut at the positions of the model; random ids without a vocabulary."""
     rows = _ids(model.vocabulary, sentences) if model.vocabulary else None
     if rows is None:
         random = np.random.default_rng(0)
@@ -99,7 +99,7 @@ def _ids(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:
 
 
 def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
-    """By spanjax, float32 with exact products."""
+    """Computes the outputs by spanjax, in float32 with exact products."""
     objective = model.objective()
     structure, abstract = abstract_module(objective, model.encoder)
     module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
@@ -111,6 +111,7 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
         "slot_right_BK": inputs.right_SL,
         "slot_offset_BK": inputs.offset_SL,
     }
+    # GPUs and TPUs multiply float32 at lower precision by default, which would look like a difference
     with jax.default_matmul_precision("highest"):
         segments_SL = inputs.used_SL.astype(np.int32)
         zeros_SL = np.zeros(shape, np.int32)
@@ -129,7 +130,7 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
 
 
 def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:
-    """By the classes that `transformers` chooses for the folder; the span boundary head, of which it has none, by torch."""
+    """Computes the outputs by transformers' classes for the folder; the span boundary head, which it does not have, by torch."""
     import torch
     import transformers
 
@@ -160,7 +161,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         with _silenced():
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         ids = [tokenizer(sentence)["input_ids"] for sentence in sentences]
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # no tokenizer, or none that AutoTokenizer loads: the weights can still be compared
         ids = None
     by = f"transformers {transformers.__version__}"
     return Outputs(states.numpy(), mlm, sbo, ids, by, their_scores(model, found), rtd)
@@ -178,6 +179,7 @@ def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, in
 
     rows = torch.arange(len(hidden_SLD))[:, None]
     left, right = (hidden_SLD[rows, torch.from_numpy(place).long()] for place in (inputs.left_SL, inputs.right_SL))
+    # In torch on transformers' own states, so that it shares no code with the head of ours that it checks.
     offset = torch.from_numpy(inputs.offset_SL).long().clamp(max=len(head["position"]["embedding"]) - 1)
     state = torch.cat([left, right, tensor("position", "embedding")[offset]], dim=-1)
     approximate = "tanh" if model.encoder.activation == "gelu_tanh" else "none"
@@ -196,7 +198,7 @@ def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, in
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """transformers reports on what it loads; the table here says it better."""
+    """Silences transformers' messages on loading; the table here reports the same better."""
     import transformers
 
     before = transformers.logging.get_verbosity()
@@ -211,7 +213,7 @@ def _silenced() -> Iterator[None]:
 
 
 def has_transformers() -> bool:
-    """Whether torch and transformers can be imported."""
+    """True if torch and transformers can be imported."""
     try:
         import torch
         import transformers
@@ -221,9 +223,9 @@ def has_transformers() -> bool:
 
 
 def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCES) -> tuple[str, list[Difference]]:
-    """The largest absolute difference of everything that both have, and who computed each side.
+    """Returns the name of each side with who computed it, and the largest absolute difference of all common outputs.
 
-    ValueError where the two are models of different sizes.
+    ValueError if the two models have different sizes.
     """
     second, folder = load_model(other), other if is_weights(other) else None
     sides, found = _compared(one, second, folder, sentences)
@@ -237,7 +239,7 @@ def compare(one: Model, other: pathlib.Path, sentences: Sequence[str] = SENTENCE
 def _compared(
     one: Model, second: Model, other: pathlib.Path | None, sentences: Sequence[str]
 ) -> tuple[str, list[Difference]]:
-    """The same of two models without generators; `other` is the folder of the second, where it came from one."""
+    """Does the same for two models without generators; `other` is the folder of the second, if it came from one."""
     if one.encoder.vocab_size != second.encoder.vocab_size or one.encoder.layers != second.encoder.layers:
         raise ValueError(
             f"{one.source} has {one.encoder.layers} layers and {one.encoder.vocab_size:,} pieces, {second.source} has "
@@ -255,6 +257,7 @@ def _compared(
         raise ValueError(
             f"hidden states are {left.states_NSLD.shape[1:]} and {right.states_NSLD.shape[1:]}: different models"
         )
+    # Only used positions count: the states of padding are not defined and may differ.
     for name, a, b in zip(names, left.states_NSLD, right.states_NSLD, strict=True):
         found.append(Difference(name, float(np.abs(a - b)[inputs.used_SL].max())))
     heads = [("mlm logits", left.mlm_SLV, right.mlm_SLV), ("sbo logits", left.sbo_SLV, right.sbo_SLV)]
@@ -283,7 +286,7 @@ def _tokenizer_difference(left: Outputs, right: Outputs) -> Difference:
 
 
 def print_differences(found: tuple[str, list[Difference]], tolerance: float = TOLERANCE) -> int:
-    """Prints the table; 1 where a difference is above the tolerance, else 0."""
+    """Prints the table; returns 1 if a difference is above the tolerance, else 0."""
     sides, lines = found
     table = rich.table.Table("", "largest difference", "", box=rich.box.SIMPLE_HEAD, title=sides, title_justify="left")
     above = [line.what for line in lines if not line.largest <= tolerance]

@@ -1,8 +1,8 @@
 """Reads PyTorch weights into a work directory with one checkpoint, to continue pretraining, to fine-tune, or to use.
 
 Known: folders of Hugging Face (safetensors or .bin) with BERT, RoBERTa, ALBERT, ELECTRA or ModernBERT, the original SpanBERT
-archives with and without heads. Nothing that is pickled is executed. Every name is explained in the report, or the conversion
-fails and lists both sides.
+archives with and without heads. Nothing that is pickled is executed. The report explains every name, or the conversion fails
+and lists both sides.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ HEADS = {
 
 @dataclasses.dataclass(frozen=True)
 class FromTorch:
-    """What is read and written."""
+    """Source, output and settings of a conversion from PyTorch."""
 
     source: tyro.conf.Positional[str]
     """Folder with config.json and weights, or a single file of weights."""
@@ -43,13 +43,13 @@ class FromTorch:
     vocab: str | None = None
     """The vocabulary (vocab.txt, tokenizer.json, .model or a folder), for weights that come without one."""
     lower_case: bool | None = None
-    """Whether a vocab.txt is used lower-cased; by default what its folder says, or a guess from its pieces."""
+    """Lower-case the text for a vocab.txt; by default as its folder says, else a guess from its tokens."""
     overwrite: bool = False
-    """Replace the work directory if it is there."""
+    """Replace an existing work directory."""
 
 
 def report_lines(model: Model) -> list[str]:
-    """What became of every name, in words."""
+    """Human-readable report on every name in the file."""
     assert model.loaded is not None
     loaded, vocabulary = model.loaded, model.vocabulary
     possible = {entry.ours.split("/")[0] for entry in model.family.entries}

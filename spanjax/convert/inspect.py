@@ -23,7 +23,7 @@ from spanjax.torch_format.tables import unusable
 
 @dataclasses.dataclass(frozen=True)
 class Inspect:
-    """What is looked at."""
+    """Source and output format of `inspect`."""
 
     source: tyro.conf.Positional[str]
     """A run directory, a checkpoint, or a folder or file of PyTorch weights."""
@@ -34,7 +34,7 @@ class Inspect:
 
 
 def contents(source: str, config: str | None = None) -> dict[str, Any]:
-    """Everything as plain values. Weights that are not known here are still listed, with the reason."""
+    """Returns everything as plain values. Weights of unknown models are still listed, with the reason."""
     path, found = pathlib.Path(source), None
     if is_weights(path):
         found = read_folder(path, pathlib.Path(config) if config else None)
@@ -44,6 +44,7 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
         if not found:
             raise
         return {"source": source, "problem": str(error), "config": found.config, "tensors": _listed(found.tensors)}
+    # A file is listed as stored, with its own names and dtypes, not as the canonical tree made from it.
     leaves = found.tensors if found else named_leaves(model.params)
     if found and PART in model.parts:
         inner = read_folder(folder_beside(path)).tensors

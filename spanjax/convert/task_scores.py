@@ -1,4 +1,4 @@
-"""Scores of the heads of fine-tuning, computed here and taken from what transformers returns.
+"""Scores of fine-tuning heads: computed here, or taken from the output of transformers.
 
 Shapes: S sentences, L positions, D hidden size, C classes (2 for start and end of an answer).
 """
@@ -17,7 +17,7 @@ from spanjax.torch_format.task_tables import CLASSES
 
 
 def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
-    """Scores of a row [S, C], or of every position [S, L, C], of hidden states of the last layer; None without such a head."""
+    """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head."""
     if model.kind is None or "span_network" in model.params:
         return None
     head = model.params["qa" if model.kind == "question" else "classifier"]

@@ -48,20 +48,20 @@ DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bf
 
 @dataclasses.dataclass(frozen=True)
 class ToTorch:
-    """What is written where."""
+    """Source, output and format of a conversion to PyTorch."""
 
     source: tyro.conf.Positional[str]
     """A run directory (its newest whole checkpoint; of a fine-tuned run the best), one checkpoint, or a folder of weights."""
     output: tyro.conf.Positional[str]
-    """Folder to write; nothing is left there when something goes wrong."""
+    """Folder to write; a failed conversion leaves nothing there."""
     format: Literal["hf", "hf-bin", "fairseq"] = "hf"
     """hf: model.safetensors. hf-bin: pytorch_model.bin. fairseq: model.pt with the original SpanBERT names, for BERT alone."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Type of the weights in the file."""
     verify: bool = False
-    """Compare the folder with the source at once, by transformers where it is installed; exit code 1 above 1e-4."""
+    """Compare the folder with the source at once, by transformers if installed; exit code 1 above 1e-4."""
     overwrite: bool = False
-    """Replace the folder if it is there."""
+    """Replace an existing folder."""
     name: str = ""
     """Name of the model in its card; by default the folder's."""
     license: str = ""
@@ -71,13 +71,13 @@ class ToTorch:
 
 
 def is_extra(name: str, model_type: str) -> bool:
-    """Whether transformers has no class with a parameter of this name."""
+    """True if transformers has no class with a parameter of this name."""
     return name.startswith("cls.pair_target_predictions.") or (model_type != "bert" and name.startswith("cls."))
 
 
 def with_tied_tables(written: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
-    """The tensors of the original layout and the decoder table of each head among them: the token table under another name,
-    which the original's strict loading asks for."""
+    """Adds the decoder table of each head to the tensors of the original layout: the token table under another name, which the
+    original's strict loading requires."""
     tables = {name: other for name, other in family.tied.items() if name.endswith(".decoder.weight")}
     heads = [name for name in tables if original_names(name.removesuffix("decoder.weight") + "bias") in written]
     return written | {original_names(name): written[original_names(tables[name])] for name in heads}
@@ -86,7 +86,7 @@ def with_tied_tables(written: dict[str, np.ndarray], family: Family) -> dict[str
 def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[str, Any]:
     """Writes everything into an empty folder; returns conversion.json. ValueError for a model that cannot be written so.
 
-    A generator beside the encoder becomes a model of its own in the folder `generator`.
+    A generator next to the encoder becomes a model of its own in the folder `generator`.
     """
     if PART in model.params:
         (folder / FOLDER).mkdir()
@@ -159,7 +159,7 @@ def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -
 
 
 def to_torch(options: ToTorch) -> int:
-    """Converts; the exit code."""
+    """Converts and returns the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
     params, left_out = without_classless(model.params)

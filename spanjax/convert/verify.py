@@ -1,7 +1,7 @@
 """Compares two models on sentences in float32: the largest difference of every layer, of both heads' scores, of tokenizer ids.
 
-Either side may be a run directory, a checkpoint or a folder of PyTorch weights; a Hugging Face folder is computed by
-transformers where that is installed. Exit code 1 where a difference is above the tolerance.
+Either side may be a run directory, a checkpoint or a folder of PyTorch weights; transformers, if installed, computes a
+Hugging Face folder. Exit code 1 if a difference is above the tolerance.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from spanjax.torch_format.folder import is_weights
 
 @dataclasses.dataclass(frozen=True)
 class Verify:
-    """What is compared."""
+    """The two models and the settings of their comparison."""
 
     one: tyro.conf.Positional[str]
     """A model; computed by spanjax."""
@@ -27,11 +27,11 @@ class Verify:
     text: str | None = None
     """A file of sentences, one a line; by default eight sentences of several kinds."""
     tolerance: float = TOLERANCE
-    """Largest absolute difference that is not called one."""
+    """Largest absolute difference that counts as equal."""
 
 
 def verify(options: Verify) -> int:
-    """Compares; the exit code."""
+    """Compares and returns the exit code."""
     sentences = SENTENCES
     if not 0 <= options.tolerance < math.inf:
         raise ValueError(f"--tolerance is {options.tolerance}: expected a finite number, 0 or more")

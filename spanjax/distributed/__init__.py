@@ -1,4 +1,4 @@
-"""Start-up on one or many processes, and the places where they meet. Importing this does not import jax."""
+"""Start-up on one or many processes, and their rendezvous. Importing this does not import jax."""
 
 from spanjax.distributed.barriers import (
     any_process,

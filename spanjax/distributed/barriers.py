@@ -1,4 +1,4 @@
-"""Places where all processes of a run meet. Each has a name and a time limit, and tells who did not come."""
+"""Rendezvous of all processes of a run. Each has a name and a time limit, and names the processes that did not come."""
 
 import collections
 import logging
@@ -16,10 +16,10 @@ from spanjax.distributed.variables import BARRIER, own_variables
 Result = TypeVar("Result")
 PARTING_SECONDS = 3.0
 
-# Both are state of the process, as jax's client is: barriers are numbered at the coordinator for as long as that client lives, so
-# an object that could be made anew would start again at numbers that are taken.
+# Both are state of the process, as jax's client is: the coordinator numbers barriers for as long as that client lives, so an
+# object that could be made anew would start again at numbers that are taken.
 HOSTS: dict[int, str] = {}
-"""Process id -> host, as they met."""
+"""Process id -> host, from the rendezvous at start-up."""
 _ROUNDS: collections.Counter[str] = collections.Counter()
 
 
@@ -34,10 +34,10 @@ def _client() -> Any:
 
 
 def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[str]:
-    """Every process's text, by process id; all must call it, as often and in the same order for each name.
+    """Returns every process's text, by process id; all must call it equally often, in the same order for each name.
 
-    It goes through the coordinator and does not wait for devices. ProcessesMissing names the barrier and who did not come
-    within `timeout_s` (SPANJAX_BARRIER_TIMEOUT, 600 s).
+    It uses the coordinator and does not wait for devices. ProcessesMissing names the barrier and who did not come within
+    `timeout_s` (SPANJAX_BARRIER_TIMEOUT, 600 s).
     """
     jax = jax_on_any_thread()
     if jax.process_count() == 1:
@@ -58,7 +58,7 @@ def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[s
 
 
 def _missing(client: Any, name: str, folder: str, limit: float, error: Exception) -> ProcessesMissing:
-    """The error of a barrier that failed, with the processes that have left no mark."""
+    """Builds the error of a failed barrier, with the processes that have left no mark."""
     jax = jax_on_any_thread()
     if "DEADLINE_EXCEEDED" not in str(error):
         return ProcessesMissing(f"barrier {name!r} failed: {str(error).splitlines()[0]}; see the output of the others")
@@ -81,7 +81,7 @@ def barrier(name: str, timeout_s: float | None = None) -> None:
 
 
 def any_process(flag: bool, name: str = "any process") -> bool:
-    """Whether the flag is set on any process; all processes must call it at the same step."""
+    """Returns True if the flag is set on any process; all processes must call it at the same step."""
     return "1" in gather(name, "1" if flag else "0")
 
 
@@ -91,7 +91,7 @@ def ask(name: str, why: str) -> None:
 
 
 def asked(name: str, timeout_s: float) -> bool:
-    """Whether a process has left this mark, waiting so long for it."""
+    """Returns True if a process has left this mark, after waiting up to `timeout_s` for it."""
     jax = jax_on_any_thread()
     try:
         return bool(_client().blocking_key_value_get(f"spanjax/{name}", int(1000 * timeout_s)))
@@ -102,7 +102,7 @@ def asked(name: str, timeout_s: float) -> bool:
 
 
 def put_mark(name: str, value: str) -> None:
-    """Sets this process's mark of a name, which the others read when they like."""
+    """Sets this process's mark of a name, which the others read at any time."""
     jax = jax_on_any_thread()
     _client().key_value_set(f"spanjax/{name}/{jax.process_index()}", value, allow_overwrite=True)
 
@@ -113,7 +113,7 @@ def marks(name: str) -> dict[int, str]:
 
 
 def coordinator_gone(error: BaseException) -> bool:
-    """True for an error of jax that says that the coordinator does not answer: its process is dead or cut off."""
+    """True for an error of jax that reports that the coordinator does not answer: its process is dead or cut off."""
     import jax
 
     # measured on jax 0.10.2: "UNAVAILABLE: Socket closed" after a kill of process 0; DEADLINE_EXCEEDED is gRPC's for no answer
@@ -127,13 +127,13 @@ def name_of(process: int) -> str:
 
 
 def preempted(step: int) -> bool:
-    """Whether jax's preemption service has all processes stop after this step; to be called at every step, on all."""
+    """True if jax's preemption service stops all processes after this step; must be called at every step, on all."""
     manager = coordination().preemption_sync_manager
     return manager is not None and manager.reached_sync_point(step)
 
 
 def together(name: str, work: Callable[[], Result]) -> Result:
-    """The work, done on every process, with one outcome: a ValueError on any of them is a ValueError on all, naming where."""
+    """Does the work on every process, with one outcome: a ValueError on any of them is one on all, naming the process."""
     result, problem = None, None
     try:
         result = work()
@@ -155,7 +155,7 @@ def together(name: str, work: Callable[[], Result]) -> Result:
 def leave(code: int, error: Exception | None = None) -> int:
     """Ends one of several processes at once, after an error: jax would hold it for minutes, waiting for the others to end.
 
-    The error's traceback is printed. A process that is alone goes on, to return the code.
+    Prints the error's traceback. In a single process, only returns the code.
     """
     if not HOSTS:
         return code
@@ -164,6 +164,6 @@ def leave(code: int, error: Exception | None = None) -> int:
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    if coordination().process_id == 0:  # with it the coordinator ends, and whoever still has something to say
+    if coordination().process_id == 0:  # the coordinator ends with it, and the others may still have messages to send
         time.sleep(PARTING_SECONDS)
     os._exit(code)

@@ -14,7 +14,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     # gloo on one network interface: the public options of jax have no address
     "jax._src.xla_bridge": ("make_cpu_client", "register_backend_factory"),
     "jax._src.lib": ("_jax.make_gloo_tcp_collectives",),
-    # what the metadata server of a TPU VM says, without joining the other processes yet
+    # the answer of a TPU VM's metadata server, without joining the other processes yet
     "jax._src.clusters": ("ClusterEnv.auto_detect_unset_distributed_params",),
     # questions to a GPU that is only planned for
     "jax._src.cudnn.fused_attention_stablehlo": (
@@ -25,7 +25,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 
 def missing(names: Mapping[str, tuple[str, ...]] = NAMES) -> list[str]:
-    """Full names that the installed jax does not have."""
+    """Lists full names that the installed jax does not have."""
     lacking = []
     for module, used in names.items():
         try:
@@ -36,7 +36,7 @@ def missing(names: Mapping[str, tuple[str, ...]] = NAMES) -> list[str]:
         for name in used:
             value = found
             for part in name.split("."):
-                # an attribute that is None until processes have joined is there all the same
+                # an attribute that is None until processes have joined exists all the same
                 value = getattr(value, part, lacking)
                 if value is lacking:
                     lacking.append(f"{module}.{name}")
@@ -59,14 +59,14 @@ def jax_on_any_thread() -> Any:
 
 
 def detected_pod(*arguments: Any) -> tuple[Any, ...]:
-    """(coordinator, processes, process id, local devices) as jax's own detection fills in what is None among `arguments`."""
+    """(coordinator, processes, process id, local devices): jax's own detection fills in those of `arguments` that are None."""
     from jax._src import clusters
 
     return clusters.ClusterEnv.auto_detect_unset_distributed_params(*arguments)
 
 
 def use_gloo_at(address: str) -> None:
-    """Has the CPU backend, before it starts, talk to other processes through gloo at this address of the host."""
+    """Makes the CPU backend, before it starts, reach other processes through gloo at this address of the host."""
     from jax._src import xla_bridge
     from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 

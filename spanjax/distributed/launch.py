@@ -1,8 +1,8 @@
-"""What started this process, read from its environment: a pure function from variables to a Launch.
+"""Launcher detection: a pure function from environment variables to a Launch.
 
-Looked for in this order: TPU pods, Open MPI, Kubernetes, SkyPilot, SLURM (`mpirun` inside of a SLURM job is Open MPI's). A plain
-variable (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID) wins over the launcher's, value by value; the three alone
-are a launcher of their own, and JAX_NUM_PROCESSES=1 is one process, whatever else is set.
+The order is TPU pods, Open MPI, Kubernetes, SkyPilot, SLURM (`mpirun` inside of a SLURM job is Open MPI's). A plain variable
+(JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID) wins over the launcher's, value by value; the three alone are a
+launcher of their own, and JAX_NUM_PROCESSES=1 is one process, whatever else is set.
 """
 
 import dataclasses
@@ -29,37 +29,37 @@ LAUNCHERS: tuple[tuple[Kind, str, Callable[[Environment], Found | None]], ...] =
     ("skypilot", "SKYPILOT_NODE_IPS", find_skypilot),
     ("slurm", "SLURM_JOB_ID", find_slurm),
 )
-"""Name, a variable that shows it, and what reads it."""
+"""Name, a variable that reveals it, and the function that reads it."""
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """How this process belongs to a run of one or several."""
+    """Place of this process in a run of one or several."""
 
     kind: Kind
     why: str = ""
-    """The variables that say so."""
+    """The variables that show it."""
     coordinator: str | None = None
     """host:port of process 0; None for one process."""
     processes: int | None = 1
-    """None where only the metadata of the TPU knows: jax has to be asked."""
+    """None if only the metadata of the TPU knows: then jax must detect it."""
     process_id: int | None = 0
     local_device_ids: tuple[int, ...] | None = None
-    """The GPUs of this host that this process takes; None for all that it sees."""
+    """GPUs of this host that this process takes; None for all that it sees."""
     local_devices: int | None = None
     """Devices that this process should see, by the launcher."""
     devices: int | None = None
     """Devices that all processes together should see: SPANJAX_EXPECTED_DEVICES."""
     platform: str | None = None
-    """"gpu" or "tpu" where the launcher gave such devices."""
+    """"gpu" or "tpu" if the launcher gave such devices."""
     hosts: Mapping[int, str] = dataclasses.field(default_factory=dict)
-    """Process id -> host, as far as known before the processes have met."""
+    """Process id -> host, as far as known before the rendezvous."""
     notes: tuple[str, ...] = ()
-    """What was set and is not used."""
+    """Messages on variables that are set and not used."""
 
     def line(self) -> str:
-        """The start-up in one line."""
+        """Describes the start-up in one line."""
         if self.processes == 1:
             what = "one process"
         elif self.processes is None:
@@ -75,9 +75,9 @@ class Launch:
 
 
 def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
-    """What the environment says; `tpu_chips` are those of this machine, for TPU VMs whose pod only the metadata knows.
+    """Reads the environment; `tpu_chips` are those of this machine, for TPU VMs whose pod only the metadata knows.
 
-    ValueError where it is half set or contradicts itself.
+    ValueError if it is half set or contradicts itself.
     """
     expected = own_variables(environment).expected_devices
     if number(environment, COUNT) == 0:
@@ -100,7 +100,7 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
     platform = found.platform
     chosen = environment.get("JAX_PLATFORMS", "").replace("cuda", "gpu").replace("rocm", "gpu")
     if platform and chosen and platform not in chosen.split(","):
-        ids = count = platform = None  # asked for another platform than the launcher's
+        ids = count = platform = None  # the user wants another platform than the launcher's
     alone = found.processes == 1
     return Launch(
         kind=kind,
@@ -118,9 +118,9 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
 
 
 def _launcher(environment: Environment, tpu_chips: int, told: bool) -> tuple[Kind, Found, list[Kind]]:
-    """The first launcher that is there, and the others.
+    """Returns the first launcher found, and the others.
 
-    Where the plain variables say everything (`told`), it is asked for the share of the host's GPUs alone and may be half set.
+    If the plain variables give everything (`told`), it supplies only the share of the host's GPUs and may be half set.
     """
     for place, (kind, _, find) in enumerate(LAUNCHERS):
         try:
@@ -138,7 +138,7 @@ def _launcher(environment: Environment, tpu_chips: int, told: bool) -> tuple[Kin
 
 
 def _override(found: Found, plain: Mapping[str, str], kind: Kind) -> tuple[Found, list[str]]:
-    """The launcher's values with the plain variables over them, and what they replaced."""
+    """Overrides the launcher's values with the plain variables; also returns messages on the replaced ones."""
     values = {"coordinator": plain.get(ADDRESS), "processes": number(plain, COUNT), "process_id": number(plain, INDEX)}
     names = {"coordinator": ADDRESS, "processes": COUNT, "process_id": INDEX}
     missing = sorted({ADDRESS, COUNT, INDEX} - plain.keys())
@@ -157,7 +157,7 @@ def _override(found: Found, plain: Mapping[str, str], kind: Kind) -> tuple[Found
 
 
 def _check(found: Found, kind: Kind) -> None:
-    """Whether several processes can start with this."""
+    """Raises ValueError if several processes cannot start with this."""
     if found.coordinator is None or found.process_id is None:
         raise ValueError(
             f"{found.processes} processes by {kind} ({', '.join(found.why)}), but not known: "

@@ -1,4 +1,4 @@
-"""The variables of each launcher. Every `find_` returns None where its launcher is not there."""
+"""Variables of each launcher. Every `find_` returns None if its launcher did not start this process."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ LOCAL = "127.0.0.1"
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a launcher says; None for what it does not."""
+    """Values that a launcher gives; None for the others."""
 
     coordinator: str | None = None
     processes: int | None = None
@@ -24,7 +24,7 @@ class Found:
 
 
 def number(environment: Environment, name: str) -> int | None:
-    """A variable as a whole number, None where it is not set; ValueError for anything else."""
+    """Reads a variable as a whole number, None if it is not set; ValueError for anything else."""
     value = environment.get(name, "").strip()
     if not value:
         return None
@@ -34,7 +34,7 @@ def number(environment: Environment, name: str) -> int | None:
 
 
 def _needed(environment: Environment, launcher: str, remedy: str, *names: str) -> list[int]:
-    """Variables that a launcher sets together, as numbers."""
+    """Reads variables that a launcher sets together, as numbers."""
     missing = [name for name in names if not environment.get(name)]
     if missing:
         given = {name: environment[name] for name in names if environment.get(name)}
@@ -51,12 +51,12 @@ def _port(environment: Environment, default: int) -> int:
 
 
 def _ephemeral(seed: int) -> int:
-    """A port above 61,439 that all processes of a job find alone: jax's own rule for SLURM and Open MPI."""
+    """Derives the same port above 61,439 on all processes of a job: jax's own rule for SLURM and Open MPI."""
     return seed % 2**12 + 65535 - 2**12 + 1
 
 
 def find_tpu(environment: Environment) -> Found | None:
-    """TPU pods on GKE and slices over MEGASCALE: the hosts of a slice are listed."""
+    """Reads TPU pods on GKE and slices over MEGASCALE: the hosts of a slice are listed."""
     listed = environment.get("TPU_PROCESS_ADDRESSES") or environment.get("TPU_WORKER_HOSTNAMES")
     names = ("TPU_WORKER_ID", "CLOUD_TPU_TASK_ID", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
     slices = number(environment, "MEGASCALE_NUM_SLICES") or 1
@@ -72,6 +72,7 @@ def find_tpu(environment: Environment) -> Found | None:
     if len(hosts) * slices == 1:
         return Found(None, 1, 0, why, platform="tpu")
     worker = number(environment, "TPU_WORKER_ID")
+    # not `or`: 0 is the first worker
     worker = number(environment, "CLOUD_TPU_TASK_ID") if worker is None else worker
     if worker is None:
         raise ValueError(f"{len(hosts)} TPU hosts are listed ({listed}), but TPU_WORKER_ID is not set: set it, from 0")
@@ -96,7 +97,7 @@ def find_tpu(environment: Environment) -> Found | None:
 
 
 def find_openmpi(environment: Environment) -> Found | None:
-    """mpirun: ranks and sizes; over several hosts the address is mpirun's own, or JAX_COORDINATOR_ADDRESS."""
+    """Reads mpirun's ranks and sizes; over several hosts the address is mpirun's own, or JAX_COORDINATOR_ADDRESS."""
     prefix = "OMPI_COMM_WORLD_"
     names = [prefix + name for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")]
     if not any(environment.get(name) for name in names):
@@ -118,16 +119,14 @@ def find_openmpi(environment: Environment) -> Found | None:
 
 
 def find_jobset(environment: Environment) -> Found | None:
-    """Kubernetes: an indexed Job, alone or in a JobSet. How many pods there are has to be put into the manifest.
-
-    An indexed Job without any of this is taken for independent pods.
-    """
+    """Reads an indexed Job of Kubernetes, alone or in a JobSet. The manifest must set the number of pods."""
     index = number(environment, "JOB_COMPLETION_INDEX")
     name = environment.get("JOBSET_NAME")
     names = ("JAX_NUM_PROCESSES", "NNODES", "PROCESSES_IN_JOB")
     counts = [count for count in (number(environment, each) for each in names) if count is not None]
     if index is None:
         return None
+    # an indexed Job that sets nothing more has independent pods
     if not name and not counts and not environment.get("JAX_COORDINATOR_ADDRESS"):
         return None
     if not counts:
@@ -147,7 +146,7 @@ def find_jobset(environment: Environment) -> Found | None:
 
 
 def find_skypilot(environment: Environment) -> Found | None:
-    """SkyPilot: one process a node."""
+    """Reads the nodes of SkyPilot: one process a node."""
     names = ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS")
     if not any(environment.get(name) for name in names):
         return None
@@ -162,7 +161,7 @@ def find_skypilot(environment: Environment) -> Found | None:
 
 
 def find_slurm(environment: Environment) -> Found | None:
-    """srun: one task a node takes all of its GPUs; several share them evenly, by SLURM_LOCALID."""
+    """Reads srun's tasks: one task a node takes all of its GPUs; several share them evenly, by SLURM_LOCALID."""
     if not environment.get("SLURM_JOB_ID"):
         return None
     tasks = number(environment, "SLURM_NTASKS") or 1
@@ -181,6 +180,7 @@ def find_slurm(environment: Environment) -> Found | None:
     on_node = _tasks_on_node(environment, tasks, len(nodes))
     visible = _visible(environment)
     ids, count = None, visible
+    # with SLURM_GPUS_PER_TASK, the visible GPUs are already those of this task alone
     if not visible or visible != number(environment, "SLURM_GPUS_PER_TASK"):
         ids, count = _share(on_node, local, _gpus(environment), visible, "srun --ntasks-per-node=N")
     step = number(environment, "SLURM_STEP_ID") or 0
@@ -197,7 +197,7 @@ def _counted(gpus: int | None) -> tuple[int | None, str | None]:
 
 
 def _visible(environment: Environment) -> int | None:
-    """GPUs that the launcher left visible to this process."""
+    """Counts the GPUs that the launcher left visible to this process."""
     for name in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         value = environment.get(name, "")
         if value and value not in ("-1", "NoDevFiles"):
@@ -206,7 +206,7 @@ def _visible(environment: Environment) -> int | None:
 
 
 def _gpus(environment: Environment) -> int | None:
-    """GPUs of the job on this node."""
+    """Counts the GPUs of the job on this node."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         last = environment.get(name, "").rpartition(":")[2]  # "4", "h100:4"
         if last.isdigit():
@@ -217,7 +217,7 @@ def _gpus(environment: Environment) -> int | None:
 def _share(
     tasks: int, local: int, gpus: int | None, visible: int | None, option: str
 ) -> tuple[tuple[int, ...] | None, int | None]:
-    """(GPUs that this process takes, how many it should see) of a host with so many tasks of ours."""
+    """(GPUs that this process takes, how many it should see) on a host with `tasks` tasks of ours."""
     if visible and (visible == 1 or (gpus and visible < gpus)):
         return None, visible  # the launcher has given each task its own
     gpus = gpus or visible

@@ -1,10 +1,10 @@
-"""The processes of a run meet on the coordinator's port before jax takes it over.
+"""Rendezvous of the processes of a run, on the coordinator's port before jax takes it over.
 
-jax itself aborts without naming anybody when a process does not come. Here process 0 listens, every other one says who it is,
-and after the time limit all that came are told who is missing. A connection is one line of JSON each way.
+jax itself aborts without naming anybody when a process does not come. Here process 0 listens, every other one identifies itself,
+and after the time limit process 0 tells all that came who is missing. A connection is one line of JSON each way.
 
-Anybody who reaches the port may connect, so a connection is given a few seconds and a few bytes, all are read at once, and what
-is not a greeting of this run is closed. Where the launcher gave a token (SPANJAX_MEETING_TOKEN), only those that have it count.
+Anybody who reaches the port may connect, so a connection gets a few seconds and a few bytes, all are read at once, and process 0
+closes those without a greeting of this run. If the launcher gave a token (SPANJAX_MEETING_TOKEN), only those with it count.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 GREETING = "spanjax meeting 1"
 RETRY_SECONDS, READ_SECONDS, SAY_EVERY, PORT_TAKEN_SECONDS = 0.2, 2.0, 30.0, 30.0
 MOST_GREETING, MOST_ANSWER = 4096, 2**20  # bytes of a line; an answer holds the names of all hosts
-MOST_WAITING = 512  # connections that have said nothing yet; a flood pushes the oldest out
+MOST_WAITING = 512  # connections that have not sent a line yet; a flood pushes the oldest out
 MOST_WARNINGS = 5
 LOCAL_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
 
 
 class ProcessesMissing(RuntimeError):
-    """Processes of the run did not come to a place where all meet; the message names them."""
+    """Processes of the run did not come to a rendezvous; the message names them."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -38,12 +38,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int) -> str:
-    """The other way."""
+    """("::1", 80) -> "[::1]:80"."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_local(host: str) -> bool:
-    """Whether an address is this machine's own loopback."""
+    """Returns True if an address is this machine's own loopback."""
     return host in LOCAL_NAMES or host.startswith("127.") or host == "::1"
 
 
@@ -56,10 +56,10 @@ def name_processes(ids: list[int], hosts: Mapping[int, str], most: int = 20) -> 
 
 
 def listen(coordinator: str, bind: str, deadline: float) -> tuple[socket.socket, str]:
-    """A listening socket and the address it is bound to: loopback for a local coordinator, the coordinator's own interface
-    where its name leads to one, and all interfaces only where it leads to none but loopback, or where `bind` says so.
+    """Opens a listening socket; also returns its address: loopback for a local coordinator, the coordinator's own interface
+    if its name leads to one, and all interfaces only if it leads to none but loopback, or if `bind` says so.
 
-    ValueError where the port is taken.
+    ValueError if the port is taken.
     """
     host, port = split_address(coordinator)
     if bind:
@@ -103,7 +103,7 @@ class _Pending:
         self.server, self.strangers = server, 0
         self.selector = selectors.DefaultSelector()
         self.waiting: dict[socket.socket, tuple[str, bytearray, float]] = {}
-        """Connection -> its address, what it has said, and when it has to be done; the oldest first."""
+        """Connection -> its address, the bytes received, and its deadline; the oldest first."""
         server.setblocking(False)
         self.selector.register(server, selectors.EVENT_READ)
 
@@ -125,6 +125,7 @@ class _Pending:
                 continue
             connection = key.fileobj
             assert isinstance(connection, socket.socket)
+            # `_accept` may have dropped it in this very round
             if connection not in self.waiting:
                 continue
             address, said, _ = self.waiting[connection]
@@ -153,12 +154,12 @@ class _Pending:
         self._drop(connection)
 
     def _accept(self) -> None:
-        for _ in range(64):  # then those that have come are read
+        for _ in range(64):  # then `lines` reads those that have come
             try:
                 connection, address = self.server.accept()
             except BlockingIOError:
                 return
-            except OSError:  # too many open files: the oldest has to go
+            except OSError:  # too many open files: the oldest must go
                 if not self.waiting:
                     time.sleep(RETRY_SECONDS)
                     return
@@ -193,9 +194,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, str], timeout: float) -> dict[int, str]:
-    """Process 0: waits for the others and tells them that all are there, or who is not. Returns process id -> host.
+    """Waits, on process 0, for the others and tells them that all have come, or who has not. Returns process id -> host.
 
-    ProcessesMissing after the time limit; ValueError where two claim to be the same or the runs are not the same.
+    ProcessesMissing after the time limit; ValueError if two claim to be the same or the runs are not the same.
     """
     began, said = time.monotonic(), time.monotonic()
     count = ours["processes"]
@@ -249,7 +250,7 @@ def _admit(
     ours: Mapping[str, Any],
     there: dict[int, tuple[str, socket.socket | None]],
 ) -> None:
-    """Reads who has come; strangers are let go. ValueError where no run can come of it."""
+    """Admits a process by its greeting and rejects strangers. ValueError if these processes cannot form a run."""
     said = _greeting(line)
     if said is None:
         pending.reject(connection, address)
@@ -284,7 +285,7 @@ def _admit(
 
 
 def _gone(connection: socket.socket | None) -> bool:
-    """Whether the other side of a connection on which nothing is sent has closed it; then it is closed here, too."""
+    """True if the other side has closed a connection on which it sends nothing; then closes it here, too."""
     if connection is None:
         return False
     connection.settimeout(0.0)
@@ -300,7 +301,7 @@ def _gone(connection: socket.socket | None) -> bool:
 
 
 def _answer(there: Mapping[int, tuple[str, socket.socket | None]], message: Mapping[str, Any]) -> None:
-    """Tells everybody, and waits a moment for them to hang up first: then the port is free at once."""
+    """Sends the message to all, and waits a moment for them to hang up first: then the port is free at once."""
     line = json.dumps(message).encode() + b"\n"
     connections = [connection for _, connection in there.values() if connection is not None]
     for connection in connections:
@@ -322,7 +323,7 @@ def _tell(connection: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def _answer_late(pending: _Pending, message: Mapping[str, Any]) -> None:
-    """Tells those that come in the next moment as well."""
+    """Sends the message to those that come in the next moment as well."""
     until = time.monotonic() + READ_SECONDS
     while (left := until - time.monotonic()) > 0:
         for connection, _, line in pending.lines(left):
@@ -332,9 +333,9 @@ def _answer_late(pending: _Pending, message: Mapping[str, Any]) -> None:
 
 
 def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[int, str]:
-    """Any other process: says who it is and waits until all are there. Returns process id -> host.
+    """Identifies any other process to process 0 and waits until all have come. Returns process id -> host.
 
-    ProcessesMissing where process 0 does not answer or somebody does not come; ValueError for what process 0 refuses.
+    ProcessesMissing if process 0 does not answer or somebody does not come; ValueError if process 0 refuses this process.
     """
     host, port = split_address(coordinator)
     began, last = time.monotonic(), "not tried"
@@ -361,7 +362,7 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
 
 
 def _answered(connection: socket.socket, deadline: float, count: int) -> dict[str, Any]:
-    """Reads the answer of process 0; OSError where none comes until `deadline`, ValueError for a line that is none."""
+    """Reads the answer of process 0; OSError if none comes until `deadline`, ValueError for a line that is none."""
     line = bytearray()
     while b"\n" not in line:
         if (left := deadline - time.monotonic()) <= 0:

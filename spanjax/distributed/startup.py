@@ -20,7 +20,7 @@ REMEDIES = {"gpu": "pip install 'jax[cuda13]'", "tpu": "pip install 'jax[tpu]'"}
 
 
 def tpu_chips() -> int:
-    """TPU chips on the PCI bus (vendor Google, class "processing accelerator")."""
+    """Counts the TPU chips on the PCI bus (vendor Google, class "processing accelerator")."""
     count = 0
     for device in pathlib.Path("/sys/bus/pci/devices").glob("*"):
         try:
@@ -32,10 +32,10 @@ def tpu_chips() -> int:
 
 
 def start() -> Launch:
-    """Joins the other processes of the run where a launcher started several, and checks that the devices are there.
+    """Joins the other processes of the run if a launcher started several, and checks the devices.
 
     All wait for each other for SPANJAX_STARTUP_TIMEOUT seconds (300); then ProcessesMissing names who has not come. ValueError
-    for an environment that is half set, and for devices other than those the launcher gave. On CPU processes talk through gloo.
+    for a half-set environment, and for devices other than those of the launcher. On CPU, processes communicate through gloo.
     """
     launch = detect(os.environ, tpu_chips())
     timeout = float(own_variables(os.environ).startup_seconds)
@@ -46,6 +46,7 @@ def start() -> Launch:
     import jax
 
     if launch.processes == 1:
+        # of several processes, jax.distributed.initialize sets the same options
         if launch.local_device_ids is not None:
             for name in ("jax_cuda_visible_devices", "jax_rocm_visible_devices"):
                 jax.config.update(name, ",".join(map(str, launch.local_device_ids)))
@@ -60,7 +61,7 @@ def start() -> Launch:
 
 
 def _join(launch: Launch, timeout: float) -> None:
-    """Meets the others, then hands the port over to jax."""
+    """Runs the rendezvous, then passes the port to jax."""
     import jax
 
     assert launch.coordinator is not None and launch.processes is not None and launch.process_id is not None
@@ -76,6 +77,7 @@ def _join(launch: Launch, timeout: float) -> None:
             roster = receive(server, ours, launch.hosts, timeout)
     else:
         roster = attend(launch.coordinator, ours, timeout)
+    # jax's own detection could decide otherwise than `detect`, which the other processes have followed
     jax.distributed.initialize(
         launch.coordinator,
         num_processes=launch.processes,
@@ -91,7 +93,7 @@ def _join(launch: Launch, timeout: float) -> None:
 
 
 def own_address(coordinator: str) -> str | None:
-    """The address of this host on the way to the coordinator, loopback for a local one; None where others cannot take it."""
+    """Returns this host's address towards the coordinator, loopback for a local one; None if others cannot reach it."""
     host, port = split_address(coordinator)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -104,7 +106,7 @@ def own_address(coordinator: str) -> str | None:
 
 
 def _talk_through(address: str) -> None:
-    """Has gloo, through which processes talk on CPU, listen on this address alone, and not where the host's own name leads."""
+    """Makes gloo, which connects processes on CPU, listen on this address alone, and not on that of the host's own name."""
     import jax
 
     if jax.config.jax_cpu_collectives_implementation != "gloo":  # pyright: ignore[reportAttributeAccessIssue]
@@ -113,7 +115,7 @@ def _talk_through(address: str) -> None:
 
 
 def _ask_jax(launch: Launch, timeout: float) -> Launch:
-    """What the metadata of a TPU VM says about its pod, through jax's own detection."""
+    """Completes a launch from a TPU VM's metadata about its pod, through jax's own detection."""
     known = (launch.coordinator, launch.processes, launch.process_id)
     try:
         coordinator, processes, index, _ = detected_pod(*known, None, None, int(timeout))
@@ -129,7 +131,7 @@ def _ask_jax(launch: Launch, timeout: float) -> Launch:
 
 
 def device_problems(launch: Launch, found: Sequence[str], total: int) -> list[str]:
-    """What is wrong with the devices of this process (their platforms) and with the number of all, in words."""
+    """Returns messages on wrong devices of this process (`found` are their platforms) and on a wrong number of all."""
     problems, where = [], f"process {launch.process_id} on {socket.gethostname()}"
     seen = f"{len(found)} x {found[0]}" if found else "no device"
     if launch.platform and set(found) != {launch.platform}:

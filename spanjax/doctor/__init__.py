@@ -93,7 +93,7 @@ class Options:
 
 
 def run_probe(program: str, timeout: float) -> tuple[Any, str]:
-    """What the program printed after MARK as JSON, and its error: one of the two is empty."""
+    """Runs the program; returns its JSON output after MARK, and its error: one of the two is empty."""
     environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", program]
     try:
@@ -130,7 +130,7 @@ def required_jaxlib() -> str:
 
 
 def sentencepiece_gencode() -> str:
-    """Protobuf version that sentencepiece's generated messages ask for, read without importing them."""
+    """Protobuf version that sentencepiece's generated messages require, read without importing them."""
     spec = importlib.util.find_spec("sentencepiece")
     if spec is None or spec.origin is None:
         return ""
@@ -140,7 +140,7 @@ def sentencepiece_gencode() -> str:
 
 
 def host_memory() -> tuple[int | None, int | None]:
-    """Bytes of host memory, total and available; None where the system does not tell."""
+    """Bytes of host memory, total and available; None if the system does not report them."""
     path = pathlib.Path("/proc/meminfo")
     found = dict(re.findall(r"^(MemTotal|MemAvailable):\s+(\d+) kB", path.read_text(), re.M)) if path.exists() else {}
     total, available = (int(found[key]) * 1024 if key in found else None for key in ("MemTotal", "MemAvailable"))
@@ -148,7 +148,7 @@ def host_memory() -> tuple[int | None, int | None]:
 
 
 def start_up_line(environment: Mapping[str, str], chips: int) -> tuple[str, str]:
-    """Which start-up a run here would take and why, and what is wrong with it: one of the two is empty."""
+    """Returns the start-up that a run here would take with the reason, and its problem: one of the two is empty."""
     try:
         return detect(environment, chips).line(), ""
     except ValueError as error:
@@ -156,8 +156,9 @@ def start_up_line(environment: Mapping[str, str], chips: int) -> tuple[str, str]
 
 
 def collect(timeout: float) -> checks.Facts:
-    """Facts about this machine; takes about as long as `import seqio`."""
+    """Collects facts about this machine; takes about as long as `import seqio`."""
     versions = installed_versions()
+    # side by side, as each import can take up to the whole timeout
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked_jax = pool.submit(run_probe, JAX_PROBE, timeout)
         asked_seqio = pool.submit(run_probe, SEQIO_PROBE, timeout) if "seqio" in versions else None
@@ -191,12 +192,12 @@ def collect(timeout: float) -> checks.Facts:
 
 
 def describe_memory(size: int | None) -> str:
-    """Bytes as GiB, or a word where they are not known."""
+    """Formats bytes as GiB, or "unknown"."""
     return "unknown" if size is None else f"{size / checks.GIB:.1f} GiB"
 
 
 def fact_lines(facts: checks.Facts) -> list[tuple[str, str]]:
-    """What the machine has, as (name, value) lines."""
+    """Facts about the machine, as (name, value) lines."""
     lines = [("Python", facts.python), ("system", facts.system)]
     lines += [(name, facts.versions[name]) for name in SHOWN if name in facts.versions]
     kinds: dict[checks.Device, int] = {}
@@ -223,7 +224,7 @@ def as_json(facts: checks.Facts, findings: Sequence[checks.Finding]) -> str:
 
 
 def show(console: rich.console.Console, facts: checks.Facts, findings: Sequence[checks.Finding]) -> None:
-    """Tables on a terminal, plain lines elsewhere."""
+    """Prints tables on a terminal, plain lines elsewhere."""
     rows = [(finding.name, finding.status, finding.message) for finding in findings]
     if not console.is_terminal:
         for name, value in fact_lines(facts):

@@ -31,7 +31,7 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What a subprocess that imported something said: its error (empty when all went well) and the seconds it took."""
+    """Result of a subprocess that imported something: its error (empty on success) and the seconds it took."""
 
     error: str = ""
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """Everything the traps look at; `versions` maps normalised names of installed distributions to their versions."""
+    """Input of all checks; `versions` maps normalised names of installed distributions to their versions."""
 
     python: str
     system: str
@@ -48,7 +48,7 @@ class Facts:
     devices: tuple[Device, ...]
     jax_probe: Probe
     seqio_probe: Probe | None  # None: seqio is not installed
-    jaxlib_required: str  # what the installed jax asks for, "<=0.10.2,>=0.10.1"
+    jaxlib_required: str  # bounds of the installed jax, "<=0.10.2,>=0.10.1"
     sentencepiece_gencode: str  # protobuf version its messages were generated for, "" if unknown
     tensorflow_gpus: int
     nvidia_gpu: bool
@@ -63,7 +63,7 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The answer of one check; a note is worth reading, a failure has to be repaired."""
+    """Result of one check; a note is worth reading, a failure must be repaired."""
 
     name: str
     status: Status = "ok"
@@ -102,7 +102,7 @@ def _python(facts: Facts) -> Finding:
 
 
 def _jaxlib(facts: Facts) -> Finding:
-    """jaxlib has to lie within the bounds that the installed jax names."""
+    """jaxlib must lie within the bounds that the installed jax names."""
     jaxlib = facts.versions.get("jaxlib", "")
     for sign, bound in re.findall(r"(<=|>=|==)\s*([\d.]+)", facts.jaxlib_required):
         ours, theirs = release(jaxlib), release(bound)
@@ -143,7 +143,7 @@ def _libtpu(facts: Facts) -> Finding:
 
 
 def _devices(facts: Facts) -> Finding:
-    """jax starts and sees something."""
+    """jax starts and sees devices."""
     if facts.jax_probe.error:
         hint = "on a pod slice start it on every worker at once; a TPU or GPU held by another process looks the same"
         return Finding("devices", "fail", f"jax does not start: {facts.jax_probe.error} ({hint})")
@@ -153,12 +153,12 @@ def _devices(facts: Facts) -> Finding:
 
 
 def _start_up(facts: Facts) -> Finding:
-    """What the launcher has set makes sense: `train` would refuse it."""
+    """The launcher's variables make sense: `train` would refuse wrong ones."""
     return Finding("start-up", "fail" if facts.start_up_error else "ok", facts.start_up_error)
 
 
 def _private_jax(facts: Facts) -> Finding:
-    """jax has the private names that spanjax uses: a release may move them without a word."""
+    """jax has the private names that spanjax uses: a release may move them without notice."""
     if not facts.private_missing:
         return Finding("private jax")
     lost = f"jax {facts.versions.get('jax', '')} has no {', '.join(facts.private_missing)}"
@@ -205,7 +205,7 @@ def _protobuf(facts: Facts) -> Finding:
 
 
 def _seqio(facts: Facts) -> Finding:
-    """seqio, with TensorFlow behind it, imports, and in a bearable time."""
+    """seqio, which imports TensorFlow, can be imported in acceptable time."""
     if facts.seqio_probe is None:
         return Finding("seqio")
     if facts.seqio_probe.error:
@@ -217,7 +217,7 @@ def _seqio(facts: Facts) -> Finding:
 
 
 def _tensorflow_gpu(facts: Facts) -> Finding:
-    """TensorFlow takes the whole memory of every GPU it sees; spanjax hides them from it, other code has to."""
+    """TensorFlow takes the whole memory of every GPU it sees; spanjax hides them from it, other code must too."""
     if facts.tensorflow_gpus:
         remedy = "spanjax's feed hides them; your own code calls tf.config.set_visible_devices([], 'GPU') first"
         return Finding("tensorflow gpu", "note", f"TensorFlow sees {facts.tensorflow_gpus} GPUs: {remedy}")
@@ -241,7 +241,7 @@ def _coval(facts: Facts) -> Finding:
 
 
 def _torch(facts: Facts) -> Finding:
-    """torch with CUDA packages where there is no GPU only costs disk."""
+    """torch with CUDA packages on a machine without a GPU only wastes disk."""
     cuda = [name for name in facts.versions if re.match(r"nvidia-(cublas|cudnn|cuda-runtime)", name)]
     ours = any(name.startswith("jax-cuda") for name in facts.versions)
     if "torch" in facts.versions and cuda and not facts.nvidia_gpu and not ours:

@@ -1,1 +1,1 @@
-"""From a Run to something that trains: sessions, initial weights, what is shown of a run."""
+"""Builds training sessions from a Run: sessions, initial weights, human-readable summaries."""

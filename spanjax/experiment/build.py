@@ -1,4 +1,4 @@
-"""From a run whose settings are known to be good to its functions, for any objective: state, step, evaluation."""
+"""Builds the functions of a run with valid settings, for any objective: state, step, evaluation."""
 
 import dataclasses
 import os
@@ -23,17 +23,17 @@ SCHEDULER_OFF = f"{SCHEDULER}=false"
 
 @dataclasses.dataclass(frozen=True)
 class Built:
-    """What runs any objective; nothing is initialised or compiled yet."""
+    """Functions of a run of any objective; nothing is initialised or compiled yet."""
 
     run: Run
-    """The run with everything filled in that files decide."""
+    """The run, with the settings filled in that files decide."""
     mesh: Mesh
     optimizer: optax.GradientTransformation
     builder: StepBuilder
     abstract: TrainState
     """Shapes, types and shardings of the state."""
     attention: str
-    """What computes attention, and why."""
+    """Attention backend, and the reason for it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -42,11 +42,11 @@ class Built:
 
     @property
     def shardings(self) -> TrainState:
-        """Where every leaf of the state lies."""
+        """Sharding of every leaf of the state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
 
     def fresh_state(self, start: Start | None = None) -> TrainState:
-        """The state of step 0, made where it lies; with the weights of `start` where it has them."""
+        """Builds the state of step 0 sharded, with the weights that `start` has."""
         run = self.run
         make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.carried))
         state = jax.jit(make, out_shardings=self.shardings)()
@@ -59,21 +59,21 @@ class Built:
         return state._replace(params=map_named(laid, state.params))
 
     def train_step(self) -> Any:
-        """The jitted step, see `StepBuilder.train_step`."""
+        """Builds the jitted step, see `StepBuilder.train_step`."""
         schedule = self.run.optimizer.schedule(self.run.steps)
         return self.builder.train_step(self.optimizer, schedule, self.shardings)
 
     def check_data(self, seconds: float = 0.0) -> None:
-        """Raises ValueError where the data are known to be damaged, after waiting so long for a check that still runs."""
+        """Raises ValueError if the data are known to be damaged, after waiting `seconds` for a check that still runs."""
 
     def open_step(self, start: int) -> Any:
-        """The step for a run that begins at step `start`; its first call compiles."""
+        """Returns the step for a run that begins at step `start`; its first call compiles."""
         del start
         return self.train_step()
 
 
 def build(run: Run, length: int, mesh: Mesh) -> Built:
-    """The functions of a run for rows of at most this length."""
+    """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
@@ -98,7 +98,7 @@ def build(run: Run, length: int, mesh: Mesh) -> Built:
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
-    """What computes attention for rows of this length on this mesh, and why. ValueError where what is asked for cannot."""
+    """Chooses the attention backend for rows of this length on this mesh; ValueError if the requested one cannot run."""
     encoder, device = run.encoder, mesh.devices.flat[0]
     wanted = encoder.attention
     if mesh.shape["tensor"] > 1:
@@ -121,7 +121,7 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
 
 
 def mesh_problems(run: Run, mesh: Mesh) -> list[str]:
-    """What keeps a batch from being split over this mesh, or its devices from running such a step."""
+    """Returns problems that keep a batch from being split over this mesh, or its devices from running such a step."""
     found = batch_problems(run, row_shards(mesh))
     on_cpu = mesh.devices.flat[0].platform == "cpu" and mesh.shape["data"] > 1
     if run.mesh.fsdp and on_cpu and xla_flag(os.environ, SCHEDULER) != "false":
@@ -133,10 +133,10 @@ def mesh_problems(run: Run, mesh: Mesh) -> list[str]:
 
 
 def batch_problems(run: Run, shards: int) -> list[str]:
-    """What keeps the rows of a batch from being split over so many devices and this many processes."""
+    """Returns problems that keep the rows of a batch from being split over `shards` devices and this many processes."""
     processes, parts = jax.process_count(), shards * run.microbatches
     if min(run.batch_size, parts) < 1:
-        return []  # the run says so itself
+        return []  # `Run.problems` reports it
     if run.batch_size % parts:
         return [
             f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"

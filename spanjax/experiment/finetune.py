@@ -1,4 +1,4 @@
-"""From a Run with a task to all that trains it: examples read, labels known, weights to start from, evaluation by scores."""
+"""Builds a fine-tuning session from a `Run` with a task: examples, labels, initial weights, evaluation by scores."""
 
 import dataclasses
 import math
@@ -47,33 +47,33 @@ class Set:
     examples: Sequence[Any]
     packed: TaskRows
     rows: Sequence[Row] = ()
-    """The rows once more with their notes, which predictions need and training does not: empty there."""
+    """The rows once more with their notes, for predictions; empty in training."""
 
     @classmethod
     def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
-        """The rows that the task makes of these examples, for predictions."""
+        """Builds the task's rows of these examples, for predictions."""
         rows = list(task.rows(examples, vocabulary))
         return cls(examples, TaskRows(rows, vocabulary.specials.pad, task.lengths), rows)
 
     @classmethod
     def of_training(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
-        """The rows that the task makes of these examples, packed alone."""
+        """Builds the task's rows of these examples, packed only."""
         return cls(examples, TaskRows(task.rows(examples, vocabulary), vocabulary.specials.pad, task.lengths))
 
 
 class Predicted(NamedTuple):
-    """What a model makes of examples."""
+    """Predictions of a model for examples."""
 
     predictions: list[Any]
     """One for every example."""
     outputs: list[dict[str, np.ndarray]]
     """One for every row, see `Task.outputs`."""
     means: dict[str, float]
-    """Losses, where the examples have labels."""
+    """Losses, if the examples have labels."""
 
 
 def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[..., Predicted]:
-    """A function: (parameters, examples with their rows, what to call between batches or None) -> predictions.
+    """Builds a function: (parameters, examples with their rows, a function to call between batches or None) -> predictions.
 
     Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
     """
@@ -92,6 +92,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
             means, outputs = step(params, to_global(batch, mesh))
             sums = {name: sums[name].merge(mean) if sums else mean for name, mean in means.items()}
             arrays = jax.device_get(outputs)
+            # -1 pads the last batch; outputs are of all processes' rows, so `place` counts through the global batch
             for place, index in enumerate(index_B.tolist()):
                 if index >= 0:
                     length = len(given.rows[index].tokens_T)
@@ -108,7 +109,7 @@ class TaskSession(Built):
 
     vocabulary: Vocabulary
     model: Model | None
-    """What the weights come from."""
+    """Source of the initial weights."""
     training: Set
     dev: Set | None
     said: tuple[str, ...]
@@ -120,16 +121,16 @@ class TaskSession(Built):
 
     @property
     def task(self) -> Task:
-        """What is trained."""
+        """Task of the run."""
         assert isinstance(self.run.objective, Task)
         return self.run.objective
 
     def identity(self) -> dict[str, Any]:
-        """What decides, beside the run, what is trained."""
+        """Returns extra entries of run.json that identify the training data."""
         return {"rows_fingerprint": self.training.packed.fingerprint}
 
     def about(self) -> dict[str, Any]:
-        """What a checkpoint says of the examples."""
+        """Returns entries of a checkpoint's meta about the examples."""
         sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
         own = {"kind": "task", "own_classes": own_classes(self.run)}
         return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
@@ -144,7 +145,7 @@ class TaskSession(Built):
         return self.task.flops(self.run.encoder, float(lengths_B.sum()), float((lengths_B**2).sum()), 0.0)
 
     def start(self) -> Start | None:
-        """The weights that the run begins with, checked; None where it draws all of its own."""
+        """Returns the checked initial weights; None if the run samples all of its own."""
         if self.model is None:
             return None
         params, labels = self.abstract.params, self.task.label_names
@@ -163,7 +164,7 @@ class TaskSession(Built):
             yield host_share(packed, index_B, jax.process_index(), jax.process_count())
 
     def open_step(self, start: int) -> Callable[[Any, Mapping[str, Any]], Any]:
-        """The step, compiled here for every length of the batches from step `start` on: no later step waits for a compiler."""
+        """Compiles the step for every length of the batches from step `start` on: no later step waits for a compiler."""
         packed, run, jitted = self.training.packed, self.run, self.train_step()
         lengths = sorted(lengths_of_steps(packed, run.seed, range(start, run.steps), run.batch_size))
         empty_B = np.full(run.batch_size, -1)
@@ -174,7 +175,7 @@ class TaskSession(Built):
         return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch, jitted.seed)
 
     def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:
-        """See `Loop.evaluate`: losses and scores of the dev examples; {} where there are none."""
+        """Builds `Loop.evaluate`: losses and scores of the dev examples; {} if there are none."""
         predict = predictor(self.builder, self.task, self.mesh, self.run.batch_size)
 
         def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
@@ -187,13 +188,13 @@ class TaskSession(Built):
         return evaluate
 
     def judge(self, values: Mapping[str, float]) -> float | None:
-        """What the best checkpoint has least of: the task's score, its sign turned."""
+        """Returns the checkpoint-selection metric, lower is better: the negated task score."""
         return -values[f"{SCORE}{self.task.metric}"] if values else None
 
 
 def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
-    """The examples of some files, and what keeps the run from using them: files that cannot be read, and bad examples
-    where those are not to be left out."""
+    """Reads the examples of some files. Also returns problems that stop the run: unreadable files, and bad examples unless
+    those are to be skipped."""
     found, problems = Examples(), []
     for name in files:
         try:
@@ -215,7 +216,7 @@ def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples
 
 
 def _labelled(task: Task, examples: Examples) -> Examples:
-    """The training examples that say what is right; that others are left out is noted. All of them where none does."""
+    """Returns the labelled training examples, with a note on the skipped ones; all of them if none is labelled."""
     kept = [example for example in examples if task.is_labelled(example)]
     if not kept or len(kept) == len(examples):
         return examples
@@ -224,7 +225,7 @@ def _labelled(task: Task, examples: Examples) -> Examples:
 
 
 def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
-    """What keeps examples from being scored, in words; `what` is the setting that named them."""
+    """Returns messages on examples that cannot be scored; `what` is the setting that named them."""
     count = sum(not task.is_labelled(example) for example in examples)
     if not count:
         return []
@@ -254,7 +255,7 @@ def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderCo
 
 
 def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
-    """The run with steps, warm-up and cadence where they are not set, counted for so many rows; notes about those that are."""
+    """Fills in steps, warm-up and cadence that are not set, for `rows` rows; also returns notes on those that are set."""
     epoch = batches_of_epoch(rows, run.batch_size)
     steps = max(1, math.ceil(task.epochs * epoch)) if run.steps == AUTO else run.steps
     every = max(1, epoch // task.evaluations)
@@ -275,7 +276,7 @@ def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
 
 
 def _data_problems(run: Run) -> list[str]:
-    """Settings of prepared rows, which a task does not read."""
+    """Returns messages on settings of prepared rows, which a task does not read."""
     return [
         f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
         for field in dataclasses.fields(run.data)
@@ -284,7 +285,7 @@ def _data_problems(run: Run) -> list[str]:
 
 
 def open_task_session(run: Run) -> TaskSession:
-    """Reads weights and examples, lays out the mesh and builds every function. One ValueError lists all problems."""
+    """Reads weights and examples and builds the mesh and every function. One ValueError lists all problems."""
     task, mesh = run.objective, None
     assert isinstance(task, Task)
     problems = run.problems() + _data_problems(run)
@@ -308,6 +309,7 @@ def open_task_session(run: Run) -> TaskSession:
             problems.append(f"objective.length is {task.length}: the encoder has {run.encoder.positions} positions")
     if problems or mesh is None or vocabulary is None:
         raise ValueError("\n".join(problems))
+    # the task infers settings such as its labels from the examples, so it can check itself only now
     task = task.fitted(examples, vocabulary)
     if problems := task.problems(run.encoder):
         raise ValueError("\n".join(problems))
@@ -330,7 +332,7 @@ def open_task_session(run: Run) -> TaskSession:
 
 
 def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
-    """A backend chosen for the longest batches that cannot do the shorter ones gives way to xla, where none was asked for."""
+    """Falls back to `xla` if the auto-selected kernel does not support every bucket length."""
     encoder, longest = run.encoder, run.objective.length  # pyright: ignore[reportAttributeAccessIssue]
     backend, _ = attention_backend(run, mesh, longest)
     asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))

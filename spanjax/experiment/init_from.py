@@ -1,8 +1,8 @@
-"""Weights to start from: those of another model, laid onto the parameters of a run. What it lacks is drawn fresh, and said.
+"""Initial weights: maps those of another model onto the parameters of a run; samples and reports those that it lacks.
 
-Pieces of the vocabulary are matched by their names, specials by their roles. New pieces get the mean of the trained rows plus a
-normal draw with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
-from the first on. Offsets of the span boundary head beyond the trained ones are drawn fresh: each means another place in a span.
+Tokens of the vocabulary are matched by their names, specials by their roles. New tokens get the mean of the trained rows plus a
+normal sample with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
+from the first on. Offsets of the span boundary head beyond the trained ones are sampled: each means another place in a span.
 """
 
 import dataclasses
@@ -18,11 +18,11 @@ from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
 
-LEAST_KNOWN = 0.5  # share of pieces that the model has to know
-# Every other setting of the encoder must be that of the weights, one that is added later too: who leaves a setting out of this
-# list gets an error, not the weights of another architecture.
+LEAST_KNOWN = 0.5  # share of tokens that the model must know
+# Every other setting of the encoder must be that of the weights, one that is added later too: a setting that this list lacks
+# gives an error, not the weights of another architecture.
 MAY_DIFFER = frozenset(
-    {"vocab_size", "positions", "types"}  # tables, which are fitted
+    {"vocab_size", "positions", "types"}  # tables, which are resized
     | {"dropout", "attention_dropout", "initializer_std"}  # how they are trained
     | {"unroll", "attention", "remat"}  # how they are run
 )
@@ -44,12 +44,12 @@ _SIZES = {
 
 
 class Start(NamedTuple):
-    """What a run starts from."""
+    """Initial weights of a run."""
 
     leaves: Mapping[str, np.ndarray]
-    """Parameters by their names in the run, float32, in the run's shapes; the others are drawn fresh."""
+    """Parameters by their names in the run, float32, in the run's shapes; the others are sampled."""
     lines: tuple[str, ...]
-    """What was loaded, drawn and left out, in words."""
+    """Messages on the parameters that were loaded, sampled and skipped."""
 
 
 def start_from(
@@ -61,10 +61,10 @@ def start_from(
     labels: Sequence[str] = (),
     objective: Any = None,
 ) -> Start:
-    """The weights of `model` for a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
+    """Maps the weights of `model` onto a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
-    A classifier for other labels than the run's `labels` is drawn fresh; for the same ones in another order it is put in order.
-    `objective`, the run's objective or task, only tells how messages name its settings.
+    A classifier for other labels than the run's `labels` is sampled; one for the same labels in another order is reordered.
+    `objective`, the run's objective or task, only decides how messages name its settings.
     ValueError lists everything that does not fit, with the settings that would make it fit.
     """
     wanted = named_leaves(shapes)
@@ -80,7 +80,7 @@ def start_from(
     found, said = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
     lines += said
     leaves: dict[str, np.ndarray] = {}
-    comparable = not problems  # with other sizes or pieces every shape would differ, and say nothing new
+    comparable = not problems  # with other sizes or tokens every shape would differ, and tell nothing new
     unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     random = np.random.default_rng([seed, len(known_V)])
     for name, leaf in wanted.items():
@@ -115,7 +115,7 @@ def start_from(
 def _classifier(
     found: Mapping[str, np.ndarray], wanted: Mapping[str, Any], theirs: Sequence[str], labels: Sequence[str]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """The parameters found with a classifier for the run's labels, or without one, and what was done to it, in words."""
+    """Returns the parameters with a classifier for the run's labels, or without one, and messages on its changes."""
     kernel, bias = CLASSIFIER
     if not found.keys() & wanted.keys() & {kernel}:
         return dict(found), []
@@ -150,7 +150,7 @@ def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
 
 
 def _boundary_flag(objective: Any) -> str:
-    """The span boundary term's place among the settings of the run's objective."""
+    """Returns the path of the span boundary term in the settings of the run's objective."""
     names = [term.name for term in getattr(objective, "terms", ())]
     return f"terms.{names.index('sbo')}" if "sbo" in names else "boundary"
 
@@ -158,8 +158,8 @@ def _boundary_flag(objective: Any) -> str:
 def _shape_problems(
     unequal: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], model: Model, encoder: EncoderConfig, objective: Any
 ) -> list[str]:
-    """Parameters whose shapes (in the weights, in the run) differ, each with the flags that would make them alike. One that
-    differs because another one of its head does is not listed."""
+    """Lists parameters whose shapes (in the weights, in the run) differ, with the flags that would make them alike; not one
+    that differs because another one of its head does."""
     told: dict[str, str] = {}
     genres = " ".join((model.task or {}).get("genres") or ())
     for name, (theirs, own) in unequal.items():
@@ -182,7 +182,7 @@ def _shape_problems(
 
 
 def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, list[str]]:
-    """For every id of the run's vocabulary the id that the model has for the same piece, or -1: int64 [V]."""
+    """Maps every id of the run's vocabulary to the model's id of the same token, or -1: int64 [V]."""
     theirs = model.vocabulary
     if theirs is None:
         if model.encoder.vocab_size != vocabulary.size:
@@ -200,6 +200,7 @@ def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, lis
         )
     ids = {piece: number for number, piece in enumerate(theirs.pieces)}
     known_V = np.array([ids.get(piece, -1) for piece in vocabulary.pieces])
+    # specials by their roles, as their names may differ
     known_V[list(vocabulary.specials)] = list(theirs.specials)
     count = int((known_V >= 0).sum())
     if count < LEAST_KNOWN * vocabulary.size:
@@ -215,7 +216,7 @@ def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, lis
 def _pieces(
     array: np.ndarray, known_V: np.ndarray, stored: int, deviation: float, random: np.random.Generator
 ) -> np.ndarray:
-    """Rows of the known pieces, drawn ones for new pieces, zeros for rows that only pad the vocabulary to `stored`."""
+    """Returns rows of the known tokens, sampled ones for new tokens, zeros for rows that only pad to `stored`."""
     rows = np.zeros((stored, *array.shape[1:]), np.float32)
     known = known_V >= 0
     mean = array[known_V[known]].mean(axis=0, dtype=np.float64)
@@ -238,7 +239,7 @@ def _positions(array: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, l
 def _offsets(
     array: np.ndarray, size: int, deviation: float, random: np.random.Generator, flag: str
 ) -> tuple[np.ndarray, list[str]]:
-    """The first `size` rows of the span boundary head's table, those behind the trained ones drawn as the run would."""
+    """Returns `size` rows of the span boundary head's table, those beyond the trained ones sampled as the run would."""
     trained = len(array)
     if size < trained:
         keep = f"--objective.{flag}.max-offset {trained} keeps all"

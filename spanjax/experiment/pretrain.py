@@ -1,4 +1,4 @@
-"""From a Run to everything that runs it: rows, mesh, step functions, state. All problems are found before the first step."""
+"""Builds a pretraining session (rows, mesh, step functions, state) from a `Run` and validates it before the first step."""
 
 import dataclasses
 import pathlib
@@ -37,25 +37,25 @@ class Session(Built):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """That of the rows."""
+        """Vocabulary of the rows."""
         return self.rows.vocabulary
 
     @property
     def objective(self) -> Pretraining:
-        """What is trained."""
+        """Objective of the run."""
         assert isinstance(self.run.objective, Pretraining)
         return self.run.objective
 
     def identity(self) -> dict[str, Any]:
-        """Extra entries of run.json that identify the training data and, where it was once another, its order."""
+        """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
         entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
-        # where the batch size divides the rows, by_length has always read all of them
+        # if the batch size divides the rows, by_length has always read all of them
         if self.spec.order == "by_length" and len(self.rows) % self.spec.batch_size:
             entries[ORDER_VERSION] = BY_LENGTH_VERSION
         return entries
 
     def about(self) -> dict[str, Any]:
-        """What a checkpoint says of the rows, and of what its objective is."""
+        """Returns entries of a checkpoint's meta about the rows, and the classes that are not spanjax's."""
         own = own_classes(self.run)
         return {"kind": "pretraining", "own_classes": own, "rows": dataclasses.asdict(self.rows.manifest)}
 
@@ -68,11 +68,11 @@ class Session(Built):
         return self.objective.flops(self.run.encoder, *batch_sizes(batch))
 
     def judge(self, values: Mapping[str, float]) -> float | None:
-        """What the best checkpoint has least of: the held-out loss."""
+        """Returns the checkpoint-selection metric, lower is better: the held-out loss."""
         return values.get("loss")
 
     def start(self) -> Start | None:
-        """The weights of `init_from`, read and checked; None where the run draws all of its own."""
+        """Reads and checks the weights of `init_from`; None if the run samples all of its own."""
         if not self.run.init_from:
             return None
         model, encoder = load_model(self.run.init_from), self.run.encoder
@@ -85,7 +85,7 @@ class Session(Built):
         return self.rows.checks + (self.validation.checks if self.validation is not None else ())
 
     def check_data(self, seconds: float = 0.0) -> None:
-        """See `Built.check_data`."""
+        """Implements `Built.check_data`."""
         until = time.monotonic() + seconds
         with ending_the_run():
             for check in self.checks:
@@ -98,7 +98,7 @@ class Session(Built):
         )
 
     def batch_rows(self, number: int) -> list[int]:
-        """Indices of the rows of a global batch, of all processes; those of a mixture go through all folders."""
+        """Indices of the rows of a global batch, of all processes; in a mixture they count through all folders."""
         return HostShare(self.rows, self.spec).global_rows(number)[0].tolist()
 
     def held_out_feed(self) -> Iterator[Batch]:
@@ -114,7 +114,7 @@ class Session(Built):
         )
 
     def evaluator(self) -> Any:
-        """See `Loop.evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
+        """Builds `Loop.evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
         step, weights = self.builder.eval_step(), self.objective.loss_weights()
 
         def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
@@ -133,7 +133,7 @@ class Session(Built):
         return evaluate
 
     def predictor(self) -> Any:
-        """A function: (parameters, a batch of any size) -> most probable pieces of every head, NumPy [B, K]."""
+        """Builds a function: (parameters, a batch of any size) -> most probable tokens of every head, NumPy [B, K]."""
         dtype = jnp.dtype(self.run.compute_dtype)
 
         def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -145,7 +145,7 @@ class Session(Built):
 
 
 def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
-    """(training rows, validation rows or None, problems) of folders written by prepare; several are mixed."""
+    """Opens folders written by prepare: (training rows, validation rows or None, problems); several are mixed."""
     train, held_out, problems = [], [], []
     if not any(data.rows):
         problems.append("data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`")
@@ -168,6 +168,7 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
         mixed = MixedRows(train, data.weights) if len(train) > 1 else train[0]
         if not held_out:
             return mixed, None, []
+        # every held-out row is read once, so the weights of the mixture do not apply to them
         return mixed, MixedRows(held_out) if len(held_out) > 1 else held_out[0], []
     except ValueError as error:
         return None, None, [f"data.rows: {error}"]
@@ -197,7 +198,7 @@ def _row_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[s
 
 
 def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[str]:
-    """What keeps the feeds from these rows: order, tags, sizes."""
+    """Returns the problems that the feeds have with these rows: order, tags, sizes."""
     assert isinstance(run.objective, Pretraining)
     if found := run.objective.order_problems(run.data.order):
         return found
@@ -212,7 +213,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
 
 
 def open_session(run: Run) -> Session:
-    """Opens the rows, lays out the mesh and builds every function. Raises one ValueError that lists all problems."""
+    """Opens the rows and builds the mesh and every function. Raises one ValueError that lists all problems."""
     run = with_defaults(run)
     problems = run.problems()
     rows, validation, row_problems = _find_rows(run.data)
@@ -223,6 +224,7 @@ def open_session(run: Run) -> Session:
         problems += mesh_problems(run, mesh)
     except ValueError as error:
         problems.append(str(error))
+    # invalid settings would fail inside of these checks, with messages that help nobody
     if rows is not None and mesh is not None and not problems:
         problems += _row_problems(run, rows, validation)
         try:
@@ -240,7 +242,7 @@ def open_session(run: Run) -> Session:
 
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
-    """The functions of a run of pretraining whose settings are known to be good."""
+    """Builds the session of a pretraining run whose settings are valid."""
     run = with_defaults(run)
     built, objective = build(run, rows.length, mesh), run.objective
     assert isinstance(objective, Pretraining)

@@ -1,4 +1,4 @@
-"""What a person sees before and after a run: the plan of a dry run, a masked example in words, a span filled in."""
+"""Human-readable text before and after a run: the plan of a dry run, a masked example, a span filled in."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,10 +26,10 @@ BARS = "▁▂▃▄▅▆▇█"
 def filled_text(
     batch: Batch, row: int, guesses: Mapping[str, np.ndarray], vocabulary: Vocabulary, replaced: bool = True
 ) -> list[str]:
-    """A sentence with a span blanked, the truth, and what every head fills in; [] where there is no such span.
+    """Shows a sentence with a span blanked, the truth, and the fill of every head; [] if there is no such span.
 
-    Of the spans of the first block that the model saw as [MASK] throughout (one that was kept would give itself away), the one
-    nearest to four pieces. Without `replaced` the model hides targets by its attention, and all are hidden.
+    Takes the span nearest to four tokens among those of the first packed document that the model saw as [MASK] throughout (a
+    kept one would give itself away). Without `replaced` the model hides targets by its attention, and all are hidden.
     """
     hidden_L = (np.asarray(batch["tokens_BL"][row]) == vocabulary.specials.mask) | (not replaced)
     positions_K = batch["slot_position_BK"][row]
@@ -51,13 +51,13 @@ def filled_text(
 
 
 def sparkline(values: list[float]) -> str:
-    """Values as one line of bars, the largest at full height."""
+    """Draws values as one line of bars, the largest at full height."""
     top = max(values) or 1.0
     return "".join(BARS[min(7, int(8 * value / top))] for value in values)
 
 
 def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
-    """What a run is going to do: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
+    """Describes the plan of a run: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
     run, rows = session.run, session.rows
     slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
     flops = session.objective.flops_per_row(run.encoder, rows.length, slots)
@@ -107,7 +107,7 @@ def rate_line(run: Run) -> str:
 
 
 def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
-    """Bytes a device needs for one training step, state included, by compiling it; None where XLA does not tell."""
+    """Bytes a device needs for one training step, state included, by compiling it; None if XLA does not tell."""
     analysis = session.train_step().lower(session.abstract, batch).compile().memory_analysis()
     if analysis is None:
         return None
@@ -122,7 +122,7 @@ def dry_run_lines(session: Session) -> list[str]:
 
 
 def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]:
-    """The end of a run in words: held-out losses beside the unigram entropy, one span filled in, what to do next."""
+    """Summarises a finished run: held-out losses compared with the unigram entropy, one span filled in, what to do next."""
     lines = [f"finished: {outcome.step:,} steps"]
     if missing := sum(check.missing for check in session.checks):
         lines.append(f"checksums of {missing:,} shards are not compared yet: the next run on this machine resumes it")
@@ -149,7 +149,7 @@ def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]
 
 
 def next_commands(folder: str) -> list[str]:
-    """What can be done with a run's folder."""
+    """Lists commands for a run's folder."""
     return [
         "",
         f"checkpoints and curves are in {folder}; to go on:",

@@ -1,4 +1,4 @@
-"""What a person sees before and after a run of a task: examples, lengths, scores."""
+"""Human-readable text before and after a run of a task: examples, lengths, scores."""
 
 import jax
 import numpy as np
@@ -13,7 +13,7 @@ TOKENS = 128  # of an example
 
 
 def dry_run_lines(session: TaskSession) -> list[str]:
-    """What a run of a task is going to do, its step compiled for the first batch, and an example."""
+    """Describes a run of a task before it starts, its step compiled for the first batch, and an example."""
     run, packed = session.run, session.training.packed
     batch = next(iter(session.feed(0)))
     peak = compiled_peak(session, to_global(batch, session.mesh))
@@ -33,19 +33,19 @@ def dry_run_lines(session: TaskSession) -> list[str]:
 
 
 def shown_tokens(session: TaskSession, tokens_T: np.ndarray) -> str:
-    """The first tokens of a row as text."""
+    """Decodes the first tokens of a row."""
     more = len(tokens_T) - TOKENS
     return session.vocabulary.decode(tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
 
 
 def describe_fields(fields: object) -> str:
-    """Short fields of a row as they are."""
+    """Formats the short fields of a row."""
     assert isinstance(fields, dict)
     return ", ".join(f"{name} {np.asarray(value).tolist()}" for name, value in fields.items() if np.size(value) <= 16)
 
 
 def summary_lines(session: TaskSession, outcome: Outcome, workdir: str) -> list[str]:
-    """The end of a run in words: the scores of the last evaluation, the best one, what to do next."""
+    """Summarises a finished run: the scores of the last evaluation, the best one, what to do next."""
     lines = [f"finished: {outcome.step:,} steps"]
     if session.dev is None:
         return [*lines, "no dev examples, so nothing to measure: give --dev FILE"]

@@ -1,1 +1,1 @@
-"""Trained models in use: filled masks, tasks."""
+"""Inference with trained models: mask filling, tasks."""

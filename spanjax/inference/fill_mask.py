@@ -1,7 +1,7 @@
-"""Masks filled in: what a model expects where a text says [MASK], by its masked token head, its span boundary head, and both.
+"""Mask filling: predictions for every [MASK] of a text, by the masked token head, the span boundary head, and both.
 
     from spanjax.inference.fill_mask import Filler
-    from spanjax.pretrained.model import load_model
+    from spanjax.pretrained.load import load_model
 
     filler = Filler(load_model("runs/mine"))
     filler.fill_mask("The [MASK] [MASK] sat")[0].candidates      # [(piece, probability), ...] of the first mask
@@ -28,32 +28,32 @@ from spanjax.pretrained.model import Model, module_params
 from spanjax.training.state import abstract_module
 
 MASK = "[MASK]"
-OF_TOKENS = ("mlm", "plm")  # heads that fill a place from its own hidden state
+OF_TOKENS = ("mlm", "plm")  # heads that fill a position from its own hidden state
 LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
 
 Candidates = list[tuple[str, float]]
-"""Pieces with their probabilities, the most probable first."""
+"""Tokens with their probabilities, the most probable first."""
 
 
 class Masked(NamedTuple):
     """One [MASK] of a text."""
 
     position: int
-    """Its place among the tokens of the text, [CLS] being 0."""
+    """Its index among the tokens of the text; [CLS] is 0."""
     candidates: Candidates
 
 
 class Fill(NamedTuple):
-    """What one head, or both, put into a span."""
+    """Prediction of one head, or of both, for a span."""
 
     text: str
-    """The most probable piece at every place, as text."""
+    """The most probable token at every position, as text."""
     log_probability: float
-    """Sum over the places of its natural logarithms, each place by itself."""
+    """Sum of its natural logarithms over the positions, each position on its own."""
     candidates: list[Candidates]
-    """Of every place."""
+    """Candidates of every position."""
     truth: list[float] | None
-    """Probability of the piece that was there, at every place, where that is known."""
+    """Probability of the original token at every position, if known."""
 
 
 class Span(NamedTuple):
@@ -62,26 +62,26 @@ class Span(NamedTuple):
     position: int
     pieces: int
     truth: str | None
-    """What was there, where that is known."""
+    """The original text, if known."""
     fills: Mapping[str, Fill]
-    """By "mlm", "sbo" (the two neighbours of the span and the place inside it alone) and "both" (the product of the two)."""
+    """By "mlm", "sbo" (the two neighbours of the span and the offset inside it alone) and "both" (the product of the two)."""
 
 
 class _Text(NamedTuple):
     ids: list[int]
     masks: list[int]  # positions
-    truth: dict[int, int]  # position -> id, where it is known
+    truth: dict[int, int]  # position -> id, if known
 
 
 def noted(model: Model) -> Model:
-    """The model, after printing on stderr what reading it passed over: another step than the newest, heads that are not used."""
+    """Prints the notes of reading the model on stderr (another step than the newest, unused heads), and returns the model."""
     for line in model.said:
         print(visible_name(f"note: {line}"), file=sys.stderr)
     return model
 
 
 class Filler:
-    """Fills masks with a model, or with its generator. ValueError where it has no vocabulary or no head that could."""
+    """Fills masks with a model, or with its generator. ValueError if it has no vocabulary or no head for it."""
 
     def __init__(self, model: Model):
         model = filling(model)
@@ -102,7 +102,7 @@ class Filler:
         self._params = jax.tree.map(jnp.asarray, module_params(model, abstract))
 
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
-        """The `top` most probable pieces at every [MASK] by the head of tokens. ValueError without a mask or such a head."""
+        """Returns the `top` most probable tokens at every [MASK] by the token head. ValueError without a mask or such a head."""
         head = next((name for name in OF_TOKENS if name in self.heads), None)
         if head is None:
             raise ValueError(f"{self.model.source} has no head {OF_TOKENS[0]!r}: its heads are {', '.join(self.heads)}")
@@ -113,9 +113,9 @@ class Filler:
         return [Masked(position, candidates) for position, candidates in zip(read.masks, best, strict=True)]
 
     def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]:
-        """Every run of [MASK], by each head and by both. `hide` are phrases of the text that are masked first, piece by piece.
+        """Fills every run of [MASK], by each head and by both. `hide` are phrases of the text to mask first, token by token.
 
-        ValueError where there is no mask, or a phrase is not in the text.
+        ValueError if there is no mask, or a phrase is not in the text.
         """
         self._check(top)
         read = self._read(text, hide)
@@ -123,7 +123,7 @@ class Filler:
         scores = dict(zip(self.heads, log_TKV, strict=True))
         if {"mlm", "sbo"} <= scores.keys():
             sum_KV = scores["mlm"] + scores["sbo"]
-            with np.errstate(invalid="ignore"):  # where the boundary head has no say
+            with np.errstate(invalid="ignore"):  # -inf where the boundary head makes no prediction
                 scores["both"] = sum_KV - np.logaddexp.reduce(sum_KV, axis=1, keepdims=True)
         found, place = [], 0
         for first, pieces in runs(read.masks):
@@ -146,7 +146,7 @@ class Filler:
             )
 
     def _read(self, text: str, hide: Sequence[str] | None) -> _Text:
-        """Ids of a text with specials around it; the vocabulary's own name of the mask is known too."""
+        """Encodes a text with specials around it; the vocabulary's own name of the mask works too."""
         specials = self.vocabulary.specials
         marked = text.replace(self.vocabulary.pieces[specials.mask], MASK)
         for phrase in hide or ():
@@ -175,7 +175,7 @@ class Filler:
         return _Text(ids, masks, truth)
 
     def _log_probabilities(self, read: _Text) -> np.ndarray:
-        """Log-probability of every piece at every mask by every head [T, K, V]; -inf where the head has no say."""
+        """Log-probability of every token at every mask by every head [T, K, V]; -inf where the head makes no prediction."""
         length = math.ceil(len(read.ids) / LENGTH_STEP) * LENGTH_STEP
         slots = math.ceil(len(read.masks) / MASKS_STEP) * MASKS_STEP
         length = min(length, self.model.encoder.positions)
@@ -184,6 +184,7 @@ class Filler:
         most = self.model.params["sbo"]["position"]["embedding"].shape[0] if "sbo" in self.heads else 0
         for first, pieces in runs(read.masks):
             for offset in range(pieces):
+                # an offset beyond the boundary head's table gets its last row as a valid index, and -inf below
                 inside[place] = offset < most
                 values = (first + offset, first - 1, first + pieces, min(offset, max(0, most - 1)))
                 for array, value in zip(arrays.values(), values, strict=True):
@@ -234,7 +235,7 @@ class Filler:
 
 
 def runs(positions: Sequence[int]) -> list[tuple[int, int]]:
-    """First position and length of every run of consecutive positions: 2 3 5 are (2, 2) and (5, 1)."""
+    """Returns first position and length of every run of consecutive positions: 2 3 5 are (2, 2) and (5, 1)."""
     found: list[tuple[int, int]] = []
     for position in positions:
         if found and sum(found[-1]) == position:

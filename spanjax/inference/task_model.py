@@ -1,4 +1,4 @@
-"""A fine-tuned model as something that can be used: files or records in, predictions out.
+"""Inference with a fine-tuned model: files or records in, predictions out.
 
 from spanjax.inference.task_model import open_model
 
@@ -27,12 +27,12 @@ from spanjax.tasks.stored import decided, is_task, stored_task
 from spanjax.training.state import abstract_module
 from spanjax.training.step import StepBuilder
 
-CHUNK = 512  # records that are read and answered together
+CHUNK = 512  # records that are read and answered in one go
 
 
 @dataclasses.dataclass(frozen=True)
 class Applied:
-    """A model with the task that it was trained for, on the devices of this process."""
+    """A fine-tuned model with its task, on the devices of this process."""
 
     task: Task
     vocabulary: Vocabulary
@@ -42,19 +42,19 @@ class Applied:
     builder: StepBuilder
     batch_size: int
     decided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings of the task that the scores of its dev examples decided, see `Task.decided`."""
+    """Settings of the task inferred from the scores of its dev examples, see `Task.decided`."""
 
     @functools.cached_property
     def _predictor(self) -> Callable[[Any, Set], Predicted]:
-        """Kept, with what it has compiled, from one call to the next."""
+        """Predictor, kept with its compiled programs from one call to the next."""
         return predictor(self.builder, self.task, self.mesh, self.batch_size)
 
     def predict(self, examples: Iterable[Any]) -> Predicted:
-        """Predictions for examples, as `Task.read` or `Task.example` give them."""
+        """Predicts examples, as `Task.read` or `Task.example` return them."""
         return self._predictor(self.params, Set.of(self.task, list(examples), self.vocabulary))
 
     def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-        """What the model says of each record, in order and as they come; {"error": ...} for one that cannot be used."""
+        """Yields the answer to each record, in order and as they come; {"error": ...} for one that cannot be used."""
         waiting: list[tuple[Any, str]] = []
         for number, record in enumerate(records):
             waiting.append(self.task.example(record, number))
@@ -80,13 +80,13 @@ class Applied:
 def open_model(
     path: str | pathlib.Path, batch_size: int | None = None, tasks: Collection[str] = (), **settings: Any
 ) -> Applied:
-    """The best checkpoint of a run of fine-tuning, a checkpoint, or a fine-tuned model in transformers' files.
+    """Opens the best checkpoint of a fine-tuning run, a checkpoint, or a fine-tuned model in transformers' files.
 
-    `batch_size` is the number of rows that go through it together, by default what the task says. `tasks` are the classes
-    of tasks that will do, any where there are none.
-    Settings of its task are those given here, else what the scores of its dev examples decided, else those of the training.
+    `batch_size` is the number of rows in a batch, by default the task's. `tasks` are the accepted classes of tasks; empty
+    accepts any.
+    Settings of its task are those given here, else those inferred from the dev scores, else those of the training.
 
-    ValueError where it is no fine-tuned model, one of another task, or its parameters are not those of its task.
+    ValueError if it is no fine-tuned model, one of another task, or its parameters are not those of its task.
     """
     model = load_model(path)
     described = model.task
@@ -116,12 +116,13 @@ def open_model(
         microbatches=1,
         seed=0,
     )
+    # a batch must split evenly over the devices: round up
     rows = -(-(batch_size or task.rows_together) // shards) * shards
     return Applied(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
 
 
 def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:
-    """The parameters of the task's module on the mesh."""
+    """Puts the parameters of the task's module on the mesh."""
     wanted = named_leaves(abstract)
     wrong = [
         f"{name} is {leaves[name].shape if name in leaves else 'missing'}, expected {leaf.shape}"

@@ -1,7 +1,7 @@
 """python -m spanjax.launch KIND --print [settings] -- ARGUMENTS OF spanjax.train: a launch file for a cluster, or processes here.
 
-The files in launch/ are what it prints without settings. `local` without --print trains on this machine. Nothing else is
-started, and no cloud is asked. Exit codes: 0 done, 2 wrong input; `local` gives back the one of spanjax.train.
+The files in launch/ are its output without settings. `local` without --print trains on this machine. It starts nothing
+else, and contacts no cloud. Exit codes: 0 done, 2 wrong input; `local` returns the exit code of spanjax.train.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ PLACE = re.compile(r"\b(PROJECT|REGION|CLUSTER|BUCKET|ADDRESS|SHARE)\b")
 
 
 def split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Our settings, and what follows the first `--`."""
+    """Splits the command line into our settings and the arguments after the first `--`."""
     if "--" not in arguments:
         return arguments, ()
     place = arguments.index("--")
@@ -41,7 +41,7 @@ def split(arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def checked(settings: Settings, train: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments of spanjax.train, the kind's example where there are none. ValueError with everything that is wrong."""
+    """Returns the arguments of spanjax.train, or the kind's example without any. ValueError with all problems."""
     runs = isinstance(settings, Local) and not (settings.print or settings.output)
     problems = settings.problems()
     if train or not runs:
@@ -57,7 +57,7 @@ def checked(settings: Settings, train: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def to_fill_in(settings: Settings) -> list[str]:
-    """The settings that still have a word in the place of a name."""
+    """Settings whose placeholder the user must still replace."""
     return [
         f"--{field.name.replace('_', '-')}"
         for field in dataclasses.fields(settings)
@@ -66,7 +66,7 @@ def to_fill_in(settings: Settings) -> list[str]:
 
 
 def launch(kind: str, arguments: list[str]) -> int:
-    """Prints or writes a launch file, or trains here; the exit code."""
+    """Prints or writes a launch file, or trains here; returns the exit code."""
     ours, train = split(arguments)
     settings = tyro.cli(KINDS[kind], args=ours, prog=f"python -m spanjax.launch {kind}")
     train = checked(settings, train)

@@ -1,8 +1,8 @@
-"""A JobSet for Kubernetes (GKE): the same pod on every host, started again together when one of them ends.
+"""A JobSet for Kubernetes (GKE): the same pod on every host, restarted together when one of them ends.
 
-Exit code 2 of spanjax.train (wrong input) ends it at once. Code 75 (stopped after saving) and the loss of a node start all pods
-again as often as it takes, anything else up to `max_restarts` times. A Job says only in words which rule of its podFailurePolicy
-made it fail, so the rules of the JobSet look for the number of that rule: they need Kubernetes 1.31 and JobSet 0.10.
+Exit code 2 of spanjax.train (wrong input) ends it at once. Code 75 (stopped after saving) and the loss of a node restart all
+pods as often as it takes, anything else up to `max_restarts` times. Only the message of a Job names the rule of its
+podFailurePolicy that failed it, so the rules of the JobSet match that rule's number: they need Kubernetes 1.31 and JobSet 0.10.
 """
 
 import dataclasses
@@ -101,7 +101,7 @@ class JobSet(Settings):
     topology: str = "v5e:4x8"
     """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
     chips_per_host: int = 4
-    """TPU chips of each node: its machine type ends in that number (ct5lp-hightpu-4t)."""
+    """TPU chips of each node: its machine type ends in this number (ct5lp-hightpu-4t)."""
     slices: int = 1
     """TPU slices of that shape."""
     gpus_per_node: int = 0
@@ -123,10 +123,10 @@ class JobSet(Settings):
     grace_seconds: int = 600
     """Seconds between the signal and the end of a pod; a spot node may go sooner."""
     startup_seconds: int = 1800
-    """So long pods wait for each other at the start: as long as nodes may take to come."""
+    """Seconds that pods wait for each other at the start: the longest time that nodes may take to come up."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems() + plain(self, "image", "service_account")
         found += plain(self, "gpu", "bucket", needed=False) + ([] if self.bucket else plain(self, "claim"))
         found += at_least(self, chips_per_host=1, slices=1, gpus_per_node=0, nodes=1, max_restarts=0)
@@ -146,7 +146,7 @@ class JobSet(Settings):
         gpus = self.gpus_per_node > 0
         hosts = self.nodes if gpus else read_slice(self.topology).chips // self.chips_per_host
         chips = self.gpus_per_node if gpus else self.chips_per_host
-        slices = 1 if gpus else self.slices
+        slices = 1 if gpus else self.slices  # nodes with GPUs have no slices: they form one Job, whatever is set
         values = {
             "what": f"{hosts} nodes with {chips} GPUs"
             if gpus
@@ -192,9 +192,9 @@ class JobSet(Settings):
         return indented(["nodeSelector:", *(f"  {line}" for line in lines)], 14) if lines else ""
 
     def _variables(self, pods: int, chips: int) -> list[str]:
-        """Entries of `env`. GKE adds its own to pods with TPUs; for GPUs the JobSet is told by its annotations.
+        """Entries of `env`. GKE adds its own to pods with TPUs; pods with GPUs get the JobSet's names from its annotations.
 
-        The JobSet's uid, which only those read who may look into the cluster, is the token of the pods' meeting.
+        The JobSet's uid, which only users with access to the cluster can read, is the token of the pods' rendezvous.
         """
         annotations = {} if TOKEN in self.variables() else {TOKEN: "jobset-uid"}
         own = {EXPECTED: str(pods * chips), STARTUP: str(self.startup_seconds)}

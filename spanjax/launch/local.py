@@ -19,7 +19,7 @@ exec @@command
 
 @dataclasses.dataclass(frozen=True)
 class Local(Settings):
-    """Runs spanjax.train in several processes on this machine, and gives back its exit code; --print prints a script for it."""
+    """Runs spanjax.train in several processes on this machine, and returns its exit code; --print prints a script for it."""
 
     FILE = "local.sh"
     TRAIN = (
@@ -30,16 +30,16 @@ class Local(Settings):
     processes: int = 2
     """Processes."""
     cpu_devices: int = 1
-    """Devices that each process makes of the CPU, where there are no --gpus."""
+    """CPU devices of each process, without --gpus."""
     gpus: int = 0
     """GPUs of this machine, split evenly over the processes; 0 trains on the CPU."""
     grace: float = 30.0
-    """Seconds that the others have to end by themselves when a process has ended with an error."""
+    """Seconds for the other processes to end on their own after one has failed."""
     python: str = "python"
-    """The interpreter that a printed script calls; a run takes the one that runs this."""
+    """Interpreter of a printed script; without --print, the current one is used."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems()
         found += at_least(self, processes=1, cpu_devices=1, gpus=0, grace=0)
         if self.gpus > 0 and self.processes > 0 and self.gpus % self.processes:

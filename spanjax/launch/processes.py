@@ -1,4 +1,4 @@
-"""Runs one command in several processes on this machine: output with the number in front, signals handed on, one exit code."""
+"""Runs one command in several processes on this machine: prefixes their output, forwards signals, returns one exit code."""
 
 import contextlib
 import os
@@ -22,14 +22,14 @@ CPU_DEVICES = "--xla_force_host_platform_device_count="
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
+    """Returns a free port of the loopback interface."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return found.getsockname()[1]
 
 
 def environments(settings: Local, inherited: Mapping[str, str], port: int) -> list[dict[str, str]]:
-    """The variables of each process; `port` is the coordinator's, on the loopback."""
+    """Environment variables of each process; `port` is the coordinator's, on the loopback interface."""
     count = settings.processes
     shared = {**inherited, "PYTHONUNBUFFERED": "1"}
     for name in ("JAX_COORDINATOR_ADDRESS", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "JAX_COORDINATOR_BIND_ADDRESS"):
@@ -55,17 +55,17 @@ def environments(settings: Local, inherited: Mapping[str, str], port: int) -> li
 
 
 def _copy(source: BinaryIO, target: TextIO, prefix: str, lock: threading.Lock) -> None:
-    """Lines of a process with the prefix; one line is never inside of another."""
+    """Copies the lines of a process with the prefix; lines of different processes never mix."""
     with source:
         for line in source:
-            # where the terminal is closed, the process is to save: its pipe stays open
+            # a closed terminal must not break the pipe: the process could no longer save
             with lock, contextlib.suppress(OSError):
                 target.write(prefix + line.decode(errors="replace").rstrip("\r\n") + "\n")
                 target.flush()
 
 
 class Group:
-    """Processes that are one run. Each has a session of its own, so that Ctrl-C reaches it once, through `send`.
+    """Processes of one run. Each has a session of its own, so that Ctrl-C reaches it once, through `send`.
 
     spanjax.train gets SIGTERM, and so saves, when this process is killed (`command.end_with_launcher`).
     """
@@ -84,13 +84,13 @@ class Group:
                 self.copies.append(copy)
 
     def send(self, number: int) -> None:
-        """A signal for every process that still runs."""
+        """Sends a signal to every process that still runs."""
         for process in self.running:
             if process.poll() is None:
                 process.send_signal(number)
 
     def _wait(self, until: float) -> bool:
-        """Whether all have ended by then."""
+        """True if all have ended by then."""
         while any(process.poll() is None for process in self.running):
             if time.monotonic() > until:
                 return False
@@ -98,10 +98,10 @@ class Group:
         return True
 
     def finish(self, grace: float) -> int:
-        """Waits for all; ends them `grace` seconds after the first that failed. The exit code of the run.
+        """Waits for all processes, ends them `grace` seconds after the first failure, and returns the exit code of the run.
 
-        It is the code of the first that failed, else 75 where one stopped after saving, else 0. One that was killed among
-        several is missing to the others: 3; alone, its code is 128 + the number of the signal.
+        The code is that of the first process that failed, else 75 if one stopped after saving, else 0. A process killed by a
+        signal counts as missing to the others: 3; alone, its code is 128 + the number of the signal.
         """
         failed = None
         while failed is None and any(process.poll() is None for process in self.running):
@@ -124,7 +124,7 @@ class Group:
         return STOPPED if any(process.returncode == STOPPED for process in self.running) else 0
 
     def _failed(self) -> tuple[int, int] | None:
-        """Number and exit code of a process that has failed."""
+        """Returns index and exit code of a process that has failed, else None."""
         for index, process in enumerate(self.running):
             code = process.poll()
             if code is not None and code < 0:
@@ -135,7 +135,7 @@ class Group:
 
 
 def run_local(settings: Local, train: Sequence[str], program: Sequence[str] = PROGRAM) -> int:
-    """Trains in several processes on this machine; the exit code of the run."""
+    """Trains in several processes on this machine; returns the exit code of the run."""
     command = [*program, *train]
     early: list[int] = []
     group: Group | None = None

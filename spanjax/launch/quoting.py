@@ -1,4 +1,4 @@
-"""Values put into shell scripts, YAML and manifests of Kubernetes, so that nothing in them is run, split or expanded."""
+"""Quotes values for shell scripts, YAML and manifests of Kubernetes, so that nothing in them is run, split or expanded."""
 
 import json
 import shlex
@@ -11,7 +11,7 @@ class _Blank(string.Template):
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
-    """The template with every `@@name` replaced; a line that is an empty value alone is left out."""
+    """Replaces every `@@name` of the template; a line that is only an empty value is skipped."""
     lines = []
     for line in template.splitlines():
         filled = _Blank(line).substitute(values)
@@ -47,15 +47,15 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def scalar(value: object) -> str:
-    """A string as YAML in double quotes, where no character means anything else."""
+    """A string as YAML in double quotes, where no character has a special meaning."""
     return json.dumps(str(value))
 
 
 def pod_scalar(value: object) -> str:
-    """The same for `args` and `env` of a container, where Kubernetes expands $(NAME) and makes one $ of two."""
+    """A YAML string for `args` and `env` of a container, where Kubernetes expands $(NAME) and turns $$ into $."""
     return scalar(str(value).replace("$", "$$"))
 
 
 def indented(lines: Iterable[str], spaces: int) -> str:
-    """Lines below each other; all but the first are indented, as the template indents that one."""
+    """Joins lines; all but the first are indented, as the template indents that one."""
     return ("\n" + " " * spaces).join(lines)

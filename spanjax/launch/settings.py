@@ -1,4 +1,4 @@
-"""What the launch files have in common: who trains what, and checks of values that go into names and paths."""
+"""Common settings of the launch files: name, training command, and checks of values that go into names and paths."""
 
 import dataclasses
 import re
@@ -12,7 +12,7 @@ LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@%+-]*")
 DRAWN_TOKEN = f"{TOKEN}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
-"""Shell: the token of the processes' meeting, another one each time."""
+"""Shell: a fresh token for the rendezvous of the processes."""
 ON_SHARE = (
     *("--config", "configs/pretrain/spanbert_base.py", "--data.rows", "/data/rows"),
     *("--workdir", "/data/runs/spanbert_base"),
@@ -21,12 +21,12 @@ ON_SHARE = (
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Settings of a launch file. What follows `--` are the arguments of spanjax.train."""
+    """Settings of a launch file. The arguments of spanjax.train follow `--`."""
 
     FILE: ClassVar[str] = ""
     """The file in launch/ that has the defaults."""
     TRAIN: ClassVar[tuple[str, ...]] = ON_SHARE
-    """Arguments of spanjax.train where none are given."""
+    """Default arguments of spanjax.train."""
 
     print: bool = False
     """Print the file."""
@@ -38,7 +38,7 @@ class Settings:
     """More variables of the processes, NAME=VALUE each."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = flag_problems(self)
         if not LABEL.fullmatch(self.name) or len(self.name) > 40:
             found.append(
@@ -62,7 +62,7 @@ class Settings:
 
 
 def one_line(option: str, value: object) -> list[str]:
-    """A problem where a value has a line break or another control character: no launch file can hold it."""
+    """Reports values with a line break or another control character, which no launch file can hold."""
     values = value if isinstance(value, tuple) else (value,)
     return [
         f"{option} is {each!r}: expected text of one line"
@@ -72,7 +72,7 @@ def one_line(option: str, value: object) -> list[str]:
 
 
 def at_least(settings: object, **lowest: int) -> list[str]:
-    """A problem for each field that is below its lowest value."""
+    """Reports each field that is below its lowest value."""
     return [
         f"--{name.replace('_', '-')} is {getattr(settings, name)}: expected at least {low}"
         for name, low in lowest.items()
@@ -81,7 +81,7 @@ def at_least(settings: object, **lowest: int) -> list[str]:
 
 
 def plain(settings: object, *names: str, needed: bool = True) -> list[str]:
-    """A problem for each field that is not one plain word, such as a zone or an image; empty is one where it is not `needed`."""
+    """Reports each field that is not one plain word, such as a zone or an image; empty is fine unless `needed`."""
     values = {name: getattr(settings, name) for name in names}
     return [
         f"--{name.replace('_', '-')} is {value!r}: expected one word of letters, digits and ._:/@%+-"
@@ -91,7 +91,7 @@ def plain(settings: object, *names: str, needed: bool = True) -> list[str]:
 
 
 def train_problems(train: tuple[str, ...]) -> list[str]:
-    """What is wrong with the arguments of spanjax.train, as far as it can be seen without reading the config."""
+    """Problems with the arguments of spanjax.train that show without reading the config."""
     given = {word.split("=", 1)[0] for word in train}
     found = [problem for word in train for problem in one_line("an argument of spanjax.train", word)]
     if "--config" not in given:
@@ -104,5 +104,5 @@ def train_problems(train: tuple[str, ...]) -> list[str]:
 
 
 def merged(first: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Variables of the file with those of --env over them."""
+    """Variables of the file, overridden by those of --env."""
     return {**first, **settings.variables()}

@@ -1,4 +1,4 @@
-"""A task of SkyPilot: nodes on whatever cloud has them, a bucket for the checkpoints, recovered when a spot node is taken."""
+"""A SkyPilot task: nodes on any cloud, a bucket for the checkpoints, and recovery after a preemption."""
 
 import dataclasses
 import re
@@ -56,18 +56,18 @@ class SkyPilot(Settings):
     spot: bool = True
     """Take spot nodes."""
     bucket: str = "gs://BUCKET"
-    """Bucket that is mounted as /data on every node."""
+    """Bucket to mount as /data on every node."""
     extra: str = "cuda13"
-    """How jax is installed on the nodes: jax[EXTRA]."""
+    """Extra of the jax package to install on the nodes: jax[EXTRA]."""
     python: str = "3.12"
     """Version of Python on the nodes; 3.11 or newer."""
     max_restarts: int = 3
     """Restarts after failures that were no preemption."""
     startup_seconds: int = 1800
-    """So long processes wait for each other at the start: as long as the slowest set-up takes more than the fastest."""
+    """Seconds that processes wait for each other at the start: at least the slowest set-up minus the fastest."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems() + at_least(self, nodes=1, max_restarts=0, startup_seconds=1)
         found += plain(self, "infra", needed=False) + plain(self, "extra")
         if not re.fullmatch(r"3\.(1[1-9]|[2-9]\d)", self.python):

@@ -1,4 +1,4 @@
-"""A batch script of SLURM: saves before the time is over, goes back into the queue, and continues."""
+"""A SLURM batch script: saves before the time limit, requeues itself, and resumes."""
 
 import dataclasses
 import re
@@ -101,7 +101,7 @@ exit "$code"
 
 @dataclasses.dataclass(frozen=True)
 class Slurm(Settings):
-    """A SLURM batch script. It runs one task a node, which takes all of its GPUs, and is queued again until the run is done."""
+    """A SLURM batch script. It runs one task a node, which takes all of its GPUs, and requeues itself until the run is done."""
 
     FILE = "slurm.sbatch"
 
@@ -116,7 +116,7 @@ class Slurm(Settings):
     time: str = "24:00:00"
     """Time limit of one go, HH:MM:SS or D-HH:MM:SS; a longer run continues in the next."""
     save_seconds: int = 300
-    """So long before the end of that time the run is told to save: an evaluation, a step and a save have to fit in."""
+    """Seconds before that limit at which the run gets the signal to save: an evaluation, a step and a save must fit in."""
     max_restarts: int = 20
     """Restarts in all (SLURM counts those after saving too) up to which a job that lost processes is queued again."""
     partition: str = ""
@@ -126,10 +126,10 @@ class Slurm(Settings):
     python: str = "python"
     """The interpreter on the nodes, as .venv/bin/python."""
     startup_seconds: int = 600
-    """So long processes wait for each other at the start."""
+    """Seconds that processes wait for each other at the start."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems()
         found += at_least(self, nodes=1, gpus_per_node=0, tasks_per_node=1, cpus_per_task=1, save_seconds=2)
         found += at_least(self, startup_seconds=1, max_restarts=0) + plain(self, "partition", "account", needed=False)
@@ -151,7 +151,7 @@ class Slurm(Settings):
             variables[EXPECTED] = str(self.nodes * self.gpus_per_node)
         each = f" with {self.gpus_per_node} GPUs each" if self.gpus_per_node else ""
         what = f"{self.nodes} node(s){each}, {self.tasks_per_node} task(s) a node"
-        spare = min(SPARE_SECONDS, self.save_seconds // 2)
+        spare = min(SPARE_SECONDS, self.save_seconds // 2)  # at most half, or a short time would leave none to save
         values = {
             "name": self.name,
             "nodes": self.nodes,

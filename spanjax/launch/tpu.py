@@ -1,4 +1,4 @@
-"""TPU slices by their shape (v5e:4x8), and what Google Cloud calls them."""
+"""TPU slices by their shape (v5e:4x8), and their names in Google Cloud."""
 
 import dataclasses
 import math
@@ -12,9 +12,9 @@ class Generation:
     """Names of a generation of TPU."""
 
     prefix: str
-    """Of the accelerator type: v5litepod-32."""
+    """Prefix of the accelerator type: v5litepod-32."""
     per_chip: int
-    """What the number in the type counts of each chip: TensorCores (2), or chips."""
+    """Units per chip in the number of the type: TensorCores (2), or chips (1)."""
     node: str
     """Label cloud.google.com/gke-tpu-accelerator of its nodes."""
     runtime: str
@@ -33,7 +33,7 @@ GENERATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """So many chips of a generation, wired so."""
+    """Chips of a generation, with their wiring."""
 
     generation: Generation
     topology: str
@@ -45,12 +45,12 @@ class Slice:
 
     @property
     def accelerator_type(self) -> str:
-        """The name by which a TPU VM or xpk asks for it."""
+        """Name of the slice for a TPU VM or xpk."""
         return f"{self.generation.prefix}-{self.chips * self.generation.per_chip}"
 
 
 def read_slice(text: str) -> Slice:
-    """The slice of "v5e:4x8"; ValueError says what is wrong with it."""
+    """Parses a slice like "v5e:4x8"; ValueError names the problem."""
     found = SHAPE.fullmatch(text)
     generation = GENERATIONS.get(found[1]) if found else None
     if not found or generation is None or found[2].count("x") + 1 != generation.axes or "0" in found[2].split("x"):
@@ -62,7 +62,7 @@ def read_slice(text: str) -> Slice:
 
 
 def slice_problems(text: str) -> list[str]:
-    """The same as a list of problems."""
+    """Problems of `read_slice` as a list."""
     try:
         read_slice(text)
     except ValueError as error:

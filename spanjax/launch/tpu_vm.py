@@ -1,4 +1,4 @@
-"""A script for TPU VMs: asks for a slice, trains in a container on every worker, and asks again when the slice is taken."""
+"""A script for TPU VMs: requests a slice, trains in a container on every worker, and requests a new one after a preemption."""
 
 import dataclasses
 
@@ -85,7 +85,7 @@ done
 
 @dataclasses.dataclass(frozen=True)
 class TpuVm(Settings):
-    """A script that asks for a TPU slice as a queued resource and trains on all of its workers."""
+    """A script that requests a TPU slice as a queued resource and trains on all of its workers."""
 
     FILE = "tpu_vm.sh"
 
@@ -98,20 +98,20 @@ class TpuVm(Settings):
     topology: str = "v5e:4x8"
     """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
     spot: bool = True
-    """A spot slice: cheaper, and taken back at any time."""
+    """Request a spot slice: cheaper, and preempted at any time."""
     share: str = "ADDRESS:/SHARE"
     """NFS export (Filestore) that every worker mounts as /data."""
     max_restarts: int = 10
-    """Failures on a slice that is there, before the script gives up."""
+    """Failures that leave the slice active, before the script gives up."""
     grace_seconds: int = 600
-    """Seconds that an earlier container has to save."""
+    """Seconds for an earlier container to save."""
     poll_seconds: int = 60
-    """Seconds between two looks at the state of the slice."""
+    """Seconds between two queries of the slice's state."""
     startup_seconds: int = 600
-    """So long workers wait for each other at the start."""
+    """Seconds that workers wait for each other at the start."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems() + plain(self, "project", "zone", "image") + slice_problems(self.topology)
         found += at_least(self, max_restarts=0, grace_seconds=1, poll_seconds=1, startup_seconds=1)
         if ":/" not in self.share or plain(self, "share"):
@@ -132,6 +132,7 @@ class TpuVm(Settings):
             *options(train),
         ]
         host = self.image.partition("/")[0]
+        # gcloud can log Docker in to Google's own registries alone
         registry = host if host.endswith((".pkg.dev", "gcr.io")) else ""
         values = {
             "topology": self.topology,

@@ -49,7 +49,7 @@ class Xpk(Settings):
     topology: str = "v5e:4x8"
     """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
     slices: int = 1
-    """Slices of that shape."""
+    """Slices of this shape."""
     storage: str = "data"
     """Name of the storage that xpk mounts as /data; empty for none."""
     priority: str = "medium"
@@ -59,10 +59,10 @@ class Xpk(Settings):
     grace_seconds: int = 600
     """Seconds between the signal and the end of a pod."""
     startup_seconds: int = 1800
-    """So long pods wait for each other at the start."""
+    """Seconds that pods wait for each other at the start."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Problems with these values, as text; empty if there are none."""
         found = super().problems() + plain(self, "cluster", "project", "zone", "image")
         found += plain(self, "storage", needed=False) + slice_problems(self.topology)
         found += at_least(self, slices=1, max_restarts=0, grace_seconds=1, startup_seconds=1)
@@ -99,7 +99,7 @@ class Xpk(Settings):
             "token": DRAWN_TOKEN,
             "codes": codes.replace(",", " and "),
             "max_restarts": self.max_restarts,
-            "command": command.replace("$", "$$"),
+            "command": command.replace("$", "$$"),  # Kubernetes expands $(NAME) in the command of a pod; $$ stays a $
             "options": continued([*lines, '--command="$pod_command"'], 2),
         }
         return fill(TEMPLATE, values)

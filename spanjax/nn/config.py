@@ -31,26 +31,27 @@ class EncoderConfig:
     embedding_size: AtLeast0 = 0
     """Width of the embeddings, which a product widens to hidden_size (ALBERT); 0 takes hidden_size, without a product."""
     groups: AtLeast0 = 0
-    """Sets of parameters that the layers share, each used by consecutive layers: 1 in ALBERT; 0 gives every layer its own."""
+    """Number of layer groups; the consecutive layers of a group share parameters: 1 in ALBERT; 0 gives every layer its own."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
-    """Of feed-forward parts and heads: GELU by the error function (BERT), its tanh approximation (ALBERT v2), or max(x, 0)."""
+    """Activation of feed-forward parts and heads: GELU by the error function (BERT), its tanh approximation (ALBERT v2), or
+    max(x, 0)."""
     types: AtLeast0 = 2
     """Rows of the token type table; 0: there is none."""
     norm_first: bool = False
-    """LayerNorm before attention and feed-forward parts, and one behind the last layer (pre-norm); the first attention reads the
-    embeddings' own LayerNorm. False: after each of them, as in BERT."""
+    """Pre-norm: LayerNorm before attention and feed-forward parts, and one after the last layer; the first attention reads the
+    embeddings' own LayerNorm. False: after each of them (post-norm), as in BERT."""
     rotary: NotNegative = 0.0
-    """Positions turn queries and keys by angles with this base (rotary positions: 10,000, or 160,000 in ModernBERT), and there
-    is no table of positions; 0: a learned table."""
+    """Base of the rotary position embeddings (RoPE; 10,000, or 160,000 in ModernBERT), which replace the table of positions; 0
+    uses learned positions."""
     relative: bool = False
-    """Attention reads distances and whether types are the same, by products of its own, and there are no tables of positions and
-    types and no LayerNorm of the embeddings (Transformer-XL and XLNet)."""
+    """Relative attention: scores of distances and of equal types, instead of tables of positions and types and the LayerNorm of
+    the embeddings (Transformer-XL and XLNet)."""
     gated: bool = False
-    """The activation of one product is multiplied by another one in feed-forward parts (GeGLU)."""
+    """Gated feed-forward parts: the activation of one product is multiplied by a second product (GeGLU)."""
     biases: bool = True
-    """Whether dense layers, LayerNorms and the masked token head have biases; its bias of every piece stays."""
+    """Biases in dense layers, LayerNorms and the masked token head, whose bias of every piece always stays."""
     dropout: DropRate = 0.1
-    """Dropout on the embeddings and on what attention and feed-forward add, in [0, 1)."""
+    """Dropout on the embeddings and on the outputs of attention and feed-forward parts, in [0, 1)."""
     attention_dropout: DropRate = 0.1
     """Dropout on attention probabilities, in [0, 1)."""
     norm_epsilon: Positive = 1e-12
@@ -58,11 +59,11 @@ class EncoderConfig:
     initializer_std: NotNegative = 0.02
     """Standard deviation of the normal initialisation of every kernel and table (not truncated)."""
     unroll: AtLeast1 = 1
-    """Layers unrolled in one turn of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
+    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
-    """What computes attention; auto takes what is best for the devices of the mesh, and outside of a run xla."""
+    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
     remat: Literal["none", "dots", "full"] = "none"
-    """What the backward pass computes again to save memory: nothing, all but the products with parameters, or whole layers."""
+    """Rematerialisation policy: none, dots (saves only the products with parameters) or full (recomputes whole layers)."""
 
     @property
     def padded_vocab_size(self) -> int:
@@ -80,8 +81,8 @@ class EncoderConfig:
         return self.groups or self.layers
 
     def flops(self, tokens: float, pairs: float) -> float:
-        """Operations (multiply-add = 2) of the matrix products of layers and attention, forward and backward, nothing computed
-        twice, for so many tokens and pairs of tokens that attend to each other (PaLM-style count)."""
+        """Operations (multiply-add = 2) of the matrix products of layers and attention, forward and backward, without remat, for
+        `tokens` tokens and `pairs` pairs of tokens that attend to each other (PaLM-style count)."""
         size = self.hidden_size
         inner = (3 if self.gated else 2) * self.intermediate_size
         products = 6 * self.layers * (4 * size**2 + size * inner) * tokens
@@ -89,7 +90,7 @@ class EncoderConfig:
         return products + 6 * self.embedding_size * size * tokens + 6 * scores * self.layers * size * pairs
 
     def _relative_problems(self) -> list[str]:
-        """Settings that attention by distances does not go with."""
+        """Settings that do not combine with relative attention."""
         others = ("position_offset", "embedding_size", "norm_first", "rotary", "gated")
         found = [
             f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} with encoder.relative"
@@ -105,7 +106,7 @@ class EncoderConfig:
         return found
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for each problem of these values."""
         found = range_problems(self, "encoder.")
         if self.groups > 0 and self.layers % self.groups:
             found.append(

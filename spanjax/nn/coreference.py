@@ -1,8 +1,8 @@
 """Coreference from coarse to fine (Lee et al., 2018) on independent segments (Joshi et al., 2019), SpanBERT section 4.1.
 
 The first layers over a span [first piece; last piece; width; head] and over a pair [g_i; g_j; g_i * g_j; features] are linear, so
-they are sums of parts: what depends on a piece or on a span alone is computed once for it, not once for every span or pair.
-The vectors of spans are made for those alone that are kept. Large intermediates exist for some hundreds of spans at a time,
+they are sums of parts: a term that depends on one piece or one span is computed once for it, not once for every span or pair.
+Only the spans that are kept get vectors. Large intermediates exist for some hundreds of spans at a time,
 forward and backward, so that memory grows with the pieces of a document and not with its spans or pairs.
 
 Differences from the published model: spans are chosen by scores without dropout; the projection of heads has no bias, which a
@@ -33,7 +33,7 @@ from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.span_pruning import keep_best
 
 CHUNK = 1024  # pieces whose spans are scored together
-SURE = 1e6  # added to the score of a span that is kept whatever it is
+SURE = 1e6  # added to the score of a span that must be kept
 _OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
 
 
@@ -41,7 +41,7 @@ class Coreference(nnx.Module):
     """Everything above the encoder."""
 
     def __init__(self, encoder: EncoderConfig, config: CoreferenceConfig, genres: int, segments: int, rngs: nnx.Rngs):
-        """`genres` that are told apart, beside unknown ones; distances of `segments` and more count as one less."""
+        """`genres`: number of known ones, one more stands for all others; distances of `segments` and more count as one less."""
         size, feature = encoder.hidden_size, config.feature_size
         span = 3 * size + feature
         self.config, self.size, self.segments = config, size, segments
@@ -69,7 +69,7 @@ class Coreference(nnx.Module):
         site: int,
         sure_NW: jax.Array | None = None,
     ) -> Resolved:
-        """Spans and antecedents of one document; those of `sure_NW` (bool) are kept before all others, whatever their scores are.
+        """Spans and antecedents of one document; those of `sure_NW` (bool) are kept before all others, whatever their scores.
 
         `key` has one row; 8 dropout sites from `site` on are used, with `dropout_per_refinement` two more for each refinement.
         """
@@ -91,7 +91,7 @@ class Coreference(nnx.Module):
         return self.width_score.of(table_WF @ self.width_score.rows(0, table_WF.shape[1]) + self.width_score.bias[None])
 
     def span_scores(self, hidden_ND: jax.Array, pieces: Pieces) -> jax.Array:
-        """Mention scores of all spans, float32 [N, W], without dropout; -inf for what is no span."""
+        """Mention scores of all spans, float32 [N, W], without dropout; -inf for entries that are no span."""
         size, widths, length = self.size, self.config.max_width, hidden_ND.shape[0]
         chunk = min(length, CHUNK)
         chunks = -(-length // chunk)
@@ -106,6 +106,7 @@ class Coreference(nnx.Module):
             first_CH = some[:chunk] @ kernels[0] + self.mention.bias[None]
             last, head = some @ kernels[1], some @ kernels[2]
 
+            # the softmax of the head runs along as spans widen (maximum, total, weighted sum): nothing of size [N, W, H] is made
             def wider(state: tuple, width: tuple) -> tuple[tuple, jax.Array]:
                 top_C, total_C, sum_CH = state
                 number, of_width_H, prior = width
@@ -126,7 +127,7 @@ class Coreference(nnx.Module):
         return jnp.where(self._spans(pieces), score_NW, -jnp.inf)
 
     def _spans(self, pieces: Pieces) -> jax.Array:
-        """bool[N, W]: what is a span at all: inside of one sentence, and of whole words where those are asked for."""
+        """bool[N, W]: True for valid spans: inside of one sentence and, with `words_only`, of whole words."""
         length, widths = pieces.sentence_N.shape[0], self.config.max_width
         last_NW = jnp.arange(length)[:, None] + jnp.arange(widths)[None]
         inside_NW = last_NW < length
@@ -160,7 +161,7 @@ class Coreference(nnx.Module):
         return jnp.concatenate([hidden_ND[first_M], hidden_ND[last_M], head_MD, width_MF], axis=1)
 
     def mention_scores(self, vector_MG: jax.Array, width_M: jax.Array, key: DropoutKey | None, site: int) -> jax.Array:
-        """Of spans by their vectors, float32 [M]; uses two dropout sites."""
+        """Mention scores of spans from their vectors, float32 [M]; uses two dropout sites."""
         rate, whole_table = self.config.dropout, self.config.width_dropout == "width"
         table_WF = self.width_prior.embedding[...]
         hidden_MH = jax.nn.relu(product(vector_MG, self.mention.hidden))
@@ -176,7 +177,7 @@ class Coreference(nnx.Module):
     def _coarse(
         self, vector_MG: jax.Array, mention_M: jax.Array, real_M: jax.Array, key: DropoutKey | None, site: int
     ) -> tuple[jax.Array, jax.Array]:
-        """(which spans are the best antecedents [M, A], their scores): both mention scores, a bilinear one, the distance's."""
+        """(the spans that are the best antecedents [M, A], their scores): both mention scores, a bilinear one, the distance's."""
         rate, most = self.config.dropout, vector_MG.shape[0]
         own_MG = dropout(product(vector_MG, self.coarse)[None], rate, key, site, strides=_OF_SPANS)[0]
         other_MG = dropout(vector_MG[None], rate, key, site + 1, strides=_OF_SPANS)[0]
@@ -192,7 +193,7 @@ class Coreference(nnx.Module):
     def _fine(
         self, vector_MG: jax.Array, found: Resolved, pieces: Pieces, key: DropoutKey | None, site: int
     ) -> jax.Array:
-        """Coarse and fine scores [M, A], the fine ones of spans that were refined by what their antecedents are."""
+        """Coarse plus fine scores [M, A], the fine ones from span vectors that their antecedents refined."""
         features = self._features(found, pieces)
         step = 2 if self.config.dropout_per_refinement else 0
         for number in range(self.config.refinements):
@@ -216,7 +217,7 @@ class Coreference(nnx.Module):
         site: int,
         last: bool,
     ) -> tuple[jax.Array, jax.Array]:
-        """(scores [M, A], refined vectors [M, G]); the last time the vectors are returned as they are."""
+        """(scores [M, A], refined vectors [M, G]); with `last` the vectors are returned unchanged."""
         span, size, rate = vector_MG.shape[1], self.config.feature_size, self.config.dropout
         own_MH = vector_MG @ self.pair.rows(0, span) + self.pair.bias[None]
         other_MH = vector_MG @ self.pair.rows(span, span)
@@ -244,6 +245,7 @@ class Coreference(nnx.Module):
             return score_A, vector_G if last else self._refined(vector_G, other_AG, score_A)
 
         rows = (row_M, vector_MG, own_MH, found.antecedent_MA, found.score_MA, same_MA, distance_MA, apart_MA)
+        # without remat the backward pass would keep arrays of [A, G] and [A, H] for every span
         return by_parts(jax.checkpoint(pair), rows)
 
     def _refined(self, vector_G: jax.Array, other_AG: jax.Array, score_A: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What coreference is made of: settings, what goes in and out, scorers, buckets of distances, the loss.
+"""Parts of the coreference model: settings, inputs and outputs, scorers, buckets of distances, the loss.
 
 Shapes of one document: N pieces, M spans that are kept, A antecedents of each, F size of feature embeddings, H size of hidden
 layers.
@@ -13,7 +13,7 @@ from flax import nnx
 
 from spanjax.bounds import AtLeast0, AtLeast1, DropRate, Share, range_problems
 
-DEVIATION = 0.02  # of all initial weights, whatever the encoder's
+DEVIATION = 0.02  # of all initial weights above the encoder
 PART = 128  # spans whose vectors and pairs are made together
 BUCKETS = 10  # of distances: 0 to 4 each, 5 to 7, 8 to 15, 16 to 31, 32 to 63, 64 and more
 
@@ -37,30 +37,30 @@ class CoreferenceConfig:
     dropout: DropRate = 0.3
     """Dropout of hidden layers, features and coarse scores, in [0, 1)."""
     refinements: AtLeast0 = 1
-    """Times that spans take on what their antecedents are before the last fine score. The published coref_depth of 2 refines
+    """Times that antecedents refine the vectors of spans before the last fine score. The published coref_depth of 2 refines
     twice and uses the first alone (D20)."""
     words_only: bool = True
     """Spans begin and end with words; False: anywhere in them, as published."""
     dropout_per_refinement: bool = False
-    """Draw new dropout masks of pairs for the fine scores after each refinement, as released; False: the same masks."""
+    """Sample new dropout masks of pairs for the fine scores after each refinement, as released; False: the same masks."""
     width_dropout: Literal["span", "width"] = "span"
     """Dropout of the width prior's hidden layer: one mask for each span, or one for all spans of a width, as released."""
     initializer: Literal["normal", "truncated_normal"] = "normal"
     """Distribution of initial weights, standard deviation 0.02; truncated_normal: cut off at twice that, as released."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for each problem of these values."""
         return range_problems(self, "objective.model.")
 
 
 class Pieces(NamedTuple):
-    """What is known of a document's pieces beside their hidden states."""
+    """Inputs for a document's pieces other than their hidden states."""
 
     sentence_N: jax.Array
     """Number of the sentence from 1; 0 behind the last piece."""
     word_N: jax.Array
     speaker_N: jax.Array
-    """0 where nobody is known to speak."""
+    """0 for an unknown speaker."""
     segment_N: jax.Array
     genre: jax.Array
 
@@ -74,7 +74,7 @@ class Resolved(NamedTuple):
     mention_M: jax.Array
     """Mention scores, float32."""
     antecedent_MA: jax.Array
-    """Which span each antecedent is."""
+    """Index of the span that each antecedent is."""
     score_MA: jax.Array
     """Scores of the antecedents, float32; -inf where there is none. No antecedent has the score 0."""
 
@@ -102,7 +102,7 @@ class Scorer(nnx.Module):
 
     @property
     def bias(self) -> jax.Array:
-        """Of the hidden layer, [H]."""
+        """Bias of the hidden layer, [H]."""
         return self.hidden.bias[...]  # pyright: ignore[reportOptionalSubscript]
 
     def of(self, sum_H: jax.Array) -> jax.Array:
@@ -122,8 +122,8 @@ def product(x: jax.Array, layer: nnx.Linear) -> jax.Array:
 
 
 def in_parts(function: Any, rows: Any, size: int) -> Any:
-    """`function` of arrays over `size` of their rows at a time; the last part is filled up with zeros, so that one program does
-    all, and cut off again."""
+    """Applies `function` to `size` rows of arrays at a time. The last part is padded with zeros, so that one program serves all
+    parts, and cut off again."""
     count = len(jax.tree.leaves(rows)[0])
     if count <= size:
         return function(rows)

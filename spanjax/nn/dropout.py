@@ -1,6 +1,6 @@
 """Counter-based dropout: the mask is an integer hash of (seed, step, site, row of the global batch, position).
 
-The same mask falls whatever the number of devices, hosts or microbatches, nothing is stored for the backward pass, and a
+The mask does not depend on the number of devices, hosts or microbatches, nothing is stored for the backward pass, and a
 hash costs a fraction of threefry. Shapes: B rows, any further axes.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-# Two places of one network that share a site share a mask. A new range goes at the end: a number that changes changes the masks
-# of every run.
+# Two places of one network that share a site share a mask. Append new ranges: changing a number changes the masks of every run.
 SITES: Mapping[str, range] = {
     "encoder": range(0, 1 << 16),  # embeddings, then three to eight a layer
     "generator": range(1 << 16, 1 << 17),  # ELECTRA's second encoder, numbered as the first
@@ -42,7 +41,7 @@ def step_key(seed: int | jax.Array, step: jax.Array) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class DropoutKey:
-    """What a dropout mask depends on: a uint32 key of (seed, step) and the global number of every row, int32[B]."""
+    """Key of a dropout mask: a uint32 key of (seed, step) and the global number of every row, int32[B]."""
 
     key: jax.Array
     row_B: jax.Array
@@ -72,7 +71,7 @@ def dropout(
 def gumbel(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Standard Gumbel noise, float32: scores plus this are highest at i with probability softmax(scores)[i].
 
-    Between -2.9 and 16.7: float32 holds 23 bits and a half, so that no draw rounds to 1, whose noise would be infinite.
+    Between -2.9 and 16.7: float32 holds 23 bits and a half, so that no sample rounds to 1, whose noise would be infinite.
     """
     uniform = ((random_bits(key, site, shape) >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
     return -jnp.log(-jnp.log(uniform))

@@ -37,12 +37,12 @@ _MOVES = {
 
 
 def _but_parameters(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Saves everything for the backward pass but what was only moved: parameters that were gathered are gathered anew."""
+    """Saves everything for the backward pass except results of mere moves, so that it gathers sharded parameters again."""
     return primitive.name not in _MOVES
 
 
 class Embeddings(nnx.Module):
-    """Sum of token, position and type embeddings (those that there are), LayerNorm, dropout; then, where narrower, widened."""
+    """Sum of the token, position and type embeddings in use, LayerNorm, dropout; then widened if narrower than the layers."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size, init = config.embedding_width, normal(config)
@@ -96,7 +96,7 @@ class LayerStack(nnx.Module):
         self.sites = SITES_OF_RELATIVE if config.relative else SITES
         if self.normed:
             self.final_norm = layer_norm(config.hidden_size, config, rngs)
-        self.fetch: Callable[[Any], Any] | None = None  # what makes a layer's parameters whole where a device has parts
+        self.fetch: Callable[[Any], Any] | None = None  # gathers a layer's parameters where they are sharded
 
     def run(
         self,
@@ -118,6 +118,7 @@ class LayerStack(nnx.Module):
         elif self.rotary:
             read = turns_of(positions_BL, self.head_size, self.rotary)
 
+        # one function serves all layers inside of the scan, so only the traced site tells it that a layer is the first
         def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
             hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site)
             return hidden_BLD, hidden_BLD if keep else None
@@ -135,9 +136,9 @@ class LayerStack(nnx.Module):
         first_site: int,
         given: Any = None,
     ) -> tuple[Carry, Any]:
-        """`apply(layer, carry, first dropout site, what is given to that layer)` for every layer.
+        """Runs `apply(layer, carry, first dropout site, that layer's part of given)` for every layer.
 
-        `given` has a leading axis over the layers, and so has what comes beside the last carry.
+        `given` has a leading axis over the layers, and so has the second result.
         """
         structure, state = nnx.split(self.layers)
         stacked = nnx.to_pure_dict(state)
@@ -152,7 +153,7 @@ class LayerStack(nnx.Module):
 
         policy = _but_parameters if self.fetch and self.remat == "none" else _POLICIES[self.remat]
         if policy:
-            # where nothing is left of the scan, only its barrier keeps XLA from merging what is computed twice
+            # in a fully unrolled scan only checkpoint's barrier keeps XLA from merging the recomputation with the first pass
             whole = self.unroll >= self.count
             run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked

@@ -32,14 +32,14 @@ class TokenHead(nnx.Module):
 
 
 class QueryStart(nnx.Module):
-    """What XLNet's query stream begins with at every slot."""
+    """Initial vector of XLNet's query stream at every slot."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         self.start = nnx.Param(normal(config)(rngs.params(), (config.hidden_size,), jnp.float32))
 
 
 class QueryHead(nnx.Module):
-    """The bias with which XLNet's query stream is decoded, as it is."""
+    """Decoder bias of XLNet's query stream, which is decoded without a further layer."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         del rngs
@@ -128,10 +128,10 @@ def cross_entropy(logits_V: jax.Array, target: jax.Array) -> jax.Array:
 def decoded_loss(
     vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array, target_TS: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(cross-entropy in nats of every target, whether no piece scores above it), [T, S] each, of vectors decoded by the table.
+    """(cross-entropy in nats of every target, True if no piece scores above it), [T, S] each, of vectors decoded by the table.
 
     One product for all terms, one pass over the scores forward and one backward: the gradient is written out, and its
-    one-hot part is an update of single rows. What jax derives scatters into a zero array of the size of the scores.
+    one-hot part updates single rows. JAX's own gradient scatters into a zero array of the size of the scores.
     """
     return _decoded_forward(vectors_TSE, table_VE, bias_TV, target_TS)[0]
 

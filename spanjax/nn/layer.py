@@ -1,4 +1,4 @@
-"""One layer of the encoder and what it is made of.
+"""One layer of the encoder and its parts.
 
 Shapes: B rows, L positions, D hidden size, N heads, H width of a head, I inner width of the feed-forward part.
 """
@@ -53,7 +53,7 @@ def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
 
 
 def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
-    """The angles of rotary positions (Su et al., 2021): position * base ** (-2i / H), for the numbers i and i + H/2 of a head."""
+    """Angles of rotary position embeddings (Su et al., 2021): position * base ** (-2i / H), numbers i and i + H/2 of a head."""
     rates_H = base ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
     angle_BLH = positions_BL.astype(jnp.float32)[..., None] * rates_H[None, None]
     angle_BL1H = jnp.concatenate([angle_BLH, angle_BLH], axis=-1)[:, :, None]
@@ -61,7 +61,7 @@ def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
 
 
 def turned(x_BLNH: jax.Array, turns: Turns) -> jax.Array:
-    """Every pair of numbers (i, i + H/2) of a head turned by the angle of its position, in the type of x."""
+    """Rotates every pair of numbers (i, i + H/2) of a head by the angle of its position, in the type of x."""
     left, right = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
     return (x_BLNH * turns[0] + jnp.concatenate([-right, left], axis=-1) * turns[1]).astype(x_BLNH.dtype)
 
@@ -107,7 +107,7 @@ class Layer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
-        """What attention adds."""
+        """Output of the attention part, before the residual."""
         query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, (self.query, self.key, self.value), self.heads)
         if turns is not None:
             query_BLNH, key_BLNH = turned(query_BLNH, turns), turned(key_BLNH, turns)
@@ -124,7 +124,7 @@ class Layer(nnx.Module):
         return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
 
     def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
-        """What the feed-forward part adds."""
+        """Output of the feed-forward part, before the residual."""
         inner_BLI = ACTIVATIONS[self.activation](self.feed_in(hidden_BLD))
         if self.gated:
             inner_BLI = inner_BLI * self.feed_gate(hidden_BLD)
@@ -132,7 +132,7 @@ class Layer(nnx.Module):
 
 
 def joint_product(hidden_BLD: jax.Array, parts: tuple[Linear, ...], heads: int) -> list[jax.Array]:
-    """What these dense layers of equal shape make of the same hidden states, by one product: [B, L, N, H] each.
+    """Outputs of dense layers of equal shape on the same hidden states, by one product: [B, L, N, H] each.
 
     The joint kernel is ordered by head first, so that a mesh with a `tensor` axis splits it between heads.
     """

@@ -1,7 +1,7 @@
 """Layers whose attention reads distances instead of positions (Transformer-XL, Dai et al., 2019; XLNet, Yang et al., 2019).
 
 A score is (q + u) k + (q + v) r(distance) + (q + w) s(same type or not), over the square root of a head's width. Rows may have a
-memory, hidden states of a neighbouring row, which is attended to and not computed again.
+memory: hidden states of a neighbouring row, which positions attend to and which are not recomputed.
 Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, T = 2 L + 2 M - 1 distances, D hidden size,
 N heads, H width of a head; Q positions or slots that attend.
 """
@@ -20,25 +20,25 @@ from spanjax.nn.pointwise import ACTIVATIONS
 
 
 class Sight(NamedTuple):
-    """Which keys are seen from where, and which of them have another type."""
+    """Attention mask: True for keys that a query sees, and for keys of another type than the query's."""
 
     seen_BQJ: jax.Array
     other_BQJ: jax.Array
 
 
 class Scene(NamedTuple):
-    """What a relative layer reads besides hidden states."""
+    """Inputs of a relative layer other than hidden states."""
 
     distances_TD: jax.Array
     """Sines and cosines of the distances L + M - 1, ..., 1 - L - M."""
     content: Sight
-    """Of the content stream: Q = L."""
+    """Mask of the content stream: Q = L."""
     backward_B: jax.Array | None = None
-    """Rows whose memory is what follows them: their keys are the row and then the memory. None: there is no memory."""
+    """Rows whose memory follows them: their keys are the row and then the memory. None: no memory."""
     end_B: jax.Array | None = None
-    """Where the text of each row ends, int32: there the memory of a row that goes backward begins. None: there is no memory."""
+    """End of the text of each row, int32: the memory of a row read backwards begins there. None: no memory."""
     slots: Sight | None = None
-    """Of the query stream: Q = K."""
+    """Mask of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
 
 
@@ -51,7 +51,7 @@ def sinusoids(length: int, memory: int, size: int) -> jax.Array:
 
 
 def whole_scene(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> Scene:
-    """Everything in a block sees everything in it, without a memory: how a fine-tuned model reads."""
+    """Full attention inside each block, without a memory, as in fine-tuning."""
     seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
     return Scene(sinusoids(segments_BL.shape[1], 0, size), Sight(seen_BLL, other_BLL))
@@ -94,7 +94,7 @@ class RelativeLayer(nnx.Module):
         site: jax.Array,
         first: jax.Array,
     ) -> jax.Array:
-        """The content stream alone, as every layer is called: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
+        """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
         del segments_BL, first
         keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, scene)
         return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site)
@@ -108,7 +108,7 @@ class RelativeLayer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
-        """(content stream, query stream): the second attends to the content of what it may see, from its slot's position.
+        """(content stream, query stream): the second attends to the content that its mask allows, from its slot's position.
 
         Uses dropout sites `site` to `site + 7`.
         """
@@ -116,7 +116,7 @@ class RelativeLayer(nnx.Module):
         keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, scene)
         rows = jnp.arange(len(slots_BKD))[:, None]
         query_BKNH = self._split(self.query(slots_BKD))
-        # distances are read by position: a slot's query stands at its place for that
+        # `_by_distance` reads distances by position, so a slot's query is put at its position
         placed_BLNH = jnp.zeros((*hidden_BLD.shape[:2], *query_BKNH.shape[2:]), query_BKNH.dtype)
         placed_BLNH = placed_BLNH.at[rows, scene.slot_position_BK].add(query_BKNH)
         by_distance_BNLJ = self._by_distance(placed_BLNH, scene, keys_BJNH.shape[1])
@@ -187,7 +187,7 @@ class RelativeLayer(nnx.Module):
         return mixed_BQNH.reshape(*mixed_BQNH.shape[:2], -1)
 
     def _after(self, hidden_BQD: jax.Array, mixed_BQD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
-        """What follows attention in a layer, of either stream."""
+        """The part of a layer after attention, of either stream."""
         added_BQD = dropout(self.output(mixed_BQD), self.rate, key, site)
         hidden_BQD = self.attention_norm(hidden_BQD + added_BQD)
         inner_BQI = dropout(ACTIVATIONS[self.activation](self.feed_in(hidden_BQD)), self.rate, key, site + 1)
@@ -197,7 +197,7 @@ class RelativeLayer(nnx.Module):
 def joined(
     row: jax.Array, memory: jax.Array | None, backward_B: jax.Array | None, end_B: jax.Array | None, axis: int = 1
 ) -> jax.Array:
-    """Row and memory along an axis, in the order of the text: the memory before the row or, where that goes backward, from
+    """Row and memory along an axis, in the order of the text: the memory before the row or, for a row read backwards, from
     `end_B` on, in the place of padding, with zeros behind it.
     """
     if memory is None or backward_B is None or end_B is None:
@@ -206,7 +206,7 @@ def joined(
     length, size = row.shape[axis], memory.shape[axis]
     aside = [1] * row.ndim
     aside[0], aside[axis] = -1, length + size
-    place = (jnp.arange(length + size)[None] - end_B[:, None]).reshape(aside)  # in the memory, of rows that go backward
+    place = (jnp.arange(length + size)[None] - end_B[:, None]).reshape(aside)  # in the memory, of rows read backwards
     moved = jnp.take_along_axis(memory, jnp.clip(place, 0, size - 1), axis)
     moved = jnp.where(place < size, moved, jnp.zeros((), row.dtype))
     text_first = jnp.where(place < 0, jnp.concatenate([row, jnp.zeros_like(memory)], axis), moved)

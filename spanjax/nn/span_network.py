@@ -1,10 +1,10 @@
 """The hierarchical network of span fine-tuning (Bao et al., 2021, section 3.2): pieces -> vectors of spans -> one vector.
 
-A span is a run of positions with one number: 1, 2, ... along the row, 0 on padding and on what is in no span. All that is
-computed stays at the positions of the row, [B, L, D]; the padded [B, S, P, D] of the released code is never made.
+A span is a run of positions with one number: 1, 2, ... along the row, 0 on padding and outside of spans. All intermediates
+stay at the positions of the row, [B, L, D]; the padded [B, S, P, D] of the released code is never made.
 
 Padding takes no part. The windows of a convolution are those that lie wholly inside of a run: n - 2 for a run of n vectors.
-Only a run of one or two has a window that reaches over its end, where zeros stand: one piece t1 gives ReLU(W0 t1 + b), two
+Only a run of one or two has a window that reaches over its end, into zeros: one piece t1 gives ReLU(W0 t1 + b), two
 give ReLU(W0 t1 + W1 t2 + b). A row without spans gives zeros. The released code convolves over zero padding and takes its
 windows, ReLU(b) and those that reach over the end, into the maximum, so that there a vector depends on the padded size:
 `padding` as-released.
@@ -27,17 +27,17 @@ from spanjax.nn.heads import gather_positions
 from spanjax.nn.layer import normal
 
 KERNEL = 3
-HIDDEN = -1e9  # the score of what is outside of a run
+HIDDEN = -1e9  # the score outside of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanNetworkConfig:
-    """What the two levels are: by default Table 7's CNN-CNN; CNN-Max, Attention-Max and Attention-Attention are the others."""
+    """The two levels: by default Table 7's CNN-CNN; CNN-Max, Attention-Max and Attention-Attention are the others."""
 
     token_level: Literal["cnn", "attention"] = "cnn"
-    """How the pieces of a span become its vector: a convolution with the maximum over its windows, or attention over them."""
+    """From the pieces of a span to its vector: a convolution with the maximum over its windows, or attention over them."""
     span_level: Literal["cnn", "attention", "max"] = "cnn"
-    """How the vectors of spans become one: the same two, or their maximum alone, without parameters (Table 7's single layer)."""
+    """From the vectors of spans to one: the same two, or their maximum alone, without parameters (Table 7's single layer)."""
     dropout: DropRate = 0.1
     """Dropout on the vectors of spans, in [0, 1)."""
     padding: Literal["masked", "as-released"] = "masked"
@@ -56,9 +56,9 @@ class Convolution(nnx.Module):
     def __call__(
         self, vector_BND: jax.Array, run_BN: jax.Array, most: int | None = None, padded: bool = False
     ) -> tuple[jax.Array, jax.Array]:
-        """(windows [B, N, C], each where it begins; whether one begins there, bool [B, N]) of the first `most` of every run.
+        """(windows [B, N, C], each where it begins; True where one begins, bool [B, N]) of the first `most` of every run.
 
-        Where none begins there are zeros. `padded`: windows that reach over the end of a run, into zeros, are among them, as
+        Positions where none begins have zeros. `padded` includes windows that reach over the end of a run, into zeros, as
         far as `most` positions hold them whole.
         """
         offset_BN = offsets_in_runs(run_BN)
@@ -133,7 +133,7 @@ class SpanNetwork(nnx.Module):
         self, hidden_BLD: jax.Array, inside_BL: jax.Array, key: DropoutKey | None = None, site: int = 0
     ) -> jax.Array:
         """Table 6's CNN: the same layers one after the other over all positions that are `inside` (bool [B, L]), then the
-        maximum, [B, D]. Both levels have to be convolutions, or the second a bare maximum."""
+        maximum, [B, D]. Both levels must be convolutions, or the second a bare maximum."""
         vector_BLD, begins_BL = self.token(hidden_BLD, inside_BL.astype(jnp.int32))
         vector_BLD = dropout(vector_BLD, self.rate, key, site)
         if self.levels[1] == "cnn":
@@ -141,7 +141,7 @@ class SpanNetwork(nnx.Module):
         return _maximum(vector_BLD, begins_BL)
 
     def of_spans(self, hidden_BLD: jax.Array, span_BL: jax.Array, spans: int) -> tuple[jax.Array, jax.Array]:
-        """(vectors of the spans 1 ... `spans` [B, S, D], zeros where there is none; which there are, bool [B, S])."""
+        """(vectors of the spans 1 ... `spans` [B, S, D], zeros for missing ones; True for existing ones, bool [B, S])."""
         member_BSL = span_BL[:, None] == 1 + jnp.arange(spans, dtype=span_BL.dtype)[None, :, None]
         used_BS = jnp.any(member_BSL, axis=-1)
         if self.levels[0] == "attention":
@@ -199,7 +199,7 @@ def _later(x_BN: jax.Array, by: int) -> jax.Array:
 
 
 def _maximum(vector_BND: jax.Array, inside_BN: jax.Array) -> jax.Array:
-    """[B, D]: the maximum over what is inside; zeros where nothing is."""
+    """[B, D]: the maximum over the vectors that are inside; zeros where none is."""
     lowest = jnp.finfo(vector_BND.dtype).min
     highest_BD = jnp.max(jnp.where(inside_BN[..., None], vector_BND, lowest), axis=1)
     return jnp.where(jnp.any(inside_BN, axis=1)[:, None], highest_BD, 0)

@@ -1,15 +1,15 @@
-"""Which of all spans are kept: the best ones of which no two cross (Lee et al., 2017; section 3 of Joshi et al., 2019).
+"""Span pruning: keeps the best spans of which no two cross (Lee et al., 2017; section 3 of Joshi et al., 2019).
 
 Spans a and b cross where one begins inside of the other and ends behind it: a begins before b, b begins before a ends, and
-b ends behind a. The published code walks down the sorted spans one by one, in C++. Here the same spans come out of rounds over
-all spans at once: a span is kept as soon as every better span that crosses it has been dropped, and dropped as soon as one that
-crosses it is kept. Each round costs a few operations for every span: the best span that crosses another one is found by a
-recursion over widths.
+b ends behind a. The published code walks down the sorted spans one by one, in C++. Here rounds over all spans at once find the
+same spans: a span is kept as soon as every better span that crosses it has been dropped, and dropped as soon as one that
+crosses it is kept. Each round costs a few operations for every span: a recursion over widths finds the best span that crosses
+another one.
 
-How many rounds it takes is the length of the longest chain of spans that cross, each better than the next one, down to the last
-that is needed: about log N for scores that say nothing about the place (6 for random ones of 3,072 pieces). Equal scores are put
-in the order of a hash: in the order of their places such a chain would run through the whole document. Scores that rise or fall
-steadily through a document make one still; there are never more rounds than spans that are kept.
+The number of rounds is the length of the longest chain of spans that cross, each better than the next one, down to the last
+that is needed: about log N for scores that do not depend on the position (6 for random ones of 3,072 pieces). A hash orders equal
+scores: ordered by position, such a chain would run through the whole document. Scores that rise or fall
+steadily through a document still make one; there are never more rounds than spans that are kept.
 
 Shapes: N pieces, W widths (a span of width w has w + 1 pieces), M spans that are kept.
 """

@@ -1,5 +1,5 @@
-"""Two-stream attention (XLNet, Yang et al., 2019, section 2.3): every target is predicted from what comes before it in an order
-of factorisation, by a query stream that knows its position and not its token.
+"""Two-stream attention (XLNet, Yang et al., 2019, section 2.3): a query stream, which knows the position of a target and not its
+token, predicts it from the tokens before it in a factorisation order.
 
 Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, D hidden size, T distances.
 """
@@ -14,16 +14,17 @@ from spanjax.nn.encoder import Encoder
 from spanjax.nn.relative import Scene, Sight, joined, sinusoids
 
 CONTEXT = -1
-"""Rank of what every position sees, and what sees no target."""
+"""Rank of context positions: every position sees them, and they see no target."""
 
 
 class Memory(NamedTuple):
-    """Hidden states of the neighbouring rows: those before, of rows that go backward those behind. No gradient reaches them."""
+    """Hidden states of the neighbouring rows: the preceding ones, or the following ones of rows read backwards. No gradient
+    reaches them."""
 
     states_BNMD: jax.Array
-    """What went into each of the N layers."""
+    """Inputs of the N layers."""
     used_BM: jax.Array
-    """1 where there was text, else 0: text lies at the side of the row that reads it."""
+    """1 for text, else 0: text lies at the side of the row that reads it."""
     backward_B: jax.Array
     """Rows whose memory is behind them."""
 
@@ -36,10 +37,10 @@ def scene_of(
     size: int,
     memory: Memory | None,
 ) -> Scene:
-    """What is seen from where.
+    """Builds the attention masks of both streams.
 
-    A target (rank of 0 and more) sees what has a lower rank, and the content stream also itself; a position of the context sees
-    the context. A slot sees what has a lower rank than its position. All see the memory, whose types are 0.
+    A target (rank of 0 and more) sees positions of lower rank, and the content stream also itself; a position of the context
+    sees the context. A slot sees positions of lower rank than its own. All see the memory, whose types are 0.
     """
     backward_B, end_B = (memory.backward_B, _end(segments_BL)) if memory else (None, None)
     slot_rank_BK = jnp.take_along_axis(rank_BL, slot_position_BK, axis=1)
@@ -47,6 +48,7 @@ def scene_of(
     slot_type_BK = jnp.take_along_axis(types_BL, slot_position_BK, axis=1)
     same_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
     own_LL = jnp.eye(segments_BL.shape[1], dtype=bool)
+    # a position sees ranks strictly below its level: one above CONTEXT lets context positions see each other and no target
     level_BL = jnp.where(rank_BL == CONTEXT, CONTEXT + 1, rank_BL)
     content_BLL = same_BLL & ((rank_BL[:, None, :] < level_BL[:, :, None]) | own_LL[None])
     slots_BKL = (segments_BL[:, None, :] == slot_block_BK[:, :, None]) & (
@@ -81,11 +83,12 @@ def two_streams(
     memory: Memory | None,
     key: DropoutKey | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """(the query stream at every slot [B, K, D], what went into every layer of the content stream [N, B, L, D]).
+    """(the query stream at every slot [B, K, D], the inputs of all layers of the content stream [N, B, L, D]).
 
-    `start_D` is what the query stream begins with, everywhere. Two dropout sites are used behind those of the layers.
+    The query stream begins with `start_D` at every slot. Uses the two dropout sites after those of the layers.
     """
     assert scene.slot_position_BK is not None
+    # positions and types reach a relative encoder by attention alone: its embeddings do not read these zeros
     zeros_BL = jnp.zeros_like(tokens_BL)
     hidden_BLD = encoder.embeddings(tokens_BL, zeros_BL, zeros_BL, key, site=0)
     shape = (*scene.slot_position_BK.shape, hidden_BLD.shape[-1])
@@ -103,9 +106,9 @@ def two_streams(
 
 
 def remembered(read_NBLD: jax.Array, segments_BL: jax.Array, memory: Memory) -> Memory:
-    """The memory for the rows that follow: of the text of this row and of the memory before it the nearest M positions.
+    """The memory for the rows that follow: the nearest M positions of the text of this row and of the memory before it.
 
-    Padding is left out. What is used lies at the side of the rows that follow: at the memory's end, or, of rows that go backward,
+    Padding is skipped. Used positions lie at the side of the rows that follow: at the memory's end or, for rows read backwards,
     at its beginning.
     """
     size, backward_B1 = memory.used_BM.shape[1], memory.backward_B[:, None]

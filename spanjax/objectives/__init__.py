@@ -1,1 +1,1 @@
-"""What can be trained: an objective is a module around the encoder and its loss terms."""
+"""Training objectives: each is a module around the encoder and its loss terms."""

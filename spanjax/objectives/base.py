@@ -1,4 +1,4 @@
-"""The interface between the trunk and everything that can be trained."""
+"""The interface between the training step and the objectives."""
 
 import abc
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class Mean(NamedTuple):
 
 
 class Objective(abc.ABC):
-    """A frozen dataclass that says which module stands around the encoder, and what the losses are: all that training asks.
+    """A frozen dataclass that defines the module around the encoder and the losses.
 
     A loss is a `Mean`: its total is summed where the rows are, its count is known from the batch alone, so that the step
     divides by the count over all microbatches, devices and hosts.
@@ -38,7 +38,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """What is wrong with these settings, in words; empty when nothing is."""
+        """Returns a message for each problem of these settings."""
 
     @abc.abstractmethod
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -50,19 +50,19 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """Name of every loss -> what its total is divided by, for these rows."""
+        """Name of every loss -> the divisor of its total, for these rows."""
 
     @abc.abstractmethod
     def extra_counts(self) -> dict[str, float]:
-        """Name of every loss -> what is added to the global count before dividing (0 but for the released code, D6)."""
+        """Name of every loss -> number to add to the global count before dividing (0 except in the released code, D6)."""
 
     @abc.abstractmethod
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
-        """Runs the module on these rows: every loss by its name, and further means to show. `key=None` evaluates."""
+        """Runs the module on these rows: every loss by its name, and further metrics. `key=None` evaluates."""
 
     def carried(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
-        """What a row hands on to the row at its place in the next batch: name -> shape and type, `dtype` being that of
-        activations. By default nothing. It is zero in the first batch, and part of the state of a run.
+        """Recurrent state that a row passes to the row at its batch index in the next batch: name -> shape and type, `dtype`
+        being that of activations. By default none. It is zero in the first batch, and part of the state of a run.
         """
         del encoder, length, dtype
         return {}
@@ -70,12 +70,12 @@ class Objective(abc.ABC):
     def measure_carrying(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
-        """`measure`, and what the rows hand on. In training `batch` also has, by their names, what was handed to its rows."""
+        """`measure`, and the rows' new recurrent state. In training `batch` also has the previous state, by the same names."""
         return self.measure(module, batch, key), {}
 
     @abc.abstractmethod
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Multiply-add = 2, forward and backward, nothing computed twice, of so many tokens, pairs of tokens that attend to each
+        """Multiply-add = 2, forward and backward, without remat, of `tokens` tokens, `pairs` pairs of them that attend to each
         other (the sum of the squared lengths of blocks) and used slots."""
 
     def flops_per_row(self, encoder: EncoderConfig, length: int, slots: int) -> float:
@@ -84,7 +84,7 @@ class Objective(abc.ABC):
 
 
 def type_problems(pairing: Pairing, encoder: EncoderConfig) -> list[str]:
-    """What is wrong with the encoder's token types for these pairs, in words."""
+    """Returns the problem of the encoder's token types with these pairs, if there is one."""
     if max(1, encoder.types) >= pairing.types:
         return []
     name = type(pairing).__name__
@@ -92,11 +92,11 @@ def type_problems(pairing: Pairing, encoder: EncoderConfig) -> list[str]:
 
 
 class Pretraining(Objective):
-    """An objective whose examples are made of the rows that `python -m spanjax.prepare` writes."""
+    """An objective that makes its examples from the rows of `python -m spanjax.prepare`."""
 
     @property
     def required_order(self) -> str:
-        """The order of rows that the objective cannot do without, one of `data.order.Order`; "" where any will do."""
+        """The order of rows that the objective requires, one of `data.feed.order.Order`; "" for any."""
         return ""
 
     def order_of(self, requested: str) -> str:
@@ -115,11 +115,11 @@ class Pretraining(Objective):
 
     @abc.abstractmethod
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """How rows become batches: pairing, masking, boundaries, order."""
+        """Returns the settings of the feed: pairing, masking, boundaries, order."""
 
     @abc.abstractmethod
     def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
-        """Name of every loss -> its value (nats) for a model that sees no context, and what that is, in words."""
+        """Baseline losses: name of every loss -> its value (nats) for a model that sees no context, and a description."""
 
     @abc.abstractmethod
     def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:

@@ -1,8 +1,8 @@
-"""Replaced token detection (ELECTRA, Clark et al., 2020): a small generator fills masked places, the encoder finds what is not
-the original.
+"""Replaced token detection (ELECTRA, Clark et al., 2020): a small generator fills masked positions, and the encoder detects the
+tokens that are not the original.
 
-Tokens are sampled inside of the step, from hashes of (seed, step, row, place): the same on any number of devices. A sample that
-is the original token counts as original. No gradient goes through the samples: the detection loss reaches the encoder and the
+The step samples tokens from hashes of (seed, step, row, position): the same on any number of devices. A sample that
+is the original token counts as original. No gradient flows through the samples: the detection loss reaches the encoder and the
 embeddings that both share, and nothing else of the generator.
 Shapes: B rows, K slots, L positions, E width of the token table, V padded vocabulary.
 """
@@ -82,9 +82,9 @@ class ReplacedDetection(Pretraining):
     """Detect replaced tokens. The defaults are ELECTRA: single tokens, 85 % of them [MASK], detection weighs 50 times as much."""
 
     masking: MaskingPolicy = Tokens(replacement=Replacement(mask=0.85, random=0.0, unit="token"))
-    """Which tokens the generator fills, and what it sees in their place; any policy: spans, say."""
+    """Masking policy: the tokens that the generator fills, and their replacement in its input; any policy, spans for example."""
     pairing: Pairing = Single()
-    """What the sequences are; the label of pairs is not read."""
+    """Kind of sequences; the label of pairs is not read."""
     generator_size: Share = 0.25
     """Width of the generator's layers over that of the encoder's: 1/4 in ELECTRA small and large, 1/3 in base."""
     generator_depth: Share = 1.0
@@ -94,7 +94,7 @@ class ReplacedDetection(Pretraining):
     detection_weight: NotNegative = 50.0
     """Weight of the detection."""
     boundary: SpanBoundary | None = None
-    """The span boundary objective on the encoder, beside detection: it predicts what was masked from the tokens around it."""
+    """The span boundary objective on the encoder, in addition to detection: predicts masked tokens from those around the span."""
 
     def generator(self, encoder: EncoderConfig) -> EncoderConfig:
         """Sizes of the generator."""
@@ -134,13 +134,13 @@ class ReplacedDetection(Pretraining):
         return counts | ({"sbo/loss": jnp.sum(self.boundary.target_weights(batch))} if self.boundary else {})
 
     def extra_counts(self) -> dict[str, float]:
-        """None, but what the span boundary term says."""
+        """0, except for the `extra_count` of the span boundary term."""
         return dict.fromkeys(self.loss_weights(), 0.0) | (
             {"sbo/loss": self.boundary.extra_count} if self.boundary else {}
         )
 
     def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
-        """The unigram entropy for what is predicted, ln 2 for detection."""
+        """The unigram entropy for predicted tokens, ln 2 for detection."""
         names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
         predicted = dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
         return predicted | {"rtd/loss": (math.log(2), "a toss-up")}
@@ -165,7 +165,7 @@ class ReplacedDetection(Pretraining):
     def _corrupted(
         self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[jax.Array, jax.Array]:
-        """(tokens with samples of the generator in all masked places, which of them are not the original), [B, L] each.
+        """(tokens with samples of the generator at all masked positions, True where not the original), [B, L] each.
 
         Samples of an evaluation do not depend on the step.
         """
@@ -199,7 +199,7 @@ class ReplacedDetection(Pretraining):
 
 
 def corrupted(batch: Mapping[str, jax.Array], sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(tokens with `sampled_BK` in the used slots and the original elsewhere, which of them differ from it), [B, L] each."""
+    """(tokens with `sampled_BK` in the used slots and the original elsewhere, True where they differ from it), [B, L] each."""
     slots = slot_index(batch)
     original_BL = batch["tokens_BL"].at[slots].set(batch["slot_target_BK"], mode="drop")
     corrupted_BL = original_BL.at[slots].set(sampled_BK, mode="drop")
@@ -224,5 +224,5 @@ def _real(batch: Mapping[str, jax.Array]) -> jax.Array:
 
 
 def _table(module: Detector) -> tuple[jax.Array, int]:
-    """The token table and how many of its rows are pieces."""
+    """The token table and the number of its rows that are pieces."""
     return module.encoder.token_table(), module.vocab_size

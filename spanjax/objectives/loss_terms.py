@@ -1,4 +1,4 @@
-"""Loss terms of masked prediction: those that end in a piece of the vocabulary at every slot, and one on pairs of segments.
+"""Loss terms of masked prediction: terms that predict a piece of the vocabulary at every slot, and one on pairs of segments.
 
 Shapes: B rows, K slots, P pairs a row, L positions, D hidden size.
 """
@@ -41,11 +41,11 @@ class Term(abc.ABC):
 
 
 class TokenTerm(Term):
-    """A head, with a `bias` over the vocabulary, that turns hidden states into one vector a slot, and which slots count."""
+    """A head, with a `bias` over the vocabulary, that maps hidden states to one vector a slot, and the weights of slots."""
 
     @abc.abstractmethod
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-        """What the token table decodes, as wide as it is: [B, K, E]."""
+        """Vectors for the token table to decode, as wide as it is: [B, K, E]."""
 
     @abc.abstractmethod
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
@@ -96,7 +96,7 @@ class SpanBoundary(TokenTerm):
     max_offset: AtLeast1 = 15
     """Rows of the offset table; tokens further inside a span have no boundary loss (D5)."""
     specials: bool = True
-    """Whether [CLS] and [SEP] may be a boundary (the paper: every masked token has the loss); False as released (D5)."""
+    """Allow [CLS] and [SEP] as a boundary (the paper: every masked token has the loss); False as released (D5)."""
 
     @property
     def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -108,7 +108,7 @@ class SpanBoundary(TokenTerm):
         return BoundaryHead(encoder, self.position_size, self.max_offset, rngs)
 
     def boundaries(self) -> Boundaries:
-        """What the feed is told of it."""
+        """Settings of this term for the feed."""
         return Boundaries(specials=self.specials, max_offset=self.max_offset)
 
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
@@ -130,7 +130,7 @@ class SpanBoundary(TokenTerm):
 class SentencePair(Term):
     """Classify the pair from its [CLS]: next sentence prediction (BERT, section 3.1) or sentence order (ALBERT, section 3.1).
 
-    What label 1 means is the pairing's to say; `name` is its `label`.
+    The pairing defines the meaning of label 1; `name` is its `label`.
     """
 
     name: Literal["nsp", "sop"] = "nsp"

@@ -39,9 +39,9 @@ class MaskedPrediction(Pretraining):
     """Mask a part of the text and predict it. The defaults are SpanBERT: geometric spans, MLM + SBO, single sequences."""
 
     masking: MaskingPolicy = dataclasses.field(default_factory=GeometricSpans)
-    """Which tokens are masked and what replaces them."""
+    """Masking policy: the tokens to mask and their replacements."""
     pairing: Pairing = Single()
-    """What the sequences are: single blocks, whole rows, or pairs of segments."""
+    """Kind of sequences: single blocks, whole rows, or pairs of segments."""
     terms: tuple[Term, ...] = (MaskedTokens(), SpanBoundary())
     """Loss terms; each is a mean over its own targets, and the weighted means are summed (D6)."""
 
@@ -84,7 +84,7 @@ class MaskedPrediction(Pretraining):
         return next((term for term in self.terms if isinstance(term, SpanBoundary)), None)
 
     def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """Masked rows of the pairing, with the boundaries that the SBO term asks for."""
+        """Masked rows of the pairing, with the boundaries that the SBO term requires."""
         term = self.boundary_term()
         return FeedSpec(
             seed=seed,
@@ -144,7 +144,7 @@ class MaskedPrediction(Pretraining):
         return {term.name: best_BTK[:, index] for index, term in enumerate(self.token_terms)}
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of encoder, attention, heads and decoder (PaLM-style count, no recomputation)."""
+        """Matrix products of encoder, attention, heads and decoder (PaLM-style count, without remat)."""
         decoder = 6 * encoder.embedding_width * encoder.vocab_size
         heads = sum(term.flops_per_slot(encoder) + decoder for term in self.token_terms) * slots
         classified = sum(term.flops_per_pair(encoder) for term in self.pair_terms)
@@ -152,5 +152,5 @@ class MaskedPrediction(Pretraining):
 
 
 def _table(module: MaskedPredictor) -> tuple[jax.Array, int]:
-    """The token table and how many of its rows are pieces."""
+    """The token table and the number of its rows that are pieces."""
     return module.encoder.token_table(), module.vocab_size

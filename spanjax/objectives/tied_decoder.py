@@ -45,7 +45,7 @@ def token_means(
 
 
 def slot_index(batch: Mapping) -> tuple[jax.Array, jax.Array]:
-    """(row, position) of every slot, [B, K] each, for [B, L]; those unused are at L, where mode "drop" writes nothing."""
+    """(row, position) of every slot, [B, K] each, for [B, L]; unused ones are at L, where mode "drop" writes nothing."""
     rows, length = batch["tokens_BL"].shape
     row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], batch["slot_position_BK"].shape)
     return row_BK, jnp.where(batch["slot_weight_BK"] > 0, batch["slot_position_BK"], length)
@@ -54,7 +54,7 @@ def slot_index(batch: Mapping) -> tuple[jax.Array, jax.Array]:
 def _vectors(
     terms: Sequence[TokenTerm], heads: Any, vocab_size: int, hidden_BLD: jax.Array, batch: Mapping
 ) -> tuple[jax.Array, jax.Array]:
-    """What is decoded for every term, [T, B, K, E], and the biases, -1e9 for what only pads, float32 [T, V]."""
+    """Vectors to decode for every term, [T, B, K, E], and the biases, -1e9 for padding pieces, float32 [T, V]."""
     own = [getattr(heads, term.name) for term in terms]
     vectors = [term.vectors(head, hidden_BLD, batch) for term, head in zip(terms, own, strict=True)]
     bias_TV = jnp.stack([head.bias[...].astype(jnp.float32) for head in own])

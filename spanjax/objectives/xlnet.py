@@ -1,8 +1,8 @@
 """Permutation language modelling (XLNet, Yang et al., 2019): targets are predicted one after the other in a random order.
 
-What the masking policy chooses are the targets; the rest is context, which all targets see. Among targets one sees those that
-come before it in an order of factorisation, drawn inside of the step from hashes of (seed, step, row, position): the same on
-any number of devices. With a memory, rows are read as streams, and each sees hidden states of the row before it in its stream.
+The masking policy chooses the targets; the rest is context, which all targets see. A target also sees the targets before it in a
+factorisation order, which the step samples from hashes of (seed, step, row, position): the same on any number of devices. With a
+memory, rows are read as streams, and each sees hidden states of the row before it in its stream.
 Shapes: B rows, K slots, L positions, N layers, M positions of the memory, D hidden size, V padded vocabulary.
 """
 
@@ -28,14 +28,14 @@ from spanjax.objectives.base import Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import Batch, TokenTerm
 from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
 
-ORDERS = SITES["draws"].start  # the site from which orders are drawn
+ORDERS = SITES["draws"].start  # the site from which orders are sampled
 BLOCK_BITS, DRAWN_BITS = 8, 23
 STATES, USED = "memory_states", "memory_used"
 
 
 @dataclasses.dataclass(frozen=True)
 class PermutedTokens(TokenTerm):
-    """The query stream's hidden states at the slots, decoded as they are."""
+    """The query stream's hidden states at the slots, decoded without a further layer."""
 
     weight: NotNegative = 1.0
     """Weight in the sum of losses."""
@@ -52,7 +52,7 @@ class PermutedTokens(TokenTerm):
         return QueryHead(encoder, rngs)
 
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
-        """What is given: it is at the slots already."""
+        """The hidden states unchanged: the query stream is at the slots already."""
         return hidden_BLD
 
     def target_weights(self, batch: Batch) -> jax.Array:
@@ -68,7 +68,7 @@ TERM = PermutedTokens()
 
 
 class Permuter(nnx.Module):
-    """The encoder, and what the query stream begins and ends with."""
+    """The encoder, and the initial vector and the head of the query stream."""
 
     def __init__(self, encoder: EncoderConfig, rngs: nnx.Rngs):
         self.encoder = Encoder(encoder, rngs)
@@ -84,16 +84,16 @@ class PermutedPrediction(Pretraining):
     masking: MaskingPolicy = Ngrams(
         rate=1 / 6, max_words=5, replacement=Replacement(mask=0.0, random=0.0, unit="token")
     )
-    """Which tokens are targets. Nothing is replaced: the content stream reads all tokens."""
+    """Masking policy that chooses the targets. Nothing is replaced: the content stream reads all tokens."""
     pairing: Pairing = Single()
-    """What the sequences are; the label of pairs is not read."""
+    """Kind of sequences; the label of pairs is not read."""
     block: AtLeast0 = 0
     """Positions of a row that are permuted among each other, before those of the next block: 256 of 512 in XLNet; 0 permutes
     whole rows."""
     memory: AtLeast0 = 0
-    """Positions of the row before that are seen (384 in XLNet); more than 0 reads rows as streams, one a place of the batch."""
+    """Visible positions of the previous row (384 in XLNet); more than 0 reads rows as streams, one per batch index."""
     both_ways: bool = True
-    """Every other place of the batch reads its stream backwards, and its memory is what follows (XLNet's bidirectional data)."""
+    """Every other batch index reads its stream backwards, with the following row as memory (XLNet's bidirectional data)."""
 
     @property
     def token_terms(self) -> tuple[TokenTerm, ...]:
@@ -161,7 +161,7 @@ class PermutedPrediction(Pretraining):
     def measure_carrying(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
-        """The same, and the memory for the next rows."""
+        """Implements `measure`, and returns the memory for the next rows."""
         memory = self._memory(batch)
         slots_BKD, read_NBLD = self._streams(module, batch, self.ranks(batch, key), memory, key)
         means = token_means((TERM,), module, *_table(module), slots_BKD, batch)
@@ -171,7 +171,7 @@ class PermutedPrediction(Pretraining):
         return means, {STATES: kept.states_BNMD, USED: kept.used_BM}
 
     def ranks(self, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """Places of targets in the order of factorisation, int32 [B, L]; CONTEXT for the rest. Those of an evaluation do not
+        """Ranks of targets in the factorisation order, int32 [B, L]; CONTEXT for the rest. Those of an evaluation do not
         depend on the step.
         """
         rows, length = batch["tokens_BL"].shape
@@ -197,7 +197,7 @@ class PermutedPrediction(Pretraining):
         return {TERM.name: best_B1K[:, 0].astype(jnp.int32)}
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of both streams, the memory's keys left out, and of the decoder."""
+        """Matrix products of both streams, without the memory's keys, and of the decoder."""
         decoder = 6 * encoder.embedding_width * encoder.vocab_size
         seen = pairs / max(tokens, 1.0)  # from a slot; its scores by distance are computed at every position
         attended = 6 * encoder.layers * encoder.hidden_size * (2 * seen * slots + pairs)
@@ -218,7 +218,7 @@ class PermutedPrediction(Pretraining):
         return two_streams(module.encoder, start_D, batch["tokens_BL"], scene, memory, key)
 
     def _backward(self, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """Rows that are read backwards: those at odd places."""
+        """Rows that are read backwards: those at odd batch indices."""
         return (batch["row_B"] % 2 == 1) if self.memory and self.both_ways else jnp.zeros_like(batch["row_B"], bool)
 
     def _memory(self, batch: Mapping[str, jax.Array]) -> Memory | None:
@@ -226,10 +226,10 @@ class PermutedPrediction(Pretraining):
 
 
 def _targets(batch: Mapping[str, jax.Array]) -> jax.Array:
-    """Where targets are: bool [B, L]."""
+    """Mask of the targets, bool [B, L]."""
     return jnp.zeros(batch["tokens_BL"].shape, bool).at[slot_index(batch)].set(True, mode="drop")
 
 
 def _table(module: Permuter) -> tuple[jax.Array, int]:
-    """The token table and how many of its rows are pieces."""
+    """The token table and the number of its rows that are pieces."""
     return module.encoder.token_table(), module.vocab_size

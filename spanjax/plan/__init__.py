@@ -1,8 +1,8 @@
-"""python -m spanjax.plan --config FILE --topology v5e:16x16: what a run needs on devices that are not there.
+"""python -m spanjax.plan --config FILE --topology v5e:16x16: resources of a run on devices that this machine lacks.
 
-Compiles the training step for these devices ahead of time, and says whether it fits into their memory, what moves between
-them and, by a model of bandwidths, how long a step and the run take. Neither the devices nor rows are needed. Exit codes:
-0 it fits, 1 it does not fit, 2 wrong input.
+Compiles the training step for these devices ahead of time, and reports whether it fits into their memory, the transfers
+between them and, by a model of bandwidths, the time of a step and of the run. It needs neither the devices nor rows. Exit
+codes: 0 it fits, 1 it does not fit, 2 wrong input.
 """
 
 import argparse
@@ -29,14 +29,15 @@ VOCABULARY = 28_996
 
 
 def parse(arguments: list[str]) -> Any:
-    """The command line over the RUN of its --config file; `--help` and misspelt settings are answered by tyro."""
+    """Parses the command line over the RUN of its --config file; tyro answers `--help` and misspelt settings."""
+    # imported only now: `main` must set the environment before anything imports jax
     from spanjax.run import Preset, Run, named_run
 
     base, path = named_run(arguments)
 
     @dataclasses.dataclass(frozen=True)
     class Plan:
-        """Compiles the training step of a run for devices that are not there; any setting of the run can be overridden."""
+        """Compiles the training step of a run for simulated devices; any setting of the run can be overridden."""
 
         run: Annotated[Run, tyro.conf.arg(name="")]
         config: str
@@ -46,24 +47,24 @@ def parse(arguments: list[str]) -> Any:
         slices: AtLeast1 = 1
         """TPU slices of that shape; each holds a copy of the state (mesh.replica)."""
         vocab_size: AtLeast0 = 0
-        """Pieces of the vocabulary; 0 takes encoder.vocab_size, or BERT's 28,996 where that is 0 too."""
+        """Tokens of the vocabulary; 0 takes encoder.vocab_size, or BERT's 28,996 if that is 0 too."""
         length: int = 512
         """Tokens of a row."""
         blocks: int = 1
-        """Blocks that are packed into a row at most; more need a few more slots."""
+        """Most blocks packed into a row; more need a few more slots."""
         mfu: Annotated[float, Bounds(0, 100, above=True)] = 45.0
-        """Percent of the peak FLOP/s that computation alone is taken to reach."""
+        """Assumed percent of the peak FLOP/s that computation alone reaches."""
         memory_fraction: Share = 0.75
-        """Part of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). A TPU is taken whole."""
+        """Share of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). On a TPU it takes all."""
         flags: str = ""
-        """File of XLA flags; empty takes the one in launch/xla_flags for this chip, where there is one, `none` no flags."""
+        """File of XLA flags; empty takes the one in launch/xla_flags for this chip, if it exists, `none` no flags."""
         search: bool = True
-        """Where it does not fit, compile again with other settings until it does."""
+        """If it does not fit, compile again with other settings until it does."""
         hlo: str = ""
         """File for the text of the compiled program."""
         preset: Preset = ""
         """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
-        --encoder.attention-dropout beside it still counts."""
+        --encoder.attention-dropout overrides both."""
         json: bool = False
         """Print one JSON object."""
 
@@ -79,7 +80,7 @@ def parse(arguments: list[str]) -> Any:
 
 
 def prepared(command: Any, topology: places.Topology) -> Any:
-    """The run with its vocabulary and, over slices, its replicas filled in. ValueError with everything that is wrong."""
+    """Returns the run with its vocabulary and, over slices, its replicas filled in. ValueError with all problems."""
     from spanjax.experiment.build import batch_problems
     from spanjax.run import with_defaults
 
@@ -101,7 +102,7 @@ def prepared(command: Any, topology: places.Topology) -> Any:
         problems.append(
             f"mesh.replica {run.mesh.replica} does not divide over {topology.slices} slices: use a multiple"
         )
-    try:
+    try:  # a mesh that does not fit the devices raises: one problem more in the list, not the only one
         problems += batch_problems(run, math.prod(run.mesh.shape(topology.size)[:2]))
     except ValueError as error:
         problems.append(str(error))
@@ -111,7 +112,7 @@ def prepared(command: Any, topology: places.Topology) -> Any:
 
 
 def rows_of(command: Any) -> Any:
-    """Stands for rows that are full of text, in at most so many blocks: all of them that their number of slots hangs on."""
+    """Placeholder for rows that are full of text, in at most this many blocks: all that the number of slots depends on."""
     tokens = (0, *(command.length - 2 * blocks for blocks in range(1, command.blocks + 1)))
     return types.SimpleNamespace(length=command.length, manifest=types.SimpleNamespace(text_tokens_by_blocks=tokens))
 
@@ -125,7 +126,7 @@ def slots_of(command: Any, run: Any) -> int:
 
 
 def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> tuple[Any, dict[str, Any]]:
-    """The step that `spanjax.train` would run, of abstract rows and for these devices, not yet compiled; facts of it."""
+    """Lowers the step that `spanjax.train` would run, with abstract rows and for these devices; returns it with its sizes."""
     import jax
 
     from spanjax.data.feed.batch import batch_spec
@@ -150,7 +151,7 @@ def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any])
 
 
 def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) -> dict[str, Any]:
-    """Compiles, and says what was found as one object; bytes of one device, seconds of one step."""
+    """Compiles, and returns the results as one object; bytes of one device, seconds of one step."""
     import jax
 
     step, sizes = lowered(command, run, topology, found)
@@ -164,6 +165,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     try:
         result = step.compile(compiler_options=places.flags_for(topology.chip, command.flags) or None)
     except jax.errors.JaxRuntimeError as error:
+        # A program that needs more than the device has is a result, not an error: its message holds the bytes.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise ValueError(f"the compiler for {topology} says: {str(error)[:1000]}") from error
         return {**said, "fits": False, "memory": {"peak": exhausted(str(error))}}
@@ -190,7 +192,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
 
 
 def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
-    """Settings that need less memory, the cheapest first: recomputation, more microbatches, fewer rows, as (words, run)."""
+    """Yields (text, run) of settings that need less memory, cheapest first: remat, more microbatches, fewer rows."""
     encoder, rows = run.encoder, run.batch_size // shards
     levels = ("none", "dots", "full")
     later = levels[levels.index(encoder.remat) + 1 :]
@@ -209,7 +211,7 @@ def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
 
 
 def lines(said: dict[str, Any]) -> list[str]:
-    """A report for people."""
+    """Formats a report as human-readable lines."""
     memory, figures, gib = said["memory"], said["figures"], 2**30
     mesh = " ".join(f"{name}={size}" for name, size in said["mesh"].items())
     settings = ", ".join(f"{name} {value}" for name, value in said["settings"].items())
@@ -218,7 +220,7 @@ def lines(said: dict[str, Any]) -> list[str]:
         f"{said['topology']}: {said['devices']} devices, mesh {mesh}, {settings}, attention by {said['attention']}",
         f"fits        {'yes' if said['fits'] else 'NO'}: peak {peak}, a device has {said['limit'] / gib:.2f} GiB",
     ]
-    if "collectives" not in said:
+    if "collectives" not in said:  # the compiler refused the program, so nothing but its memory is known
         return told
     copies = [said[name] / said["parameters"] for name in ("gradient_bytes", "parameter_bytes")]
     return [
@@ -242,7 +244,7 @@ def lines(said: dict[str, Any]) -> list[str]:
 
 
 def plan(command: Any, topology: places.Topology) -> int:
-    """Compiles, searches where it does not fit, prints; the exit code."""
+    """Compiles, searches if it does not fit, prints; returns the exit code."""
     run = prepared(command, topology)
     devices = places.devices(topology)
     said = report(command, run, topology, devices)
@@ -265,7 +267,7 @@ def plan(command: Any, topology: places.Topology) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point: sets the environment that compiling ahead of time needs, then imports jax."""
+    """Entry point: sets the environment for ahead-of-time compilation, then imports jax."""
     words = sys.argv[1:] if arguments is None else arguments
     reader = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     reader.add_argument("--topology", default="")

@@ -48,15 +48,15 @@ class Collective:
     kind: str
     """One of KINDS."""
     dtype: str
-    """Type of what is moved, as XLA writes it; several joined with +."""
+    """Type of the moved arrays, as XLA writes it; several joined with +."""
     bytes: int
-    """Of one execution on one device: of the whole (gathered, or not yet scattered) arrays."""
+    """Bytes of one execution on one device: of the whole (gathered, or not yet scattered) arrays."""
     count: int
     """Executions; the trip counts of the loops around it multiplied."""
     group: tuple[int, ...]
-    """Places in the mesh of the first group of devices that take part; empty for all devices."""
+    """Mesh indices of the first group of devices that take part; empty for all devices."""
     asynchronous: bool
-    """Whether the program may compute meanwhile."""
+    """True if the program may compute meanwhile."""
     slices: int = 1
     """Slices it joins by host transfer; 1 for a transfer among the devices of `group`."""
 
@@ -153,7 +153,7 @@ class Program:
                 yield from ((name.strip().lstrip("%"), 1) for name in names.split(","))
 
     def trips(self, loop: Instruction) -> int:
-        """Turns of a while loop: what XLA knows, else the largest bound that its condition compares with, else 1."""
+        """Trip count of a while loop: XLA's own, else the largest bound that its condition compares with, else 1."""
         known = _TRIPS.search(loop.rest)
         if known:
             return int(known.group(1))
@@ -209,7 +209,7 @@ class Program:
         return Collective(named, shapes(part)[0][0], size(part), self.runs[computation], (), True, slices)
 
     def opcodes(self) -> dict[str, int]:
-        """How many instructions of every kind the program has: its length, whatever the number of devices."""
+        """Number of instructions of every kind: the program's length, whatever the number of devices."""
         return dict(collections.Counter(line.opcode for body in self.computations.values() for line in body))
 
     def array_types(self) -> set[tuple[str, tuple[int, ...]]]:
@@ -222,12 +222,12 @@ class Program:
         return [target for line in calls for target in re.findall(r'custom_call_target="([^"]*)"', line.rest)]
 
     def donated(self) -> int:
-        """How many inputs are overwritten by an output."""
+        """Number of inputs that an output overwrites."""
         return len(re.findall(r"-alias\)", self.header))
 
 
 def _group(attributes: str) -> tuple[int, ...]:
-    """The first of the replica groups in the attributes of a collective; empty where it names none (all devices)."""
+    """Returns the first replica group in the attributes of a collective; empty if it names none (all devices)."""
     listed = _LISTED.search(attributes)
     if listed:
         return tuple(int(place) for place in listed.group(1).split(",") if place)
@@ -273,7 +273,7 @@ def memory_of(analysis: Any) -> dict[str, int]:
 
 
 def exhausted(message: str) -> int:
-    """Bytes that a program would need, as the message of an exhausted memory says; 0 where it does not."""
+    """Reads the bytes that a program would need from the message of an exhausted memory; 0 if it has none."""
     found = re.search(r"Used ([\d.]+)([BKMGT]?) of|\(([\d.]+)([BKMGT]?)\) exceeds", message)
     if not found:
         return 0

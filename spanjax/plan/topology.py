@@ -1,4 +1,4 @@
-"""Accelerators that are not there: their figures, and the devices of a pod for compiling ahead of time.
+"""Simulated accelerators: their figures, and the devices of a pod for ahead-of-time compilation.
 
 A topology is written v5e:16x16 (a TPU slice), or h200:64 (GPUs, eight a node). Figures are of datasheets, not measured.
 """
@@ -19,11 +19,11 @@ from spanjax.plan.hlo import Collective
 
 FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
-CUDNN, CAPABILITY = 91002, 9.0  # what an H200 is taken to have: cuDNN 9.10.2, compute capability 9.0
+CUDNN, CAPABILITY = 91002, 9.0  # assumed for an H200: cuDNN 9.10.2, compute capability 9.0
 EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}
 
 
-# What XLA has to know of an H200 to generate code for it: limits of compute capability 9.0, and the figures of the card.
+# XLA must know these facts to generate code for an H200: limits of compute capability 9.0, and the figures of the card.
 H200 = """
 gpu_device_info {
   cuda_compute_capability { major: 9 } core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
@@ -39,7 +39,7 @@ platform_name: "CUDA" device_description_str: "NVIDIA H200" dnn_version_info { m
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """So many chips, wired so."""
+    """Number and wiring of chips."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -64,10 +64,10 @@ class Topology:
         return sum(self.chip.link * (1 if n >= self.chip.ring else 0.5) for n in self.shape if n > 1) or self.chip.link
 
     def seconds(self, kind: str, amount: float, group: Sequence[int], slices: int = 1) -> float:
-        """How long a collective takes that moves `amount` bytes, by bandwidth alone.
+        """Models the seconds of a collective that moves `amount` bytes, by bandwidth alone.
 
-        `group` are the places of its devices in the mesh (empty for all), of which a domain has consecutive ones; a transfer
-        within domains is followed by one across them, of what each device has then. `slices` above 1: across slices only.
+        `group` holds the mesh indices of its devices (empty for all); those of a domain are consecutive. A transfer within
+        domains comes first, then one across them of each device's share. `slices` above 1: across slices only.
         """
         passes = 2 if kind == "all-reduce" else 1
         if slices > 1:
@@ -85,7 +85,7 @@ class Topology:
 
 
 def parse(text: str, slices: int = 1) -> Topology:
-    """The topology of such a name. ValueError for what is no topology, with all that is wrong."""
+    """Parses the name of a topology. ValueError with all problems."""
     name, _, sizes = text.partition(":")
     chip, problems = CHIPS.get(name), []
     if chip is None:
@@ -109,13 +109,13 @@ def parse(text: str, slices: int = 1) -> Topology:
         problems.append(f"--topology {text!r}: {number} GPUs do not fill nodes of {chip.node}: use a multiple of it")
     if problems or chip is None:
         raise ValueError("\n".join(problems))
-    if chip.platform == "cuda":
+    if chip.platform == "cuda":  # `Topology.domain` reads the GPUs of a node from the last axis
         shape = (max(1, number // chip.node), min(number, chip.node))
     return Topology(chip, shape, slices)
 
 
 def environment(platform: str) -> dict[str, str]:
-    """What has to be in the environment before jax is imported, so that it compiles for others but runs on the CPU."""
+    """Environment variables to set before jax is imported, so that it compiles for other devices but runs on the CPU."""
     if platform == "cuda":
         return {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
     quiet = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "v5litepod-8"}
@@ -123,7 +123,7 @@ def environment(platform: str) -> dict[str, str]:
 
 
 def missing(platform: str) -> str:
-    """Why this platform cannot be compiled for, with the remedy; empty where it can."""
+    """Returns the reason why jax cannot compile for this platform, with the remedy; empty if it can."""
 
     def there(module: str) -> bool:
         try:
@@ -138,7 +138,7 @@ def missing(platform: str) -> str:
 
 
 def devices(topology: Topology) -> list[Any]:
-    """Devices to compile for, slice after slice. ValueError where the compiler is missing or refuses the topology."""
+    """Devices to compile for, slice after slice. ValueError if the compiler is missing or refuses the topology."""
     lacking = missing(topology.chip.platform)
     if lacking:
         raise ValueError(lacking)
@@ -161,12 +161,12 @@ def devices(topology: Topology) -> list[Any]:
 
 
 def cudnn_answered(chip: Chip) -> contextlib.AbstractContextManager[None]:
-    """Lets cuDNN's attention be traced without cuDNN and without a GPU: what it asks of them is answered for the H200."""
+    """Lets jax trace cuDNN's attention without cuDNN and without a GPU, by answering its queries for the H200."""
     return cudnn_answers(CUDNN, CAPABILITY) if chip.platform == "cuda" else contextlib.nullcontext()
 
 
 def read_flags(path: pathlib.Path) -> dict[str, str]:
-    """Name -> value of a file of XLA flags: one `--name=value` a line, # begins a comment. ValueError lists what is wrong."""
+    """Name -> value of a file of XLA flags: one `--name=value` a line, # begins a comment. ValueError lists all problems."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -188,7 +188,7 @@ def read_flags(path: pathlib.Path) -> dict[str, str]:
 
 
 def flags_for(chip: Chip, path: str = "") -> dict[str, str | bool]:
-    """Flags to compile for this chip with, of a file; by default the one of the project, where it is there, "none" for none."""
+    """Compiler flags for this chip, from a file; by default the project's own, if it exists, "none" for none."""
     own = FLAGS / f"{'gpu' if chip.platform == 'cuda' else 'tpu'}_{chip.name}.txt"
     flags = {} if path == "none" or not (path or own.is_file()) else read_flags(pathlib.Path(path or own))
     if chip.platform == "tpu":
@@ -198,7 +198,7 @@ def flags_for(chip: Chip, path: str = "") -> dict[str, str | bool]:
 
 
 def moved(collectives: Sequence[Collective], topology: Topology) -> list[dict[str, Any]]:
-    """Collectives of one kind, type and reach together: count, bytes and modelled seconds a step; the largest first."""
+    """Sums collectives by kind, type and reach: count, bytes and modelled seconds per step; the largest first."""
     rows: dict[tuple, dict[str, Any]] = {}
     for one in collectives:
         if len(one.group) == 1:
@@ -215,7 +215,7 @@ def moved(collectives: Sequence[Collective], topology: Topology) -> list[dict[st
 
 
 def table(rows: Sequence[dict]) -> list[str]:
-    """The rows of `moved` in words."""
+    """Formats the rows of `moved` as text."""
     reach = (" between slices", " between nodes", "")
     return [
         f"            {row['kind']:19s}{row['dtype']:5s}{row['count']:5d} x, {row['bytes'] / 1e6:9.3f} MB together,"
@@ -226,7 +226,7 @@ def table(rows: Sequence[dict]) -> list[str]:
 
 
 def modelled(topology: Topology, rows: Sequence[dict], flops: float, mfu: float, steps: int) -> dict[str, float]:
-    """Seconds of a step and hours of the run: `flops` of all devices at that part of the peak, and the rows of `moved`.
+    """Seconds of a step and hours of the run: `flops` of all devices at this share of the peak, and the rows of `moved`.
 
     Asynchronous transfers hide behind computation as far as they are shorter, others do not.
     """

@@ -1,9 +1,9 @@
-"""python -m spanjax.predict: what a model says of a text. Needs one device and no TensorFlow.
+"""python -m spanjax.predict: predictions of a model for texts. Needs one device and no TensorFlow.
 
 Commands: fill-mask, spans, qa, classify, relation, ner, coref; `python -m spanjax.predict COMMAND --help` documents each. MODEL
-is a run directory, a checkpoint, or a folder of PyTorch weights. Exit codes: 0 every record is answered, 2 wrong input, which is
-also that there is no record or that none could be answered, 4 some records could not (each has an `error`; stderr lists the
-first), 130 stopped by Ctrl-C.
+is a run directory, a checkpoint, or a folder of PyTorch weights. Exit codes: 0 every record is answered, 2 wrong input, no
+record, or none that could be answered, 4 some records could not (each has an `error`; stderr lists the first), 130 stopped by
+Ctrl-C.
 """
 
 import sys

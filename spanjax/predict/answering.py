@@ -1,4 +1,4 @@
-"""What the commands of fine-tuned models have in common: records from options or files in, a line of JSON for each out."""
+"""Shared code of the commands for fine-tuned models: records from options or files in, a line of JSON for each out."""
 
 import itertools
 import json
@@ -19,7 +19,7 @@ from spanjax.training.compilation_cache import use_compilation_cache
 
 Record = Mapping[str, Any]
 UNREADABLE = "unreadable"
-"""The one field of what stands for a line of a file that is no record."""
+"""Only field of the placeholder for a line of a file that is no record."""
 Folder = Annotated[
     tyro.conf.Positional[str],
     tyro.conf.arg(metavar="MODEL", help="The folder of a run of fine-tuning, or one checkpoint of it."),
@@ -33,21 +33,21 @@ Batch = Annotated[BatchSize, tyro.conf.arg(help="Rows that go through the model 
 
 
 class WithModel(Protocol):
-    """What the options of every command have."""
+    """Common options of all commands."""
 
     @property
     def model(self) -> str:
-        """See `Folder`."""
+        """Path of the model, as in `Folder`."""
         ...
 
     @property
     def compilation_cache(self) -> bool:
-        """See `CompilationCache`."""
+        """Setting of `CompilationCache`."""
         ...
 
 
 class Options(WithModel, Protocol):
-    """What the options of commands for records have."""
+    """Common options of the commands for records."""
 
     @property
     def file(self) -> tuple[str, ...]:
@@ -56,12 +56,12 @@ class Options(WithModel, Protocol):
 
     @property
     def output(self) -> str:
-        """See `Output`."""
+        """File for the answers, as in `Output`."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """See `Batch`."""
+        """Rows per batch, as in `Batch`."""
         ...
 
 
@@ -76,8 +76,8 @@ def command(
     words: list[str] | None,
     texts: Sequence[str] = ("question", "context", "text", "pair"),
 ) -> int:
-    """The command line of the module that `kind` is of; returns the exit code. `verb` is for 'cannot VERB with MODEL',
-    `texts` are the options that are no paths."""
+    """Runs the command line of the module that defines `kind`; returns the exit code. `verb` is for 'cannot VERB with MODEL',
+    `texts` are the options that are not paths."""
     name = kind.__module__.rpartition(".")[2]
     options = parse_options(
         kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc, elsewhere=texts
@@ -100,7 +100,7 @@ def answer_options(
 ) -> None:
     """Answers the records of the options, then those of the files, see `answer`.
 
-    One ValueError lists all that is wrong with the options; `nothing` says that there are no records.
+    One ValueError lists all problems of the options; `nothing` is the message if there are no records.
     """
     problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).is_file()]
     if not given and not options.file:
@@ -114,7 +114,7 @@ def answer_options(
 
 
 def file_problem(output: str, files: Sequence[str] = ()) -> str:
-    """Why --output is no file that can be written, or is one of these files; empty where it can."""
+    """Returns the reason why --output cannot be written or is one of these files; empty if there is none."""
     path = pathlib.Path(output)
     if not output:
         return ""
@@ -128,7 +128,7 @@ def file_problem(output: str, files: Sequence[str] = ()) -> str:
 
 
 def _is_answers(path: pathlib.Path) -> bool:
-    """Whether there is no file that would be lost, or one that begins as `answer` writes it."""
+    """True if no file would be lost: there is none, or it begins as `answer` writes it."""
     if not path.is_file():  # nothing, or /dev/stdout
         return True
     with open(path, "rb") as file:
@@ -137,8 +137,8 @@ def _is_answers(path: pathlib.Path) -> bool:
 
 
 def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:
-    """The records of .jsonl, .json, .csv and tab-separated files, and one for each line of any other file of text. A line that is
-    no record has its problem in the place of one, see `answer`."""
+    """Yields the records of .jsonl, .json, .csv and tab-separated files, and one for each line of any other text file. A line
+    that is no record yields its problem instead, see `answer`."""
     for name in files:
         path = pathlib.Path(name)
         if kind_of(path) in TABLES:
@@ -151,17 +151,18 @@ def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterat
 def answer(
     path: str, tasks: tuple[str, ...], records: Iterable[Record], output: str, batch_size: int, **settings: Any
 ) -> None:
-    """Writes {"input", and what the model says} for each record, in order, as they are answered; {"error"} for a line
+    """Writes {"input", and the model's answer} for each record, in order, as they are answered; {"error"} for a line
     that is no record.
 
-    `tasks` are the classes of tasks that the command is for. ValueError for a model of another one, where there is no record, and
-    where none could be answered; SomeFailedError, when all others are answered, where some could not.
+    `tasks` are the task classes of the command. ValueError for a model of another one, without records, and if none could be
+    answered; SomeFailedError if some could not be answered, after all others are.
     """
     model = open_model(path, batch_size, tasks, **settings)
     given: list[Record] = []
     failed: list[str] = []
     total = 0
 
+    # The model reads records ahead to fill its batches, so each waits in `given` until its answer comes.
     def noted() -> Iterator[Record]:
         for record in records:
             given.append(record)
@@ -192,7 +193,7 @@ def answer(
 
 
 def json_line(told: Any, encoding: str) -> str:
-    """JSON in one line; only ASCII where the encoding has not all of its characters, as none has halves of surrogate pairs."""
+    """JSON in one line; escaped to ASCII if the encoding lacks a character, as all lack halves of surrogate pairs."""
     line = json.dumps(told, ensure_ascii=False)
     try:
         line.encode(encoding)

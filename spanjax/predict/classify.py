@@ -8,7 +8,7 @@ from spanjax.training.compilation_cache import CompilationCache
 
 @dataclasses.dataclass(frozen=True)
 class Classify:
-    """What is classified."""
+    """Options of `classify`."""
 
     model: Folder
     text: tuple[str, ...] = ()

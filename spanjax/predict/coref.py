@@ -1,4 +1,4 @@
-"""Which mentions of a text mean the same, by a model that was fine-tuned for coreference."""
+"""Clusters of mentions that mean the same, by a model that was fine-tuned for coreference."""
 
 import dataclasses
 import pathlib
@@ -19,7 +19,7 @@ from spanjax.training.compilation_cache import CompilationCache
 
 @dataclasses.dataclass(frozen=True)
 class Clusters:
-    """Where mentions are looked for."""
+    """Options of `coref`."""
 
     model: Folder
     text: tuple[str, ...]
@@ -33,21 +33,21 @@ class Clusters:
     """Write into a folder that holds files, replacing those of the same names."""
     batch_size: Batch = 1
     skip_bad: bool = False
-    """Leave out documents that cannot be used instead of refusing the file."""
+    """Skip documents that cannot be used instead of refusing the file."""
     compilation_cache: CompilationCache = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Coref):
-    """Coreference where a file whose ending is of no known layout is a text."""
+    """Coreference that reads files with an unknown ending as plain text."""
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Coref.read`."""
+        """Implements `Coref.read`."""
         return self.counted(read_documents(path, self.language, others_are_text=True))
 
 
 def find(options: Clusters) -> None:
-    """Clusters of all documents of the files."""
+    """Finds the clusters of all documents of the files and writes or prints them."""
     folder = pathlib.Path(options.output) if options.output else None
     problems = flag_problems(options)
     if folder and (problem := files_problem(folder, options.overwrite)):
@@ -62,6 +62,7 @@ def find(options: Clusters) -> None:
     for problem in documents.problems:
         print(f"coref: left out: {problem}", file=sys.stderr)
     answers = model.predict(documents).predictions
+    # A terminal without UTF-8 gets escapes; the file is always UTF-8.
     encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"
     lines = [json_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]
     if folder is None:

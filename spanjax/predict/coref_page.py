@@ -18,7 +18,7 @@ GOLDEN_ANGLE = 137.508
 
 
 def coref_page(documents: Sequence[Document], clusters: Sequence[Clusters]) -> str:
-    """The page: every document as it was written, mentions marked with the colour and number of their cluster, then a list."""
+    """Builds the page: every document verbatim, mentions marked with the colour and number of their cluster, then a list."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>Coreference</title><style>{STYLE}</style>"
@@ -66,7 +66,7 @@ def _marked(document: Document, words: Sequence[str], clusters: Clusters) -> Ite
 
 
 def _gaps(document: Document) -> list[str]:
-    """What stands before each word, and behind the last: the text's own, else a blank, and a line between sentences."""
+    """Returns the text before each word and after the last: the document's own, else a blank, and a line between sentences."""
     if document.offsets:
         ends = [0, *(end for _, end in document.offsets)]
         starts = [*(start for start, _ in document.offsets), len(document.text)]

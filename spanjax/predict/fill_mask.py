@@ -1,4 +1,4 @@
-"""The most probable pieces at every [MASK] of a text, by the masked token head."""
+"""The most probable tokens at every [MASK] of a text, by the masked token head."""
 
 import dataclasses
 import json
@@ -17,13 +17,13 @@ from spanjax.training.compilation_cache import CompilationCache, use_compilation
 
 @dataclasses.dataclass(frozen=True)
 class FillMask:
-    """What is filled in."""
+    """Options of `fill-mask`."""
 
     model: AnyModel
     text: tuple[str, ...]
     """Texts, with [MASK] once for every piece to be filled in."""
     top: int = 5
-    """Pieces shown for every mask."""
+    """Tokens shown per mask."""
     json: bool = False
     """Print one JSON object a text."""
     compilation_cache: CompilationCache = True

@@ -8,11 +8,11 @@ from spanjax.training.compilation_cache import CompilationCache
 
 @dataclasses.dataclass(frozen=True)
 class Entities:
-    """Where entities are looked for."""
+    """Options of `ner`."""
 
     model: Folder
     text: tuple[str, ...] = ()
-    """Sentences; words are what lies between blanks, and punctuation at their ends."""
+    """Sentences; blanks separate words, and punctuation at their ends counts as words."""
     file: tuple[str, ...] = ()
     """Files: .jsonl or .json with `words` (a list) or `text`, .tsv with `text`; any other has a sentence a line."""
     output: Output = ""

@@ -9,7 +9,7 @@ from spanjax.training.compilation_cache import CompilationCache
 
 @dataclasses.dataclass(frozen=True)
 class Qa:
-    """What is asked."""
+    """Options of `qa`."""
 
     model: Folder
     question: tuple[str, ...] = ()
@@ -17,12 +17,12 @@ class Qa:
     context: str = ""
     """The passage."""
     file: tuple[str, ...] = ()
-    """Files of questions: .jsonl, .json or .tsv with `question` and `context`, and an `id` where wanted."""
+    """Files of questions: .jsonl, .json or .tsv with `question` and `context`, and an optional `id`."""
     output: Output = ""
     batch_size: BatchSize = 32
     """Windows that go through the model together."""
     threshold: float | None = None
-    """Models of SQuAD 2.0: no answer where the null odds are above this; by default what was best on the dev examples of the
+    """Models of SQuAD 2.0: no answer if the null odds exceed this; by default the best value on the dev examples of the
     training, 0 without any."""
     compilation_cache: CompilationCache = True
 

@@ -8,14 +8,14 @@ from spanjax.training.compilation_cache import CompilationCache
 
 @dataclasses.dataclass(frozen=True)
 class Relations:
-    """What is looked at."""
+    """Options of `relation`."""
 
     model: Folder
     text: tuple[str, ...] = ()
     """Sentences with <e1>...</e1> around the first entity (the subject) and <e2>...</e2> around the other."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl or .json of records in TACRED's form, or with `text`; any other has a sentence a line, before it a number and
-    a tab where it is SemEval's."""
+    """Files: .jsonl or .json of records in TACRED's form, or with `text`; any other has a sentence a line, after a number and a
+    tab in SemEval's form."""
     output: Output = ""
     batch_size: Batch = 32
     compilation_cache: CompilationCache = True

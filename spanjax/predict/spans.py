@@ -1,4 +1,4 @@
-"""Runs of [MASK] filled in by the masked token head, by the span boundary head from the two neighbours alone, and by both."""
+"""Fills runs of [MASK] by the masked token head, by the span boundary head from the two neighbours alone, and by both."""
 
 import dataclasses
 import json
@@ -18,15 +18,15 @@ from spanjax.training.compilation_cache import CompilationCache, use_compilation
 
 @dataclasses.dataclass(frozen=True)
 class Spans:
-    """What is filled in."""
+    """Options of `spans`."""
 
     model: AnyModel
     text: str
-    """A text, with [MASK] once for every piece of a span."""
+    """A text, with one [MASK] for every token of a span."""
     hide: tuple[str, ...] = ()
-    """Phrases of the text that are masked first, piece by piece, so that what was there is shown beside what is filled in."""
+    """Phrases of the text to mask first, token by token; the output then shows the original next to the prediction."""
     top: int = 3
-    """Pieces shown for every place."""
+    """Tokens shown per position."""
     json: bool = False
     """Print one JSON object."""
     compilation_cache: CompilationCache = True

@@ -19,5 +19,5 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the command that the first word names, `rows` where there is none; returns the exit code."""
+    """Runs the command that the first word names, `rows` without one; returns the exit code."""
     return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments), default="rows")

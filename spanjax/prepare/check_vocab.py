@@ -29,18 +29,18 @@ _EXAMPLE = 30  # characters shown on either side
 
 @dataclasses.dataclass(frozen=True)
 class CheckVocabulary:
-    """Compares our ids with those of the plain libraries on a corpus, and tells how well the vocabulary fits it."""
+    """Compares our ids with those of the plain libraries on a corpus, and measures how well the vocabulary fits it."""
 
     input: tuple[str, ...]
     """Files or globs, or installed-docs, as for rows."""
     vocab: str
     """Vocabulary: a vocab.txt, a .model file, a tokenizer.json, or a folder with one of them."""
     documents: int = 1000
-    """How many documents to look at, from the start of the input; 0 takes all."""
+    """Number of documents to check, from the start of the input; 0 takes all."""
     casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
-    """Lower-case WordPiece text: True, False, or None to take what the vocabulary says."""
+    """Lower-case WordPiece text: True, False, or None for the vocabulary's own setting."""
     normalization: Normalization = "none"
-    """Unicode normalisation that prepare is going to be told to do."""
+    """Unicode normalisation that prepare will use."""
     graph: bool = False
     """Compare with the encoding in the TensorFlow graph as well."""
     text_field: str = "text"
@@ -64,6 +64,7 @@ def check_vocabulary(options: CheckVocabulary) -> int:
             options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
         )
         found = source.documents(skipped)
+        # a list, as the comparison and the measurement of the fit each read all texts
         texts = [each.text for each in (itertools.islice(found, options.documents) if options.documents else found)]
     except ValueError as error:
         problems += str(error).splitlines()
@@ -92,7 +93,7 @@ def check_vocabulary(options: CheckVocabulary) -> int:
 def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:
     from spanjax.data.feed.tf_feed import import_tensorflow
 
-    import_tensorflow()  # quietly, and only when it is asked for
+    import_tensorflow()  # quietly, and only if requested
     from spanjax.data.vocab.seqio import encode_in_graph
 
     found = zip(cleaned, vocabulary.encode(cleaned), encode_in_graph(vocabulary, cleaned), strict=True)
@@ -101,7 +102,7 @@ def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterab
 
 
 def _told(title: str, differences: Iterable[Difference | None]) -> int:
-    """Prints the kinds of differences; returns how many sentences differ without an explanation."""
+    """Prints the kinds of differences; returns the number of sentences that differ without an explanation."""
     counts: collections.Counter[str] = collections.Counter()
     examples: dict[str, Difference] = {}
     total = same = 0
@@ -121,7 +122,7 @@ def _told(title: str, differences: Iterable[Difference | None]) -> int:
 
 
 def _excerpt(kind: str, text: str) -> str:
-    """The text around what the kind is about, escaped where it cannot be seen."""
+    """Returns the text around the character that the kind names, escaped if not printable."""
     code = kind.partition("U+")[2].partition(" ")[0]
     place = max(0, text.find(chr(int(code, 16)))) if code else 0
     cut = text[max(0, place - _EXAMPLE) : place + _EXAMPLE] if code else text[: 3 * _EXAMPLE]

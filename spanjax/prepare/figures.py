@@ -1,4 +1,4 @@
-"""The figures of `prepare stats`, for its tables, its drawing and its file."""
+"""Figures of `prepare stats`, for its tables, its drawing and its file."""
 
 import dataclasses
 import json
@@ -14,20 +14,20 @@ from spanjax.data.inspect.row_figures import (
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Everything that `stats` tells; `as_json` is the file."""
+    """All results of `stats`; `as_json` is the file."""
 
     folder: str
     measured: str
-    """The split that lengths, masking and pairs are of."""
+    """Split on which lengths, masking and pairs were measured."""
     settings: dict[str, Any]
     """Masking, boundaries and pairing with the names of their classes, seed, epoch and step."""
     totals: dict[str, Totals]
-    """Of every split."""
+    """Totals by split."""
     lengths: dict[str, Lengths]
     """documents, blocks (text tokens) and rows (used positions)."""
     masking: MaskingFigures
     pairs: PairFigures | None
-    """None where the pairing makes no pairs."""
+    """None if the pairing makes no pairs."""
 
     def as_json(self) -> dict[str, Any]:
         """Dictionaries, lists, numbers and strings only."""

@@ -40,9 +40,9 @@ class CountNgrams:
     most_words: int = NgramSettings.most_words
     """Words of the longest n-gram; the shortest has two."""
     more_than: int = NgramSettings.more_than
-    """Keep what occurs more often than this. The released code keeps what occurs 10 times: 9."""
+    """Keep n-grams that occur more often than this. The released code keeps those that occur 10 times: 9."""
     most_ngrams: int = NgramSettings.most_ngrams
-    """Keep at most so many, the most frequent; 0 keeps all."""
+    """Most n-grams to keep, the most frequent ones; 0 keeps all."""
     lower_case: bool = NgramSettings.lower_case
     """Lower-case words, here and when sentences are looked up; --no-lower-case keeps them as they are."""
     punctuation: Punctuation = NgramSettings.punctuation
@@ -69,13 +69,13 @@ class CountNgrams:
 
     @property
     def settings(self) -> NgramSettings:
-        """The part that says what an n-gram is."""
+        """The options that define an n-gram."""
         names = [field.name for field in dataclasses.fields(NgramSettings)]
         return NgramSettings(**{name: getattr(self, name) for name in names})
 
 
 def _checked(options: CountNgrams) -> Source:
-    """The source; ValueError with everything that is wrong."""
+    """Returns the source; ValueError with all problems."""
     output, source = pathlib.Path(options.output), None
     rules = {
         f"--memory-mb {options.memory_mb}: expected 1 or more": options.memory_mb < 1,
@@ -89,6 +89,7 @@ def _checked(options: CountNgrams) -> Source:
     problem = output_problem(output.parent) or (
         place_problem(output, local_files(options.input)) if is_taken(output) else ""
     )
+    # --overwrite with a mistyped name must not destroy a file of another kind.
     if output.is_file() and not problem and not is_dictionary(output):
         problem = "is no file of n-grams: choose another name"
     problems += [f"--output {output}: {problem}"] if problem else []

@@ -1,4 +1,4 @@
-"""Which rows `show` and `stats` look at and how they are read: masking, boundaries and pairing, by name or from a config."""
+"""Rows that `show` and `stats` read, and their masking, boundaries and pairing, by name or from a config."""
 
 import argparse
 import dataclasses
@@ -41,7 +41,7 @@ Options = TypeVar("Options")
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How rows are read: the choices of a training run that decide its batches."""
+    """Choices of a training run that determine its batches."""
 
     config: str = ""
     """Take masking, boundaries, pairing and seed from the RUN of this config file of a training run."""
@@ -59,19 +59,19 @@ class Reading:
     seed: int = 0
     """The seed of the run."""
     epoch: int = 0
-    """Epoch of the run; held-out rows are read as in epoch 0. Masks and pairs are those that training sees in it."""
+    """Epoch of the run, whose masks and pairs are shown; held-out rows are read as in epoch 0."""
     step: int = 0
-    """Training step whose masking rate is taken, for a masking with a schedule."""
+    """Training step of the masking rate, for a masking with a schedule."""
     masking: MaskingPolicy = GeometricSpans()
     """Settings of the masking."""
     boundaries: Boundaries = Boundaries()
-    """Which masked tokens have span boundaries."""
+    """Rule for the masked tokens that have span boundaries."""
     pairing: Pairing = Single()
     """Settings of the pairing."""
 
 
 class MaskedRows(NamedTuple):
-    """Some rows as they are trained on."""
+    """Some rows as training sees them."""
 
     examples: Examples  # before masking
     batch: Batch
@@ -79,14 +79,14 @@ class MaskedRows(NamedTuple):
 
 
 def chosen_reading(arguments: Sequence[str]) -> Reading:
-    """What --config, --masking and --pairing ask for, as the defaults of the other options; ValueError on a bad config."""
+    """Returns the defaults that --config, --masking and --pairing set for the other options; ValueError on a bad config."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("config", "masking", "pairing"):
         parser.add_argument(f"--{name}", nargs="?", default="")
     words = parser.parse_known_args(arguments)[0]
     reading = Reading()
     if words.config:
-        from spanjax.run import load  # imports jax, so only when it is asked for
+        from spanjax.run import load  # imports jax, so only if requested
 
         run: Any = load(words.config)
         spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
@@ -102,19 +102,19 @@ def chosen_reading(arguments: Sequence[str]) -> Reading:
 
 
 def split_folders(folder: str) -> dict[str, pathlib.Path]:
-    """The folders of rows in a prepared folder by the name of their split; a folder of rows itself goes by its own name."""
+    """Folders of rows in a prepared folder by the name of their split; a folder of rows itself has its own name."""
     path = pathlib.Path(folder)
     found = {name: path / name for name in SPLITS if (path / name / MANIFEST).is_file()}
     return found if found and not (path / MANIFEST).is_file() else {path.resolve().name: path}
 
 
 def opened(folder: str) -> Rows:
-    """The rows of a folder: those of its train/ where it holds several splits."""
+    """Opens the rows of a folder: those of its train/ if it holds several splits."""
     return open_rows(next(iter(split_folders(folder).values())))
 
 
 def sharer(rows: Rows, reading: Reading) -> HostShare:
-    """The feed's view of rows; ValueError where the masking does not go with them."""
+    """Returns the feed's view of rows; ValueError if the masking does not fit them."""
     spec = FeedSpec(
         seed=reading.seed,
         batch_size=1,
@@ -126,14 +126,14 @@ def sharer(rows: Rows, reading: Reading) -> HostShare:
 
 
 def reading_problems(reading: Reading) -> list[str]:
-    """What is wrong with epoch and step."""
+    """Problems with epoch and step."""
     numbers = {"epoch": reading.epoch, "step": reading.step}
     found = [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
     return found + flag_problems(reading)
 
 
 def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:
-    """Rows of these indices as training sees them in the epoch, to the bit."""
+    """Returns the rows of these indices exactly as training sees them in the epoch."""
     epoch_B = reading.masking.drawn_epoch(np.full(len(index_B), reading.epoch, np.int64))
     found = reading.pairing.examples(rows, index_B, epoch_B, reading.seed, share.facts.pairs)
     policy = reading.masking.at(reading.step)
@@ -148,7 +148,7 @@ def listed(problems: Sequence[str]) -> str:
 
 
 def coloured_console(color: Color) -> rich.console.Console:
-    """Standard output with colours always, never, or on a terminal (where NO_COLOR is not set)."""
+    """Opens standard output with colours always, never, or on a terminal (unless NO_COLOR is set)."""
     width = None if sys.stdout.isatty() else 100
     if color == "auto":
         return rich.console.Console(highlight=False, width=width)

@@ -1,4 +1,4 @@
-"""The options of `python -m spanjax.prepare rows`, and what is wrong with them by themselves."""
+"""Options of `python -m spanjax.prepare rows`, and the checks that need no input."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -52,22 +52,22 @@ class Prepare:
     text_field: str = "text"
     """The field of JSON-lines, column of Parquet or feature of a TFDS data set that holds the text."""
     data_dir: str = ""
-    """Where TFDS data sets lie; empty for TFDS's own default."""
+    """Folder of TFDS data sets; empty for TFDS's own default."""
     download: bool = False
-    """Download and prepare TFDS data sets that are not there yet."""
+    """Download and prepare missing TFDS data sets."""
     normalization: Normalization = "none"
     """Unicode normalisation of the text."""
     keep_joiners: bool = True
     """Keep zero-width joiners in scripts that spell with them; --no-keep-joiners removes all."""
     deduplicate: bool = False
-    """Leave out documents whose content occurred before; the first stays. The input and the files of --validation are
-    each looked at on their own. Takes about 110 MB of memory a million documents."""
+    """Skip documents whose content occurred before; the first stays. The input and the files of --validation are
+    deduplicated separately. Takes about 110 MB of memory a million documents."""
     tags: tuple[str, ...] = ()
     """Layers of tagged spans to store with the tokens, for masking them: entities, noun_phrases, or layers of the
     input's own; at most 3."""
     annotator: str = ""
-    """Where tagged spans come from: given (the field "spans" of JSON-lines) or spacy:MODEL; empty takes given where the
-    first document has spans, else spacy:en_core_web_sm."""
+    """Source of tagged spans: given (the field "spans" of JSON-lines) or spacy:MODEL; empty takes given if the
+    first documents have spans, else spacy:en_core_web_sm."""
     max_documents: int = 0
     """Stop after this many documents of the input; 0 takes all."""
     skip_bad: bool = False
@@ -82,16 +82,17 @@ class Prepare:
     workers: int = 0
     """Processes of the local runner; 0 takes one for every core. The rows are the same for every number."""
     portion: int = 0
-    """Characters that are packed together into one shard; 0 takes a number that follows from the size of the input (1 to
-    64 million). Every worker takes about 10 bytes of memory a character."""
+    """Characters per shard; 0 derives the number from the size of the input (1 to 64 million). Every worker takes about 10
+    bytes of memory a character."""
     seed: int = 0
-    """Draws the sentences that --train-vocab learns from where there are very many."""
+    """Seed for sampling the sentences of --train-vocab if there are very many."""
     overwrite: bool = False
     """Replace a finished output folder, and throw away unfinished work of other settings."""
 
 
 def option_problems(options: Prepare) -> list[str]:
-    """What is wrong with the options whatever the input is."""
+    """Problems with the options that do not depend on the input."""
+    # Message -> True if it applies: one run reports every broken rule, not the first alone.
     beam = options.runner == "beam"
     rules = {
         f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH

@@ -1,7 +1,7 @@
 """python -m spanjax.prepare --input GLOB [GLOB ...] --vocab FILE --output DIR: text to packed rows on disk.
 
-Writes DIR/train and, where asked for, DIR/validation. The rows do not depend on the runner or the number of processes. DIR
-appears when everything is written; until then the work lies in .DIR.unfinished beside it, and the same command continues a
+Writes DIR/train and, if requested, DIR/validation. The rows do not depend on the runner or the number of processes. DIR
+appears when everything is written; until then the work lies in .DIR.unfinished next to it, and the same command resumes a
 prepare that was stopped. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -41,13 +41,13 @@ from spanjax.data.vocab.loading import (
 from spanjax.prepare.row_options import Prepare, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 
-_BEAM = "spanjax.data.shards.beam_runner"  # imported only where it is asked for: it needs Apache Beam
+_BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
 _BEAM_OPTIONS = "--beam-options"
 log = logging.getLogger("spanjax.prepare")
 
 
 def _annotator(options: Prepare, source: Source) -> str:
-    """The annotator to take; ValueError where its model is missing or given spans lack a layer."""
+    """Returns the annotator to use; ValueError if its model is missing or given spans lack a layer."""
     chosen = options.annotator
     if not options.tags:
         return ""
@@ -67,7 +67,7 @@ def _annotator(options: Prepare, source: Source) -> str:
 
 
 def _sources(options: Prepare, problems: list[str]) -> list[Source]:
-    """The input, and the held-out files where there are any."""
+    """Opens the input, and the held-out files if there are any."""
     settings = SourceSettings(
         options.text_field, options.skip_bad, options.data_dir or None, options.download, options.max_document
     )
@@ -96,7 +96,7 @@ def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: 
 
 
 def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
-    """The passes and the vocabulary (None where it is to be trained); one ValueError with everything that is wrong."""
+    """Returns the passes and the vocabulary (None if it must be trained); one ValueError with all problems."""
     problems = option_problems(options)
     sources = _sources(options, problems)
     vocabulary, annotator = None, ""
@@ -110,7 +110,7 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
         problems.append(f"--output {output}: {problem}")
     elif problem := replace_problem(output, options.overwrite, _written, _reads(options)):
         problems.append(f"--output {output} {problem}")
-    if not problems:
+    if not problems:  # the annotator reads sources[0], which is missing if the input has problems
         try:
             annotator = _annotator(options, sources[0])
             if options.runner == "beam":
@@ -136,14 +136,14 @@ def _reads(options: Prepare) -> list[str]:
 
 
 def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
-    """What is done to the text, for the manifests."""
+    """Settings of text processing, for the manifests."""
     named = ("text_field", "normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack")
     rest = {"annotator": passes[0].settings.annotator, "portion": [one.characters for one in passes]}
     return {name: getattr(options, name) for name in named} | rest
 
 
 def _plan(options: Prepare, passes: list[Pass], vocabulary: Vocabulary | None) -> dict[str, Any]:
-    """What a prepare that continues has to have in common with the one that was stopped."""
+    """Settings that a resumed prepare must share with the one that was stopped."""
     trained = {"trained": options.train_vocab, "seed": options.seed}
     return {
         "code_version": __version__,
@@ -157,7 +157,7 @@ def _plan(options: Prepare, passes: list[Pass], vocabulary: Vocabulary | None) -
 
 
 def _trained(one: Pass, options: Prepare, work: Unfinished) -> Vocabulary:
-    """The vocabulary of the documents of a pass that are not held out; kept with the work."""
+    """Trains a vocabulary on the documents of a pass that are not held out, and keeps it with the work."""
     folder = work.folder / "vocabulary"
     if not folder.is_dir():
         log.info("training a vocabulary of %s pieces", f"{options.train_vocab:,}")
@@ -178,7 +178,7 @@ def _sentences(one: Pass) -> Iterator[str]:
 
 
 def _write(one: Pass, work: Unfinished, vocabulary: Vocabulary, options: Prepare) -> None:
-    """Writes the shards of a pass that are not written yet."""
+    """Writes the missing shards of a pass."""
     if before := written(work, one):
         log.info("%s: %s portions are written already; this continues", one.name, f"{before:,}")
     try:
@@ -198,7 +198,7 @@ def _write_here(one: Pass, work: Unfinished, vocabulary: Vocabulary, workers: in
 
 
 def prepare(options: Prepare) -> dict[str, Manifest]:
-    """Writes the rows of every split and returns their manifests; ValueError with everything that is wrong."""
+    """Writes the rows of every split and returns their manifests; ValueError with all problems."""
     passes, vocabulary = _checked(options)
     plan = _plan(options, passes, vocabulary)
     output, reads = pathlib.Path(options.output), _reads(options)

@@ -1,4 +1,4 @@
-"""python -m spanjax.prepare show ROWS: a few rows in words, with masked spans, their boundaries and what the model sees.
+"""python -m spanjax.prepare show ROWS: a few rows as text, with masked spans, their boundaries and the model's input.
 
 Each block stands on its own, pairs as A and B. On a terminal in colour; a pipe gets the same text, one line a block.
 Exit codes: 0 done, 2 wrong input.
@@ -48,13 +48,13 @@ _TAGGED = ("underline", "italic", "underline2")  # by the layer of tags, of thos
 
 @dataclasses.dataclass(frozen=True)
 class Show:
-    """Prints a few rows in words."""
+    """Prints a few rows as text."""
 
     rows: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROWS")]
     """Folder that `prepare` wrote, of which train/ is taken, or its train/ or validation/."""
     reading: Annotated[Reading, tyro.conf.arg(name="")]
     count: int = 3
-    """How many rows."""
+    """Number of rows."""
     first: int = 0
     """The first row, in stored order."""
     color: Color = "auto"
@@ -62,13 +62,13 @@ class Show:
 
 
 class View(NamedTuple):
-    """The rows that are shown, and what is known of their blocks."""
+    """Rows to show, and facts about their blocks."""
 
     rows: Rows
     reading: Reading
     found: MaskedRows
     index_B: np.ndarray
-    foreign: set[tuple[int, int]]  # (place in the batch, block) of pairs whose B is from elsewhere
+    foreign: set[tuple[int, int]]  # (batch index, block) of pairs whose B is from elsewhere
     layers: tuple[int, ...]
 
 
@@ -94,6 +94,7 @@ def open_view(options: Show) -> View:
         raise ValueError(listed(problems))
     index_B = options.first + np.arange(options.count, dtype=np.int64)
     reading = options.reading
+    # Damaged shards give wrong text or an IndexError of masking, so their checksums are compared meanwhile.
     with whole_rows(rows.checks, wait=CHECK_SECONDS):
         found = masked_rows(rows, share, reading, index_B)
         epoch_B = found.keys.epoch_B
@@ -105,7 +106,7 @@ def open_view(options: Show) -> View:
 
 
 def styled(tokens: list[Token], isolates: bool) -> rich.text.Text:
-    """A block or segment as text with styles; its `plain` is what a pipe gets."""
+    """Formats a block or segment as styled text; a pipe gets its `plain`."""
     text = rich.text.Text(end="")
     for part in fragments(tokens, isolates=isolates):
         tagged = " ".join(style for layer, style in enumerate(_TAGGED) if part.tagged >> layer & 1)
@@ -114,7 +115,7 @@ def styled(tokens: list[Token], isolates: bool) -> rich.text.Text:
 
 
 def _pair_words(view: View, row: int, segment: int) -> str:
-    """What the label of the block's pair says; "" where it is no pair."""
+    """Describes the label of the block's pair; "" if the pairing makes no labels."""
     batch, label_name = view.found.batch, view.reading.pairing.label
     if not label_name or not batch["pair_weight_BP"][row, segment - 1]:
         return ", too short for a pair" * bool(label_name)
@@ -149,7 +150,7 @@ def _heading(view: View, row: int, segment: int, tokens: list[Token]) -> str:
 
 
 def legend(view: View) -> rich.text.Text:
-    """How to read what follows."""
+    """Legend of the rows."""
     text = rich.text.Text("«original words → ")
     text.append("[MASK]", STYLES["mask"]).append(", ").append("random pieces", STYLES["random"]).append(" or ")
     text.append("the original pieces", STYLES["kept"]).append("», ").append("₀ ₁ ₂", STYLES["offset"])
@@ -162,7 +163,7 @@ def legend(view: View) -> rich.text.Text:
 
 
 def row_texts(view: View, row: int, isolates: bool) -> Iterator[tuple[str, list[tuple[str, rich.text.Text]]]]:
-    """Every block of a row: its heading, and its segments in words under their names (A and B, or none)."""
+    """Yields every block of a row: its heading, and its segments as text with their names (A and B, or none)."""
     batch: Batch = view.found.batch
     for segment in range(1, int(batch["segments_BL"][row].max()) + 1):
         flags_L = view.found.examples.flags_BL[row]

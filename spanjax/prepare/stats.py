@@ -1,7 +1,7 @@
-"""python -m spanjax.prepare stats ROWS: what rows are like, and what a masking and a pairing make of them.
+"""python -m spanjax.prepare stats ROWS: statistics of rows, and of a masking and a pairing on them.
 
-Totals of the manifest, lengths of documents, blocks and rows, and over some rows: spans beside the distribution that was asked
-for and the paper's Figure 2, replacement, boundaries, tags, pairs. --png draws it, --json writes the figures. Exit codes: 0
+Totals of the manifest, lengths of documents, blocks and rows, and over some rows: spans next to the requested distribution
+and the paper's Figure 2, replacement, boundaries, tags, pairs. --png draws it, --json writes the figures. Exit codes: 0
 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -45,13 +45,13 @@ from spanjax.prepare.stats_tables import print_figures
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """Tells what rows are like and what masking makes of them."""
+    """Prints statistics of rows and of their masking."""
 
     rows: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROWS")]
     """Folder that `prepare` wrote, or its train/ or validation/. Of a folder with both, train/ is measured."""
     reading: Annotated[Reading, tyro.conf.arg(name="")]
     sample: Annotated[int, tyro.conf.arg(name="rows")] = 2000
-    """How many rows, drawn at random, and how many documents to measure; 0 takes all."""
+    """Number of rows, sampled at random, and of documents to measure; 0 takes all."""
     png: str = ""
     """File to draw the figures into."""
     json: str = ""
@@ -69,7 +69,7 @@ def _settings(reading: Reading) -> dict[str, Any]:
 def measure(
     rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray
 ) -> tuple[MaskingFigures, PairFigures | None]:
-    """Masks these rows as in training and measures what came out."""
+    """Masks these rows as in training and measures the result."""
     masking = MaskingCounts(share.spec, share.facts.specials, rows.manifest.tags)
     pairs = PairCounts(reading.pairing.label)
     for part_B in parts(index_B):
@@ -82,7 +82,8 @@ def measure(
 
 
 def gather(options: Stats) -> Figures:
-    """All figures; one ValueError with everything that is wrong."""
+    """Measures all figures; one ValueError with all problems."""
+    # The output files are checked first: measuring all rows takes long.
     reading = options.reading
     problems = reading_problems(reading)
     if options.sample < 0:
@@ -120,7 +121,7 @@ def stats(options: Stats) -> None:
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(figures.as_json(), indent=1) + "\n", "utf-8")
     if options.png:
-        from spanjax.prepare.stats_figure import draw  # matplotlib, only when it is asked for
+        from spanjax.prepare.stats_figure import draw  # matplotlib, only if requested
 
         draw(figures, options.png)
     for file in filter(None, (options.json, options.png)):

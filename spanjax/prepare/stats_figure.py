@@ -1,4 +1,4 @@
-"""The figures of `prepare stats` as a picture: span lengths beside the paper's Figure 2, replacement, offsets, lengths."""
+"""Draws the figures of `prepare stats`: span lengths next to the paper's Figure 2, replacement, offsets, lengths."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The figures of `prepare stats` on a terminal: tables, and histograms as bars beside each other."""
+"""Prints the figures of `prepare stats` on a terminal: tables, and histograms as bars next to each other."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 BARS = "▏▎▍▌▋▊▉█"
 MEASURED, PAPER = "measured, merged", "the paper's Figure 2"
 SEEN = {"mask": "[MASK]", "random": "another piece", "kept": "itself"}
-_BEYOND = 5  # measured lengths that are told one by one beyond the longest proposal
-_MUCH_UNUSED = 0.9  # less of the budget used than this is told
+_BEYOND = 5  # measured lengths listed one by one beyond the longest proposal
+_MUCH_UNUSED = 0.9  # a smaller used share of the budget gives a warning
 _COLOURS = ("cyan", "magenta", "yellow")
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of up to `width` cells, in eighths of a cell; anything above nothing is seen."""
+    """A bar of up to `width` cells, in eighths of a cell; any positive share is visible."""
     eighths = max(round(8 * width * share), 1 if share > 0 else 0)
     return BARS[-1] * (eighths // 8) + (BARS[eighths % 8 - 1] if eighths % 8 else "")
 
 
 def histogram(first: str, names: Sequence[str], columns: Mapping[str, Sequence[float]], room: int) -> rich.table.Table:
-    """Shares as bars beside each other, a column for each title, all to one scale; `room` is the width of it all."""
+    """Draws shares as bars next to each other, one column per title, on one scale; `room` is the total width."""
     table = rich.table.Table(box=None, pad_edge=False)
     table.add_column(first, justify="right")
     width = max(4, min(36, (room - max(map(len, [first, *names]))) // len(columns) - 10))
@@ -50,7 +50,7 @@ def histogram(first: str, names: Sequence[str], columns: Mapping[str, Sequence[f
 
 
 def facts(lines: Mapping[str, str]) -> rich.table.Table:
-    """Names and what is said of them."""
+    """Builds a table of names and values."""
     table = rich.table.Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -88,7 +88,7 @@ def _bins(lengths: Lengths) -> list[str]:
 
 
 def _length_tables(lengths: Mapping[str, Lengths], room: int) -> list[rich.table.Table]:
-    """Blocks and rows share their bins; documents have their own."""
+    """Builds the tables of lengths; blocks and rows share their bins, documents have their own."""
     tables = []
     for names in (("blocks", "rows"), ("documents",)):
         columns = {}
@@ -105,10 +105,10 @@ def _length_tables(lengths: Mapping[str, Lengths], room: int) -> list[rich.table
 
 
 def span_columns(figures: MaskingFigures) -> tuple[list[str], dict[str, list[float]]]:
-    """Lengths by name, and the shares of measured, proposed and the paper's span lengths that have them.
+    """Returns the names of span lengths, and their shares among measured, proposed and the paper's spans.
 
-    What is longer than the longest proposal and some more is "more"; lengths that none reaches are left out. The policy's
-    own distribution and the paper's are one column where they are the same.
+    Lengths well beyond the longest proposal are "more"; those that none reaches are skipped. The policy's own distribution
+    and the paper's share one column if they are the same.
     """
     paper = (0.0, *GeometricSpans().length_distribution().tolist())
     proposed, measured = figures.proposed_words, figures.measured_lengths
@@ -118,7 +118,7 @@ def span_columns(figures: MaskingFigures) -> tuple[list[str], dict[str, list[flo
     def spread(counts: Sequence[float]) -> list[float]:
         padded = np.zeros(max(len(counts), longest + 2))
         padded[: len(counts)] = counts
-        shares = padded / max(padded.sum(), 1e-300)
+        shares = padded / max(padded.sum(), 1e-300)  # rows without spans have shares of 0, not NaN
         return [*shares[1 : longest + 1].tolist(), float(shares[longest + 1 :].sum())]
 
     def title(name: str, counts: Sequence[float]) -> str:
@@ -136,7 +136,7 @@ def span_columns(figures: MaskingFigures) -> tuple[list[str], dict[str, list[flo
 
 
 def masking_facts(figures: MaskingFigures, max_offset: int) -> dict[str, str]:
-    """The measured figures in words."""
+    """Formats the measured figures as text."""
 
     def seen(shares: Mapping[str, float]) -> str:
         return ", ".join(f"{SEEN[kind]} {100 * shares[kind]:.1f} %" for kind in KINDS)
@@ -145,6 +145,7 @@ def masking_facts(figures: MaskingFigures, max_offset: int) -> dict[str, str]:
         f"tags {name}": f"{100 * shares.text:.1f} % of text tokens are inside, {100 * shares.masked:.1f} % of masked tokens"
         for name, shares in figures.tags.items()
     }
+    # Such rows train on far fewer targets than the masking rate promises, so the warning comes first.
     unused = figures.masked_share < _MUCH_UNUSED * figures.budget_share
     warned = {
         "WARNING": "much of the budget is not used, because words are too long for what is left of it (in a language without"
@@ -167,7 +168,7 @@ def masking_facts(figures: MaskingFigures, max_offset: int) -> dict[str, str]:
 
 
 def pair_facts(figures: PairFigures) -> dict[str, str]:
-    """The figures of pairs in words."""
+    """Formats the figures of pairs as text."""
     return {
         "pairs": f"{figures.pairs:,}; {figures.unpaired_blocks:,} blocks are too short for one",
         f"{figures.label} label 1": f"{100 * figures.label_share:.1f} % of pairs",
@@ -192,6 +193,7 @@ def print_figures(console: rich.console.Console, figures: "Figures") -> None:
         console.print(table)
         console.print()
     names, columns = span_columns(masking)
+    # A policy that takes every token for a word proposes lengths in tokens, so only those can be compared with it.
     unit = "tokens" if masking.every_token else "words"
     section(
         f"{settings['masking']['class']}, {settings['pairing']['class']}, {masking.rows:,} rows of {figures.measured}"

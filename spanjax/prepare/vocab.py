@@ -40,13 +40,13 @@ from spanjax.prepare.row_options import MaxDocument
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem
 
-_EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most so many
+_EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most this many
 log = logging.getLogger("spanjax.prepare")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainVocabulary:
-    """Trains a vocabulary from a corpus and tells how well it fits."""
+    """Trains a vocabulary from a corpus and measures how well it fits."""
 
     input: tuple[str, ...]
     """Files or globs, or installed-docs, as for rows."""
@@ -60,16 +60,16 @@ class TrainVocabulary:
     lower_case: bool = False
     """For wordpiece: lower-case the text and strip its accents, here and whenever the vocabulary is used."""
     character_coverage: float | None = None
-    """For wordpiece and sentencepiece: the share of the text's characters that the pieces have to cover; the rarest others
+    """For wordpiece and sentencepiece: the share of the text's characters that the vocabulary must cover; the rarest others
     become unknown. None takes 1.0 for wordpiece and 0.9995 for sentencepiece (fit for Chinese and Japanese, too)."""
     byte_fallback: bool = False
     """For sentencepiece: write characters that are not covered as bytes (256 more pieces) instead of as unknown."""
     split_by_whitespace: bool = True
     """For sentencepiece: no piece spans a blank."""
     min_frequency: int = 2
-    """For wordpiece and byte-bpe: join a pair of pieces that occurs so often, or more."""
+    """For wordpiece and byte-bpe: fewest occurrences of a pair of tokens to be merged."""
     sentences: int = SENTENCES
-    """Learn from a random sample of so many sentences where there are more."""
+    """Most sentences to learn from, sampled at random if there are more."""
     max_documents: int = 0
     """Stop after this many documents of the input; 0 takes all."""
     normalization: Normalization = "none"
@@ -80,7 +80,7 @@ class TrainVocabulary:
     """Skip and count bad lines and documents instead of stopping at the first."""
     max_document: MaxDocument = MAX_DOCUMENT
     seed: int = 0
-    """Draws the sample of sentences."""
+    """Seed for sampling sentences."""
     overwrite: bool = False
     """Replace the vocabulary in --output."""
 
@@ -113,20 +113,21 @@ def _problems(options: TrainVocabulary) -> list[str]:
     found = [message for message, broken in rules.items() if broken]
     problem = output_problem(output.parent)
     found += flag_problems(options)
+    # `_foreign` looks the suffix of the output up, so the rules above must have accepted it.
     if not problem and not found and _taken(output):
         problem = _foreign(output, options)
     return [*found, f"--output {output}: {problem}"] if problem else found
 
 
 def _taken(output: pathlib.Path) -> bool:
-    """Whether something is there; an empty folder, or one without any file of a vocabulary, is not."""
+    """True if something exists there; a folder without any file of a vocabulary does not count."""
     if output.is_dir():
         return any((output / name).exists() for name in ("vocabulary.json", *MODEL_FILES.values()))
     return output.exists()
 
 
 def _foreign(output: pathlib.Path, options: TrainVocabulary) -> str:
-    """Why --overwrite does not replace what is there: no vocabulary, another's folder, or what is read; empty where it does."""
+    """Returns the reason why --overwrite refuses the output: no vocabulary, another's folder, or an input; empty without one."""
     reads = local_files(options.input)
     if output.is_file():
         if problem := place_problem(output, reads):
@@ -168,7 +169,7 @@ def _checked(options: TrainVocabulary) -> Source:
 
 @dataclasses.dataclass
 class _Sentences:
-    """The sentences to learn from; while they are read, every 50th is held back."""
+    """Sentences to learn from; iteration holds every 50th back."""
 
     source: Source
     options: TrainVocabulary
@@ -209,7 +210,7 @@ def _trained(texts: _Sentences, options: TrainVocabulary) -> Vocabulary:
 
 
 def _files(vocabulary: Vocabulary) -> dict[str, bytes]:
-    """What goes into the folder: the vocabulary's own files, and tokenizer.json for WordPiece, too."""
+    """Returns the files of the folder: the vocabulary's own, and tokenizer.json for WordPiece, too."""
     files = vocabulary.files()
     if isinstance(vocabulary, WordPieceVocabulary):
         ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
@@ -224,7 +225,7 @@ def _write(vocabulary: Vocabulary, output: pathlib.Path) -> None:
     files = {output.name: vocabulary.files()[name]} if single else _files(vocabulary)
     folder = output.parent if single else output
     folder.mkdir(parents=True, exist_ok=True)
-    for name in reversed(files):  # the settings, which say what the folder holds, are written last
+    for name in reversed(files):  # the settings, which describe the folder, are written last
         write_whole(folder / name, files[name])
     for name in () if single else {*MODEL_FILES.values()} - {*files}:
         (folder / name).unlink(missing_ok=True)  # of a vocabulary that this one replaces

@@ -1,6 +1,6 @@
-"""The generator of a model that detects replaced tokens (ELECTRA), taken out as a model of its own and put back.
+"""Takes the generator out of a model that detects replaced tokens (ELECTRA), as a model of its own, and puts it back.
 
-It shares the embeddings of its encoder; by itself it is an encoder with a masked token head.
+It shares the embeddings of its encoder; on its own it is an encoder with a masked token head.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ WIDEN = "widen"  # the only part of the embeddings that is the generator's own
 
 
 def generator_of(model: Model) -> Model:
-    """The generator with the embeddings that it shares, and its masked token head. ValueError where there is none."""
+    """Returns the generator with the embeddings that it shares, and its masked token head. ValueError if there is none."""
     if PART not in model.params:
         raise ValueError(f"{model.source} has no generator")
     part = model.params[PART]
@@ -47,24 +47,24 @@ def _encoder(model: Model, layers: Any) -> EncoderConfig:
 
 
 def filling(model: Model) -> Model:
-    """The model that puts tokens into masks: itself, or the generator where only that can."""
+    """Returns the model that fills masks: itself, or the generator if only that can."""
     return generator_of(model) if PART in model.params and "mlm" not in model.params else model
 
 
 def without_generator(model: Model) -> Model:
-    """The encoder with its own heads."""
+    """Returns the encoder with its own heads."""
     return dataclasses.replace(model, params={name: part for name, part in model.params.items() if name != PART})
 
 
 def folder_beside(source: pathlib.Path) -> pathlib.Path:
-    """Where the generator of PyTorch weights lies, where there is one; `source` is their folder or a file in it."""
+    """Returns the folder for the generator of PyTorch weights; `source` is their folder or a file in it."""
     return (source if source.is_dir() else source.parent) / FOLDER
 
 
 def with_generator(model: Model, load: Callable[[pathlib.Path], Model]) -> Model:
-    """A model of PyTorch weights together with the generator in the folder `generator` beside them, where there is one.
+    """Adds to a model of PyTorch weights the generator in the folder `generator` next to them, if there is one.
 
-    `load` reads a folder. ValueError where the two do not belong together.
+    `load` reads a folder. ValueError if the two do not belong together.
     """
     folder = folder_beside(model.source)
     if "rtd" not in model.params or not is_weights(folder):
@@ -82,7 +82,7 @@ def with_generator(model: Model, load: Callable[[pathlib.Path], Model]) -> Model
 
 
 def _problems(model: Model, found: Model, folder: pathlib.Path) -> list[str]:
-    """Why the second model cannot be the generator of the first, in words."""
+    """Returns the reasons why the second model cannot be the generator of the first."""
     if "mlm" not in found.params:
         return [f"{folder} has no masked token head"]
     expected = _encoder(model, found.params["encoder"]["layers"]).heads

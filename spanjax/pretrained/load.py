@@ -27,9 +27,9 @@ from spanjax.training.checkpoint_files import best_step, steps_of, stored_losses
 
 
 def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = None) -> Model:
-    """A whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, or PyTorch weights.
+    """Loads a whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, or PyTorch weights.
 
-    `config` is a config.json for weights that come without one. ValueError says what is wrong with the path or its files.
+    `config` is a config.json for weights that come without one. ValueError describes a fault of the path or its files.
     """
     path = pathlib.Path(path)
     if (path / "checkpoints").is_dir():
@@ -79,7 +79,7 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
 
 
 def _own_lines(meta: Mapping[str, Any]) -> list[str]:
-    """What a reader without the run's own classes goes without, as text."""
+    """Describes the heads that a reader without the run's own classes cannot use, as text."""
     files = meta.get("own_classes")
     if not isinstance(files, Mapping) or not files:
         return []
@@ -91,7 +91,7 @@ def _own_lines(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:
-    """The encoder that a checkpoint's meta describes. ValueError where this version does not know all that it says."""
+    """Returns the encoder that a checkpoint's meta describes. ValueError if this version does not know all its settings."""
     written, own = f"it was written by spanjax {meta.get('spanjax', 'of another version')}", __version__
     found: Any = meta.get("model", {}).get("encoder") or meta.get("run", {}).get("encoder")
     if not isinstance(found, dict):
@@ -117,7 +117,7 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
 
 
 def from_weights(path: pathlib.Path, found: Found) -> Model:
-    """The model of PyTorch weights that were read from `path`. ValueError for what is not known, or does not fit together."""
+    """Builds the model of PyTorch weights that were read from `path`. ValueError if they are unknown or inconsistent."""
     said: list[str] = []
     if found.config is None:
         family = family_of_names(found.tensors) or BERT
@@ -144,6 +144,7 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
     said += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
+    # tokenizer files of another size belong to other weights: their ids would mean other tokens
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
         said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: left out")
         vocabulary = None

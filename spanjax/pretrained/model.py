@@ -1,4 +1,4 @@
-"""A set of weights with what is needed to use it: where they came from, the encoder, the heads, the vocabulary.
+"""Model: weights with their source, encoder, heads and vocabulary.
 
 `load_model` reads run directories, single checkpoints and folders of PyTorch weights alike. Parameters are the canonical tree of
 `torch_format.tables`, NumPy, float32.
@@ -30,26 +30,26 @@ _PAIR_PARTS = {"pooler": "pooler", "seq_relationship": "pair"}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Weights and all that they need."""
+    """Weights with everything that their use needs."""
 
     encoder: EncoderConfig
     params: Mapping[str, Any]
-    """Canonical tree: "encoder", and "mlm", "sbo", "pooler", "pair", "classifier", "qa" where they are there."""
+    """Canonical tree: "encoder", and any of "mlm", "sbo", "pooler", "pair", "classifier", "qa"."""
     vocabulary: Vocabulary | None
     source: pathlib.Path
     """The checkpoint or folder that was read."""
     step: int = 0
-    """Updates done, where it is known."""
+    """Updates done, if known."""
     pair: str = "nsp"
-    """What the classifier of pairs was trained for, where there is one."""
+    """Objective of the classifier of pairs, if there is one."""
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What a checkpoint says of its run, rows and hardware."""
+    """A checkpoint's record of its run, rows and hardware."""
     said: tuple[str, ...] = ()
-    """What was passed over, renamed or assumed in reading, in words."""
+    """Messages on parts that reading skipped, renamed or assumed."""
     loaded: Loaded | None = None
-    """Their names, where it was read from a folder of PyTorch weights."""
+    """Their names, if read from a folder of PyTorch weights."""
     task: Mapping[str, Any] | None = None
-    """What it was fine-tuned for: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
+    """Task of the fine-tuning: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
 
     @property
     def name(self) -> str:
@@ -64,22 +64,22 @@ class Model:
 
     @property
     def family(self) -> Family:
-        """Whose class in transformers computes what it does."""
+        """Family whose class in transformers computes the same."""
         return family_of(self.encoder, self.parts)
 
     @property
     def kind(self) -> Kind | None:
-        """The kind of its head, where it was fine-tuned."""
+        """Kind of its head, if it was fine-tuned."""
         return our_kind(self.parts, self.task or {})
 
     @property
     def scores(self) -> dict[str, float]:
-        """Scores of the dev examples at its step; {} where they were not measured then."""
+        """Scores of the dev examples at its step; {} if none were measured then."""
         values = stored_values(self.meta)
         return {name.removeprefix(SCORE): value for name, value in values.items() if name.startswith(SCORE)}
 
     def objective(self) -> MaskedPrediction | PermutedPrediction:
-        """Masked prediction with a term for every head that can be used by itself; permuted prediction where that is the head."""
+        """Builds masked prediction with a term for every head usable on its own; permuted prediction if that is the head."""
         if {"query", "plm"} <= self.parts:
             return PermutedPrediction()
         terms: list[Any] = [MaskedTokens()] if "mlm" in self.params else []
@@ -92,7 +92,7 @@ class Model:
 
 
 def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's tree with its pair head, "nsp" or "sop", as "pooler" and "pair"."""
+    """Converts a run's tree: its pair head, "nsp" or "sop", becomes "pooler" and "pair"."""
     tree = {name: part for name, part in params.items() if name not in PAIR_NAMES}
     for name in PAIR_NAMES:
         tree |= {_PAIR_PARTS[each]: part for each, part in params.get(name, {}).items()}
@@ -100,20 +100,20 @@ def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_run(params: Mapping[str, Any], pair: str = "nsp") -> dict[str, Any]:
-    """A canonical tree with the names of a run: the other way. A pooler without its classifier stands in the pair head too."""
+    """Converts a canonical tree to the names of a run. A pooler without its classifier goes into the pair head too."""
     tree = {name: part for name, part in params.items() if name not in _PAIR_PARTS.values()}
     head = {own: params[name] for own, name in _PAIR_PARTS.items() if name in params}
     return {**tree, pair: head} if head else tree
 
 
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:
-    """The parameters that the module of `model.objective()`, or of a task, has, under its names."""
+    """Returns the parameters of the module of `model.objective()`, or of a task, under its names."""
     own = named_leaves(model.params if "pooler" in abstract else of_run(model.params, model.pair))
     return map_named(lambda name, _: own[name], abstract)
 
 
 def model_meta(model: Model) -> dict[str, Any]:
-    """What a checkpoint of these weights alone says, beside what it already said."""
+    """Returns the meta for a checkpoint of these weights alone, in addition to their own."""
     from spanjax.run import describe
 
     return {
@@ -124,12 +124,12 @@ def model_meta(model: Model) -> dict[str, Any]:
 
 
 def stored_vocabulary(vocabulary: Vocabulary) -> dict[str, str]:
-    """The files of a vocabulary as a checkpoint's meta holds them: base64 by name."""
+    """Encodes the files of a vocabulary for a checkpoint's meta: base64 by name."""
     return {name: base64.b64encode(content).decode() for name, content in vocabulary.files().items()}
 
 
 def equal_weights(one: Model, other: Model) -> list[str]:
-    """Names of parameters that are in one model alone or differ; rows that only pad the vocabulary do not count."""
+    """Lists parameters that are in one model alone or differ; rows that only pad the vocabulary do not count."""
     left, right = (named_leaves(each.params) for each in (one, other))
 
     def same(name: str) -> bool:

@@ -1,7 +1,7 @@
 """python -m spanjax.report RUN... [--output report.html] [--markdown report.md]: runs of `spanjax.train` in one page.
 
-Settings and what differs, scores beside the tables of the SpanBERT paper, differences tested, curves, masking beside its
-Figure 2, spans filled in. The page needs no network and no other file. Runs that differ in nothing but their seed are grouped.
+Settings and their differences, scores next to the tables of the SpanBERT paper, differences tested, curves, masking next to
+its Figure 2, spans filled in. The page needs no network and no other file. Runs that differ only in their seed are grouped.
 Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -21,22 +21,22 @@ _TITLE_WITHIN = 4096
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is reported, and where to."""
+    """Runs to report, and the files to write."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
     """Run directories: the --workdir of spanjax.train, of pretraining and of fine-tuning, finished or not."""
     output: str = "report.html"
     """The page; "" writes none."""
     markdown: str = ""
-    """A file for the same as Markdown, with tables in the place of figures."""
+    """File for the same report as Markdown, with tables instead of figures."""
     rows: int = 500
-    """Rows of every pretraining run whose masking is measured; 0 takes all."""
+    """Rows of every pretraining run on which masking is measured; 0 takes all."""
     examples: int = 3
-    """Rows of every pretraining run whose spans its checkpoint fills in; 0 leaves them out."""
+    """Rows of every pretraining run whose spans its checkpoint fills in; 0 skips them."""
 
 
 def output_problems(options: Report) -> list[str]:
-    """What is wrong with the files to be written and with the numbers."""
+    """Problems with the output files and the numbers."""
     from spanjax.storage.outputs import output_problem
 
     problems = []
@@ -61,7 +61,7 @@ def output_problems(options: Report) -> list[str]:
 
 
 def _is_report(path: pathlib.Path) -> bool:
-    """Whether a file is empty or holds a report: the title of every one stands in its first lines."""
+    """True if a file is empty or holds a report: every report has the title in its first lines."""
     with open(path, "rb") as file:
         start = file.read(_TITLE_WITHIN)
     return not start or TITLE.encode() in start

@@ -14,7 +14,7 @@ from spanjax.report.tables import loss_table, score_blocks
 
 
 def blocks_of(runs: Sequence[Recorded], rows: int, examples: int) -> list[Block]:
-    """All sections: `rows` of every pretraining run are measured (0: all), and its checkpoint fills in `examples` of them."""
+    """Builds all sections; measures `rows` of every pretraining run (0: all), and fills in `examples` by its checkpoint."""
     groups = grouped(runs)
     count = f"{len(runs)} run{'s' * (len(runs) != 1)} in {len(groups)} group{'s' * (len(groups) != 1)}"
     blocks: list[Block] = [Heading(1, TITLE), Text(f"{count}; spanjax {__version__}.")]

@@ -20,7 +20,7 @@ LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
 
 
 def _key(group: Group) -> str:
-    """What groups must share for their figures to be comparable: task and dev files; of pretraining rows and objective."""
+    """Key that groups with comparable figures share: task and dev files; for pretraining, rows and objective."""
     if group.tuned:
         return f"{task_of(group.first)} on {dev_names(group.first)}"
     same = {name: value for name, value in flat(dict(group.first.settings)).items() if name.startswith(LOSSES)}
@@ -28,7 +28,7 @@ def _key(group: Group) -> str:
 
 
 def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
-    """(task, one, other) of all groups whose figures are comparable."""
+    """Yields (task, one, other) for all pairs of groups with comparable figures."""
     keys: dict[str, list[Group]] = {}
     for group in groups:
         keys.setdefault(_key(group), []).append(group)
@@ -38,7 +38,7 @@ def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
 
 
 def p_text(p: float) -> str:
-    """A p-value with two digits; nothing below 0.0001 is told apart."""
+    """A p-value with two digits, or "<0.0001"."""
     return "<0.0001" if p < 1e-4 else number(p, 2)
 
 
@@ -67,7 +67,7 @@ def predictions_file(run: Recorded) -> pathlib.Path | None:
 
 
 def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[str]]:
-    """A row for every pair of single runs with predictions of the same examples; and what kept others out."""
+    """Returns a row for every pair of single runs with predictions of the same examples, and notes on skipped ones."""
     rows: list[Sequence[Cell]] = []
     said = []
     files = {id(g): predictions_file(g.first) for g in groups if g.tuned and len(g.runs) == 1}
@@ -92,7 +92,7 @@ def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[st
 
 
 def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
-    """The section; it says so where nothing can be compared."""
+    """Builds the section, with a note if nothing can be compared."""
     blocks: list[Block] = [Heading(2, "Differences tested")]
     rows = welch_rows(groups)
     if rows:

@@ -45,7 +45,7 @@ def _lines(groups: Sequence[Group], name: str) -> Iterator[Line]:
 
 
 def _table(title: str, lines: Sequence[Line]) -> Table:
-    """Some points of every curve: its first, its last, and what lies evenly between."""
+    """Some points of every curve: its first, its last, and evenly spaced ones between."""
     rows = []
     for line in lines:
         points = [(step, value) for step, value in zip(line.steps, line.values, strict=True) if math.isfinite(value)]
@@ -59,7 +59,7 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
 
 
 def figure(title: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
-    """A figure of these curves; None where no value of them is finite."""
+    """Draws a figure of these curves; None if no value is finite."""
     svg = line_plot(title, lines, scale=scale)
     if not svg:
         return None
@@ -71,7 +71,7 @@ def figure(title: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure |
 
 
 def curve_blocks(groups: Sequence[Group]) -> list[Block]:
-    """The section of curves; pretraining and every task of fine-tuning apart, for their losses are not comparable."""
+    """Builds the section of curves, with pretraining and every fine-tuning task apart: their losses are not comparable."""
     kinds: dict[str, list[Group]] = {}
     for group in groups:
         kinds.setdefault(f"fine-tuning: {task_of(group.first)}" if group.tuned else "pretraining", []).append(group)

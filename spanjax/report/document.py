@@ -1,4 +1,4 @@
-"""What a report is made of: headings, words, tables, figures; `page` and `markdown` write them out."""
+"""Building blocks of a report: headings, text, tables, figures; `page` and `markdown` render them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import NamedTuple
 TITLE = "Report of spanjax runs"
 
 ROLES = ("text", "truth", "right", "wrong", "mask", "random", "kept", "boundary", "mark", "paper")
-"""In which way words are shown: plain; what stood in a span; a prediction that is right or wrong; what the model sees of a masked
-token; the neighbours of a span; signs; what is quoted from the paper."""
+"""Styles of words: plain; the original of a span; a right or wrong prediction; the model's input at a masked token (mask, random,
+kept); boundary tokens of a span; marks; quotes from the paper."""
 
 
 class Words(NamedTuple):
-    """Words that are shown in one way."""
+    """Words of one style."""
 
     text: str
     role: str = "text"
@@ -39,7 +39,7 @@ class Text:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows as wide as the head. The first column is of names; the others are numbers where `numbers`."""
+    """Rows as wide as the head. The first column holds names; the others hold numbers if `numbers`."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Cell]]
@@ -49,7 +49,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A drawing; where none can be shown, `table` has its numbers."""
+    """A drawing; `table` has its numbers for formats without drawings."""
 
     svg: str
     caption: str
@@ -58,14 +58,14 @@ class Figure:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """Figures beside each other."""
+    """Figures next to each other."""
 
     figures: Sequence[Figure]
 
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """What is read by few: behind one line where that is possible."""
+    """Details for few readers: collapsed behind one line if the format can."""
 
     summary: str
     blocks: "Sequence[Block]"
@@ -80,7 +80,7 @@ def plain(cell: Cell) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number with so many significant digits, "NaN", "inf", or a dash for none."""
+    """A number with this many significant digits, "NaN", "inf", or a dash for none."""
     if value is None:
         return "–"
     if value != value:

@@ -1,4 +1,4 @@
-"""Masked text and what the newest checkpoint of a run puts into its spans, right and wrong pieces apart.
+"""Masked text and the predictions of a run's newest checkpoint for its spans, right and wrong tokens apart.
 
 Shapes: B rows, K slots a row.
 """
@@ -17,14 +17,14 @@ from spanjax.pretrained.model import Model, module_params
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
 
-SPANS = 12  # of a row that are told
-TOKENS = 160  # of a row that are shown
+SPANS = 12  # listed per row
+TOKENS = 160  # shown per row
 _ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special": "mark", "offset": "mark"}
 _HEADS = {"mlm": "by MLM", "sbo": "by SBO"}
 
 
 def guesses(model: Model, batch: Batch) -> Mapping[str, np.ndarray]:
-    """The most probable piece of every head that predicts tokens at every slot, int32 [B, K]. ValueError without such a head."""
+    """Most probable token at every slot, int32 [B, K], by each head that predicts tokens. ValueError without such a head."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
@@ -46,7 +46,7 @@ def guesses(model: Model, batch: Batch) -> Mapping[str, np.ndarray]:
 
 
 def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabulary) -> list[Words]:
-    """Pieces with blanks between them; right or wrong where the truth is given."""
+    """Tokens with blanks between them; right or wrong if the truth is given."""
     words = []
     for place, number in enumerate(ids):
         role = "text" if truth is None else "right" if number == truth[place] else "wrong"
@@ -55,7 +55,7 @@ def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabul
 
 
 def _spans(batch: Batch, row: int, found: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Iterator[list[Cell]]:
-    """A row of cells for each span of the first block: truth, what the model sees, what every head puts in."""
+    """Yields a row of cells for each span of the first block: truth, the model's input, the prediction of every head."""
     for first, count in first_block_spans(batch, row)[:SPANS]:
         slots = slice(first, first + count)
         truth = np.asarray(batch["slot_target_BK"][row][slots]).tolist()
@@ -68,7 +68,7 @@ def _spans(batch: Batch, row: int, found: Mapping[str, np.ndarray], vocabulary: 
 
 
 def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
-    """The first block of a row: «words that are masked → what the model sees», boundary tokens between bars."""
+    """Returns the first block of a row: «masked words → the model's input», boundary tokens between bars."""
     tokens = block_tokens(batch, row, 1, vocabulary)
     cut = tokens[:TOKENS]
     words = [
@@ -81,13 +81,14 @@ def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
 
 
 def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: str) -> list[Block]:
-    """Every row of the batch as text with a table of its spans, empty rows left out; without a checkpoint a text that says so."""
+    """Shows every row of the batch as text with a table of its spans, skipping empty rows; without a checkpoint, the reason."""
     try:
         if not run.checkpoint:
             raise ValueError("there is no checkpoint yet")
         model = load_model(run.path)
         found = guesses(model, batch)
     except (ValueError, OSError, KeyError) as error:
+        # one run without a usable checkpoint must not end a report of many
         said = " ".join(str(error).split())
         return [Text(f"No examples of what {run.path.name} fills in: {said}.")]
     accuracy = {}

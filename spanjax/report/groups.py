@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed are one group; what a group is called, and its figures over the seeds."""
+"""Groups runs that differ only in their seed: names of the groups, and their figures over the seeds."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from spanjax.report.runs import Recorded
 from spanjax.run import MAY_CHANGE, flat
 
 BOOKKEEPING = (*MAY_CHANGE, "seed")
-"""Settings that may differ inside a group: they do not decide what is computed, beside the seed."""
+"""Settings that may differ inside a group: the seed, and those that do not affect the computation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> "Spread | None":
-        """Of the finite ones of these values; None where there is none."""
+        """Builds the spread of the finite values; None if there are none."""
         known = tuple(value for value in values if math.isfinite(value))
         if not known:
             return None
@@ -53,22 +53,22 @@ class Group:
 
     @property
     def tuned(self) -> bool:
-        """Whether these are fine-tuning runs."""
+        """True for fine-tuning runs."""
         return self.first.tuned
 
     def spread(self, name: str) -> Spread | None:
-        """A value of the best evaluations over the seeds; None where no run has it."""
+        """A value of the best evaluations over the seeds; None if no run has it."""
         best = [run.best for run in self.runs]
         return Spread.of(record.values.get(name, math.nan) for record in best if record)
 
 
 def identity(run: Recorded) -> dict[str, Any]:
-    """The settings, by their names with slashes, that decide what a run computes, without its seed."""
+    """Settings, by their names with slashes, that determine a run's computation, without its seed."""
     return {name: value for name, value in flat(dict(run.settings)).items() if not name.startswith(BOOKKEEPING)}
 
 
 def tails(paths: Sequence[pathlib.Path]) -> list[str]:
-    """For each path as many of its last parts as tell it from the others; all are different if the paths are."""
+    """Returns for each path the last parts that distinguish it from the others; all differ if the paths do."""
     parts = [path.absolute().parts for path in paths]
     count = [1] * len(parts)
     for _ in range(max(map(len, parts), default=0)):
@@ -80,13 +80,13 @@ def tails(paths: Sequence[pathlib.Path]) -> list[str]:
 
 
 def _group_name(names: Sequence[str]) -> str:
-    """What the names of its runs have in common at their beginning, or all of them."""
+    """Returns the common prefix of the runs' names, or all of them."""
     common = os.path.commonprefix(list(names)).rstrip("-_./ ").removesuffix("seed").rstrip("-_./ ")
     return common if len(names) > 1 and len(common) > 2 else ", ".join(names)
 
 
 def grouped(runs: Sequence[Recorded]) -> list[Group]:
-    """The groups, in the order of their first runs. Two runs with one seed are one group too: they are not told apart."""
+    """Returns the groups, in the order of their first runs. Runs with the same seed stay in one group."""
     found: dict[str, list[tuple[int, str, Recorded]]] = {}
     for run, name in zip(runs, tails([run.path for run in runs]), strict=True):
         key = json.dumps(identity(run), sort_keys=True, default=str)
@@ -100,7 +100,7 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
 
 
 def pretrained_name(run: Recorded) -> str:
-    """What a fine-tuning run started from, as it says itself: a name without folders; with the step of a single checkpoint."""
+    """Name of the weights that a fine-tuning run started from, as recorded: no folders; with the step of a single checkpoint."""
     path = str(run.settings.get("init_from") or "")
     if not path:
         return "fresh weights"
@@ -115,7 +115,7 @@ def pretrained_folder(path: str) -> pathlib.Path:
 
 
 def pretrained_names(runs: Sequence[Recorded]) -> dict[str, str]:
-    """init_from -> what to call it, different for different ones: the name, folders before it where needed, the step."""
+    """Maps each init_from to a unique name: its own, with folders before it if needed, and the step."""
     origins: dict[str, str] = {}
     for run in runs:
         origins.setdefault(str(run.settings.get("init_from") or ""), pretrained_name(run))

@@ -1,4 +1,4 @@
-"""What the masking of a pretraining run does to its rows, beside Figure 2 of the paper; and spans that its checkpoint fills in.
+"""Masking statistics of a pretraining run next to Figure 2 of the paper, and spans that its checkpoint fills in.
 
 Shapes: B rows, K slots a row.
 """
@@ -25,7 +25,7 @@ from spanjax.report.groups import Group
 from spanjax.report.plot import bar_plot
 from spanjax.report.runs import Recorded
 
-LONGEST = 15  # lengths that are told one by one
+LONGEST = 15  # longest length with a bar of its own
 CLASSES = {
     name: value
     for module in (masking, pairing, loss_terms, masked_lm, xlnet, electra)
@@ -35,7 +35,7 @@ CLASSES = {
 
 
 class Opened(NamedTuple):
-    """The rows of a run as it trains on them."""
+    """Rows of a run, and their feed settings."""
 
     rows: AnyRows
     held_out: AnyRows | None
@@ -43,7 +43,7 @@ class Opened(NamedTuple):
 
 
 def rebuilt(described: Any) -> Any:
-    """The settings that `run.describe` described. ValueError for a class or a field that is not of this package."""
+    """Rebuilds the settings that `run.describe` described. ValueError for a class or a field that this package lacks."""
     if isinstance(described, list):
         return tuple(rebuilt(each) for each in described)
     if not isinstance(described, Mapping):
@@ -59,13 +59,13 @@ def rebuilt(described: Any) -> Any:
 
 
 def _found(run: Recorded, name: str) -> pathlib.Path:
-    """The folder of rows that a run calls so: as seen from where it was started, from here, or from a folder around the run."""
+    """Finds a run's folder of rows by name, relative to where the run was started, to this folder, or to the run's parents."""
     bases = (str(run.settings.get("started_in", "")), "", *run.path.resolve().parents)
     return next((path for base in bases if (path := pathlib.Path(base, name)).is_dir()), pathlib.Path(name))
 
 
 def opened(run: Recorded) -> Opened:
-    """The rows of a run and how they are masked. ValueError where they are gone, or are not those of the run any more."""
+    """Opens the rows of a run with their masking. ValueError if they are gone, or no longer those of the run."""
     data = run.settings.get("data", {})
     folders = [_found(run, each) for each in data.get("rows", [])]
     gone = [str(folder) for folder in folders if not folder.is_dir()]
@@ -83,7 +83,7 @@ def opened(run: Recorded) -> Opened:
 
 
 def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Examples, Batch, RowKeys]:
-    """Rows of these indices before and after masking, as epoch 0 of the training has them."""
+    """Returns rows of these indices before and after masking, as in epoch 0 of the training."""
     spec, facts = found.spec, HostShare(rows, found.spec, held_out=True).facts
     epoch_B = np.zeros(len(index_B), np.int64)
     examples = spec.pairing.examples(rows, index_B, epoch_B, spec.seed, facts.pairs)
@@ -93,7 +93,7 @@ def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Exa
 
 
 def measured(found: Opened, sample: int) -> MaskingFigures:
-    """Figures of `sample` rows of the training, drawn by the run's seed (0: of all)."""
+    """Measures `sample` training rows, sampled by the run's seed (0: all)."""
     counts = MaskingCounts(found.spec, found.rows.vocabulary.specials, found.rows.manifest.tags)
     for index_B in parts(some_of(len(found.rows), sample, found.spec.seed)):
         counts.add(*masked_batch(found, found.rows, index_B))
@@ -109,7 +109,7 @@ def _shares(counts: Sequence[float]) -> list[float]:
 
 
 def span_figure(name: str, figures: MaskingFigures) -> Figure:
-    """Span lengths, in words and in tokens, beside Figure 2."""
+    """Draws span lengths, by words and by tokens, next to Figure 2."""
     paper = (0.0, *masking.GeometricSpans().length_distribution().tolist())
     given: dict[str, Sequence[float]] = {"Figure 2 of the paper, words": paper}
     if figures.proposed_words is not None and not np.array_equal(figures.proposed_words, paper):
@@ -129,7 +129,7 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
 
 
 def masking_blocks(groups: Sequence[Group], sample: int, count: int) -> list[Block]:
-    """The section: for every group of pretraining runs the figure of its first run, and `count` examples of its checkpoint."""
+    """Builds the section: a figure of the first run of each group of pretraining runs, and `count` examples of its checkpoint."""
     some = [group for group in groups if not group.tuned]
     blocks: list[Block] = [Heading(2, "Masking and what is filled in")] if some else []
     for group in some:

@@ -1,7 +1,7 @@
 """Numbers of Joshi et al. (2020), "SpanBERT: Improving Pre-training by Representing and Predicting Spans", tables 1 to 7.
 
-In percent. A row has a number, or None, for each column. `Column.task` and `Column.score` say which runs fill it: the name of the
-task as `recognised.task_of` gives it, and the name of its score.
+In percent. A row has a number, or None, for each column. `Column.task` and `Column.score` select the runs that fill it: the name
+of the task in `recognised.task_of`, and the name of its score.
 """
 
 import dataclasses
@@ -15,9 +15,9 @@ class Column:
     title: str
     task: str
     score: tuple[str, ...] = ()
-    """Names of the score that runs may have; the first that is there counts. Empty for a mean of other columns."""
+    """Names that the score may have in runs; the first existing one counts. Empty for a mean of other columns."""
     mean_of: tuple[tuple[str, str], ...] = ()
-    """(task, score) that a mean is over, where it is one: of the scores of a task, then of the tasks."""
+    """(task, score) of a column of means: first over the scores of a task, then over tasks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PaperTable:
     rows: Mapping[str, Sequence[float | None]]
     note: str
     arms: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Of an ablation: config in configs/ablations -> the row of the paper that it is."""
+    """For an ablation: config in configs/ablations -> its row in the paper."""
 
 
 TEST = (

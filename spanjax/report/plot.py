@@ -12,10 +12,10 @@ WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
 LEGEND_LINE = 15
 LETTER = 7  # width of a letter, at most, at the font size of the page
-POINTS = 400  # of a line at most; more are thinned
+POINTS = 400  # most points of a line; more are thinned
 LOG_FROM = 50.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 Scale = Literal["auto", "linear", "zero"]
-"""Of the y-axis: logarithmic where values are positive and far apart, linear, or linear from 0."""
+"""Scale of the y-axis: logarithmic if values are positive and far apart (auto), linear, or linear from 0 (zero)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Line:
     steps: Sequence[float]
     values: Sequence[float]
     dotted: bool = False
-    """With a dot at every value: few of them, as those of evaluations."""
+    """Mark every value with a dot: for few values, such as evaluations."""
     name: str = ""
-    """What the line itself is called; its label where it is empty."""
+    """Name of the line itself; empty takes its label."""
 
 
 def colours(count: int) -> list[str]:
-    """So many colours: ten that are told apart well (Okabe-Ito and Tol), then hues in steps of the golden angle."""
+    """Returns `count` colours: ten that are easy to distinguish (Okabe-Ito and Tol), then hues in steps of the golden angle."""
     known = [
         "#4477aa",
         "#ee6677",
@@ -64,7 +64,7 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten inside [low, high], every k-th where they are many; 2 and 5 times them where they are few."""
+    """Powers of ten inside [low, high], every k-th if there are many; 2 and 5 times them if there are few."""
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     apart = max(1, (last - first) // 5)
     times = (1, 2, 5) if last - first <= 2 else (1,)
@@ -86,8 +86,8 @@ def _height(point: tuple[float, float]) -> float:
 
 
 def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS) -> list[tuple[float, float]]:
-    """At most `most` points of a curve: of every stretch its lowest and highest, so that spikes stay. A stretch in which a value
-    is missing keeps one gap (NaN)."""
+    """Thins a curve to at most `most` points: the lowest and highest of every stretch, so that spikes stay. A stretch with
+    missing values keeps one gap (NaN)."""
     points = list(zip(map(float, steps), map(float, values), strict=True))
     if len(points) <= most:
         return points
@@ -103,7 +103,7 @@ def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS)
 
 
 class _Axes:
-    """From values to places on the page."""
+    """Maps values to coordinates of the drawing."""
 
     def __init__(self, x: tuple[float, float], y: Sequence[float], scale: Scale, legend: int):
         self.legend = legend
@@ -120,7 +120,7 @@ class _Axes:
 
     @property
     def bottom(self) -> float:
-        """Where the x-axis lies."""
+        """Vertical coordinate of the x-axis."""
         return HEIGHT - BOTTOM
 
     def at_x(self, value: float) -> float:
@@ -162,7 +162,7 @@ def _legend(entries: Sequence[tuple[str, str, bool]]) -> list[str]:
 
 
 def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: Scale = "auto") -> str:
-    """Curves over steps as one <svg>; "" where no value of any is finite."""
+    """Draws curves over steps as one <svg>; "" if no value is finite."""
     drawn = [(line, thinned(line.steps, line.values)) for line in lines]
     known = [point for _, points in drawn for point in points if math.isfinite(point[1])]
     if not known:
@@ -181,7 +181,7 @@ def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: S
                 continue
             x, y = axes.at_x(step), axes.at_y(value)
             paths.append(f"{pen}{x:.1f} {y:.1f}")
-            if line.dotted or pen == "M":
+            if line.dotted or pen == "M":  # a path of a single point between gaps would draw nothing
                 parts.append(
                     f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.2 if line.dotted else 0.9}" fill="{line.colour}"/>'
                 )
@@ -194,7 +194,7 @@ def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: S
 
 
 def bar_plot(title: str, names: Sequence[str], columns: Sequence[tuple[str, Sequence[float]]], x_title: str) -> str:
-    """Bars of several columns beside each other, a place for each name, as one <svg>; values are 0 or more."""
+    """Draws the bars of several columns next to each other, grouped by name, as one <svg>; values are 0 or more."""
     palette = colours(len(columns))
     top = max((value for _, values in columns for value in values), default=0.0)
     axes = _Axes((-0.5, len(names) - 0.5), [0.0, top or 1.0], "zero", len(columns))

@@ -1,4 +1,4 @@
-"""Which task a fine-tuning run is of, and which arm of the paper's ablations a pretraining run is, by their settings."""
+"""Recognises the task of a fine-tuning run, and the arm of the paper's ablations of a pretraining run, by their settings."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ MRQA: Mapping[str, str] = {
     "naturalq": "Natural Questions",
     "squad": "SQuAD (MRQA)",
 }
-"""How the names of MRQA's files begin, in small letters -> the set."""
+"""Prefix of MRQA's file names, in lower case -> the set."""
 PLAIN = ("Glue", "Questions", "Squad", "Mrqa", "Relation", "Coref")
-"""Objectives that add a plain head to the encoder, as in the SpanBERT paper; others are named beside the model."""
+"""Objectives that add a plain head to the encoder, as in the SpanBERT paper; others are named next to the model."""
 
 
 def _file_names(files: Any) -> list[str]:
@@ -62,21 +62,21 @@ def dev_names(run: Recorded) -> str:
 
 
 def dev_files(run: Recorded) -> str:
-    """The same, and how many examples they have where a checkpoint says it."""
+    """Returns the same with the number of examples, if a checkpoint records it."""
     examples = run.meta.get("examples")
     size = examples.get("dev") if isinstance(examples, dict) else None
     return f"{dev_names(run)} ({size:,} examples)" if isinstance(size, int) else dev_names(run)
 
 
 def variant_of(run: Recorded) -> str:
-    """The class of the objective where it is more than a plain head, else ""."""
+    """The class of the objective if it is more than a plain head, else ""."""
     kind = str(run.objective.get("class", ""))
     return "" if kind in PLAIN else kind
 
 
 def arm_of(settings: Mapping[str, Any] | None, name: str) -> str:
-    """Which row of tables 6 and 7 a pretraining is: by its settings where they are known, else by the name of its folder, which
-    is that of a config in configs/ablations. "" for another one."""
+    """Returns the row of tables 6 and 7 of a pretraining run: by its settings if known, else by the name of its folder, which is
+    that of a config in configs/ablations. "" for another one."""
     if settings is None:
         named = {arm: arm for arm in ARMS} | {"table7_two_sequences": "table6_geometric_spans"}
         return next((named[arm] for arm in sorted(named, key=len, reverse=True) if arm in name), "")

@@ -1,4 +1,4 @@
-"""What a run directory of `spanjax.train` tells: settings, records, evaluations, the newest checkpoint; at work or finished."""
+"""Reads run directories of `spanjax.train`: settings, records, evaluations, the newest checkpoint, and their status."""
 
 import dataclasses
 import math
@@ -39,9 +39,9 @@ class Recorded:
     bad_lines: int
     """Lines of metrics.jsonl that are no record."""
     finished: bool
-    """Whether the run came to its end: it has a summary of its last step."""
+    """True if the run reached its end: it has a summary of its last step."""
     meta: Mapping[str, Any]
-    """Of the newest checkpoint; empty where there is none."""
+    """Metadata of the newest checkpoint; empty without one."""
     checkpoint: int
     """Step of the newest checkpoint, 0 without one."""
 
@@ -57,18 +57,18 @@ class Recorded:
 
     @property
     def tuned(self) -> bool:
-        """Whether it is a fine-tuning run: its objective reads files of examples."""
+        """True for a fine-tuning run: its objective reads files of examples."""
         return "train" in self.objective and "dev" in self.objective
 
     @property
     def step(self) -> int:
-        """The newest step that is known of."""
+        """Newest recorded step."""
         return max((record.step for record in (*self.training, *self.evaluations)), default=0)
 
     @property
     def metric(self) -> str:
-        """Name of the evaluations' value by which checkpoints are chosen; "" where nothing was evaluated. Of a task that
-        `tasks.stored` does not know it is the first score by name."""
+        """Name of the checkpoint-selection metric; "" if nothing was evaluated. For a task that `tasks.stored` does not know, the
+        first score by name."""
         names = {name for record in self.evaluations for name in record.values}
         if not self.tuned:
             return LOSS if LOSS in names else ""
@@ -85,7 +85,7 @@ class Recorded:
 
     @property
     def status(self) -> str:
-        """How far it came, in words."""
+        """Human-readable progress of the run."""
         steps = self.settings.get("steps", 0)
         if self.finished:
             return f"finished, {self.step:,} steps"
@@ -93,7 +93,7 @@ class Recorded:
 
 
 def _metric(objective: Mapping[str, Any]) -> str:
-    """The score by which a task chooses its checkpoints, see `Task.metric`; "" where it is not known here."""
+    """A task's checkpoint-selection metric, see `Task.metric`; "" if it is unknown here."""
     try:
         return stored_task(objective).metric
     except (ValueError, TypeError):
@@ -101,7 +101,7 @@ def _metric(objective: Mapping[str, Any]) -> str:
 
 
 def _record(line: bytes) -> tuple[int, Values] | None:
-    """(step, numbers) of a line; None where it is no record."""
+    """(step, numbers) of a line; None if it is no record."""
     if (found := record_of(line)) is None:
         return None
     numbers = {
@@ -117,7 +117,7 @@ def _whole(value: Any) -> bool:
 
 
 def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
-    """(training records, evaluations, lines that are no record) of a metrics.jsonl; a last line without end is at work."""
+    """Returns (training records, evaluations, number of bad lines) of a metrics.jsonl; ignores an unfinished last line."""
     training, evaluations, bad = [], [], 0
     if not path.is_file():
         return training, evaluations, bad
@@ -142,7 +142,7 @@ def _step(record: Record) -> int:
 
 
 def _summary(path: pathlib.Path) -> Record | None:
-    """The record of a summary.json; None where there is none that can be read."""
+    """Returns the record of a summary.json; None without a readable one."""
     try:
         found = read_json(path)
         held_out = {name: float(value) for name, value in found["eval"].items()}
@@ -152,7 +152,7 @@ def _summary(path: pathlib.Path) -> Record | None:
 
 
 def _settings(path: pathlib.Path) -> dict[str, Any]:
-    """run.json; ValueError where it is none."""
+    """Reads run.json; ValueError if it is missing or describes no run."""
     if not path.is_dir():
         raise ValueError(f"{path}: {'a file' if path.exists() else 'no such folder'}: expected a run directory")
     file = path / "run.json"
@@ -166,7 +166,7 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_run(path: pathlib.Path) -> Recorded:
-    """A run directory. ValueError where it is none."""
+    """Reads a run directory. ValueError if it is none."""
     settings = _settings(path)
     training, evaluations, bad = read_metrics(path / "metrics.jsonl")
     summary, folder = _summary(path / "summary.json"), path / "checkpoints"
@@ -181,7 +181,7 @@ def read_run(path: pathlib.Path) -> Recorded:
 
 
 def read_runs(paths: Sequence[str]) -> list[Recorded]:
-    """The runs, each folder once. One ValueError with all problems."""
+    """Reads the runs, each folder once. One ValueError with all problems."""
     found, problems, seen = [], [], set()
     for name in paths:
         path = pathlib.Path(name)

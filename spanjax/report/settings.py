@@ -1,4 +1,4 @@
-"""Which runs there are, how they were set, and in what they differ."""
+"""Overview of the runs, their settings and their differences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def _hardware(meta: Any) -> str:
 
 
 def differing(groups: Sequence[Group]) -> Table | None:
-    """The settings that differ between groups, a column for each group; None where none does."""
+    """Builds the table of settings that differ between groups, a column for each group; None if none does."""
     settings = [identity(group.first) for group in groups]
     names = sorted({name for each in settings for name in each})
     rows = [
@@ -47,7 +47,7 @@ def differing(groups: Sequence[Group]) -> Table | None:
 
 
 def _all_settings(group: Group) -> Folded:
-    """Every setting; where the runs of the group differ in bookkeeping, all values."""
+    """Lists every setting, with all values if the runs of the group differ in bookkeeping."""
     each = [flat(dict(run.settings)) for run in group.runs]
     names = list(dict.fromkeys(name for settings in each for name in settings))
     rows = [

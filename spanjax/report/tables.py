@@ -23,7 +23,7 @@ class Tuned(NamedTuple):
     """The best first."""
 
     def best(self, task: str, names: Sequence[str]) -> tuple[Group, str] | None:
-        """The best group of a task and the score that it has of these."""
+        """Returns the best group of a task with one of these scores, and the score's name."""
         for group in self.by_task.get(task, ()):
             for name in names:
                 if group.spread(SCORE + name):
@@ -37,7 +37,7 @@ def _quality(group: Group) -> float:
 
 
 def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] | None:
-    """The settings of the pretraining run that a run started from: of those given, or read from its folder."""
+    """Settings of the pretraining run that a run started from: one of `runs`, or read from its folder."""
     folder = pretrained_folder(str(run.settings.get("init_from") or ""))
     given = [each for each in runs if not each.tuned]
     there = [each for each in given if each.path.resolve() == folder.resolve()]
@@ -52,7 +52,7 @@ def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] |
 
 
 def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
-    """Of every task the dev files of most groups, the first of equals: what a column of figures is measured on."""
+    """Returns for every task the dev files of most groups, the first of equals: a column holds only figures on these."""
     files: dict[str, list[str]] = {}
     for group in groups:
         files.setdefault(task_of(group.first), []).append(dev_names(group.first))
@@ -60,7 +60,7 @@ def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
-    """Every pretrained model with its groups, in the order of the runs."""
+    """Returns every pretrained model with its groups, in the order of the runs."""
     runs = [run for group in groups for run in group.runs]
     tuned = [group for group in groups if group.tuned]
     names = pretrained_names([group.first for group in tuned])
@@ -82,7 +82,7 @@ def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
 
 
 def _mean_of(model: Tuned, parts: Sequence[tuple[str, str]]) -> float | None:
-    """The mean over tasks; the halves of MNLI are one. None where a task is missing."""
+    """Mean over tasks; the halves of MNLI count as one. None if a task is missing."""
     tasks: dict[str, list[float]] = {}
     for task, score in parts:
         found = model.best(task, (score,))
@@ -108,7 +108,7 @@ def _quoted(name: str, values: Sequence[float | None]) -> list[Cell]:
 
 
 def filled(table: PaperTable, models: Sequence[Tuned]) -> Table | None:
-    """The table with a row for every model that fills a cell of it; None where none does."""
+    """Returns the table with a row for every model that fills a cell of it; None if none does."""
     ours: dict[str, list[Sequence[Cell]]] = {}
     for model in models:
         row = table.arms.get(model.arm, "") if table.arms else ""
@@ -126,7 +126,7 @@ def filled(table: PaperTable, models: Sequence[Tuned]) -> Table | None:
 
 
 def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
-    """What the cells of runs were measured on: dev files by task, and how many settings the best is of."""
+    """Describes the basis of the cells of runs: dev files by task, and the number of settings that the best is chosen from."""
     parts = []
     tasks = {column.task for column in table.columns} | {task for column in table.columns for task, _ in column.mean_of}
     for task in sorted(tasks - {""}):
@@ -161,10 +161,11 @@ def score_table(groups: Sequence[Group]) -> Table:
 
 
 def score_blocks(groups: Sequence[Group]) -> list[Block]:
-    """The section of scores and of the paper's tables; nothing where there is no fine-tuning run."""
+    """Builds the section of scores and of the paper's tables; empty without a fine-tuning run."""
     tuned = [group for group in groups if group.tuned]
     if not tuned:
         return []
+    # not `tuned` alone: the ablation arm of a model comes from the settings of its pretraining run
     models = tuned_models(groups)
     blocks: list[Block] = [Heading(2, "Scores of fine-tuning"), score_table(tuned)]
     blocks.append(
@@ -190,7 +191,7 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
 
 
 def loss_table(groups: Sequence[Group]) -> Table | None:
-    """The lowest held-out loss of every group of pretraining runs; None where none was evaluated."""
+    """Builds the table of the lowest held-out loss of every group of pretraining runs; None without groups."""
     rows: list[Sequence[Cell]] = []
     for group in groups:
         best = [run.best for run in group.runs]

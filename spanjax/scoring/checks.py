@@ -1,4 +1,4 @@
-"""Wrong input said in one message: every kind of problem a line, with how many and the first of them."""
+"""Reports wrong input in one message: a line for every kind of problem, with the number and the first of its items."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ SHOWN = 10
 
 
 def listed(items: Iterable[object]) -> str:
-    """'a, b, c' of up to ten items, then how many more there are."""
+    """'a, b, c' of up to ten items, then the number of further ones."""
     shown = [item if isinstance(item, str) else repr(item) for item in items]
     more = len(shown) - SHOWN
     return ", ".join(shown[:SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -19,7 +19,7 @@ def counted(items: Sequence[object], problem: str, remedy: str) -> list[str]:
 
 
 def raise_problems(metric: str, problems: Sequence[str]) -> None:
-    """Raise one ValueError with a line a problem; return where there is none."""
+    """Raises one ValueError with a line for each problem, if there are any."""
     if problems:
         raise ValueError(f"{metric} cannot be computed:\n" + "\n".join(f"  - {problem}" for problem in problems))
 

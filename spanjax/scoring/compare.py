@@ -1,4 +1,4 @@
-"""Two systems on the same examples, from the predictions that their tasks wrote: who was right, and McNemar's test."""
+"""Compares two systems on the same examples by their tasks' prediction files: right answers of each, and McNemar's test."""
 
 import dataclasses
 import pathlib
@@ -20,7 +20,7 @@ class Labelled(NamedTuple):
     by_id: Mapping[str, tuple[str, str]]
     """id -> (label, prediction)."""
     problems: tuple[str, ...]
-    """What was wrong with the other lines, or with the file."""
+    """Problems of the other lines, or of the file."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -30,7 +30,7 @@ class Labelled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Who was right on which example, in the order of the first file, and how likely so uneven a split is by chance."""
+    """Right answers of two systems by example, in the order of the first file, and the test of their difference."""
 
     ids: tuple[str, ...]
     first_right: tuple[bool, ...]
@@ -48,7 +48,7 @@ class Comparison:
         return len(self.ids) - self.both - self.test.only_first - self.test.only_second
 
     def lines(self, first: str = "first", second: str = "second") -> list[str]:
-        """The comparison in words, with names of the two systems."""
+        """The comparison as text, with names of the two systems."""
         test, count = self.test, len(self.ids)
         accuracy = [100 * sum(right) / count for right in (self.first_right, self.second_right)]
         return [
@@ -60,8 +60,8 @@ class Comparison:
 
 
 def read_labelled(path: pathlib.Path) -> Labelled:
-    """A file predictions.jsonl: lines {"id", "label", "prediction"} with labels that are words, as tasks with one label for an
-    example write it. Lines that are none, or have no label, a number, or the id of an earlier line are problems."""
+    """Reads a predictions.jsonl: lines {"id", "label", "prediction"} with labels that are words, as tasks with one label for an
+    example write it. Other lines, and those without a label, with a number, or with the id of an earlier line are problems."""
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,14 +82,14 @@ def read_labelled(path: pathlib.Path) -> Labelled:
 
 
 def compared(first: Labelled, second: Labelled) -> Comparison:
-    """The comparison of predictions of the same examples: KeyError where the second lacks one."""
+    """Compares predictions of the same examples. KeyError where the second lacks one."""
     names = tuple(first.by_id)
     judged = [tuple(len({*given.by_id[name]}) == 1 for name in names) for given in (first, second)]
     return Comparison(names, judged[0], judged[1], mcnemar(*judged))
 
 
 def compare_predictions(first: pathlib.Path, second: pathlib.Path) -> Comparison:
-    """The comparison of two files predictions.jsonl, see `read_labelled`.
+    """Compares two files predictions.jsonl, see `read_labelled`.
 
     ValueError lists every problem: those of the lines, ids that one file lacks, labels that differ.
     """
@@ -109,7 +109,7 @@ def compare_predictions(first: pathlib.Path, second: pathlib.Path) -> Comparison
 
 
 def _parsed(line: str) -> tuple[str, str, str, str]:
-    """(id, label, prediction, what is wrong)."""
+    """(id, label, prediction, problem or "")."""
     fields = ("id", "label", "prediction")
     try:
         record = parse_json(line)

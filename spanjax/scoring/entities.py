@@ -1,7 +1,7 @@
 """Named entities: precision, recall and F1 of whole entities, as conlleval (Tjong Kim Sang, CoNLL-2000 to 2003).
 
 One rule reads IOB1, IOB2, IOE and BIOES. An entity begins at B- and S-, after an E- or S-, after O, and where the type
-changes; it goes on otherwise. So nothing is repaired or thrown away: `O I-PER`, `B-PER I-LOC` and an entity without its E-
+changes; it continues otherwise. So nothing is repaired or thrown away: `O I-PER`, `B-PER I-LOC` and an entity without its E-
 all count. On IOB1, IOB2 and IOE tags this is conlleval.pl. That script does not know S-, joins `S-X S-X`, and begins no
 entity at a B- after an E- of its type; here both are two entities, as in its BIOES descendants.
 """
@@ -66,8 +66,8 @@ def spans(tags: Sequence[str]) -> list[Entity]:
 def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Entities:
     """Scores of tag sequences, one gold and one predicted sequence a sentence, in order.
 
-    An entity is right where type, first and last word are. The two may be in different tagging schemes; `tag_accuracy` then
-    says little.
+    An entity is right where type, first and last word are. The two may be in different tagging schemes; `tag_accuracy` is then
+    of little use.
     """
     problems = unequal_lengths(gold, predicted, "sentences")
     uneven = [place for place, (a, b) in enumerate(zip(gold, predicted, strict=False)) if len(a) != len(b)]

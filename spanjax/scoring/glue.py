@@ -15,7 +15,7 @@ from spanjax.scoring.checks import counted, listed, raise_problems, unequal_leng
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one task is judged by: names of METRICS, its labels (none: a number), its file on the leaderboard if any."""
+    """Scoring of one task: names of METRICS, its labels (none: a number), its file on the leaderboard if any."""
 
     metrics: tuple[str, ...]
     labels: tuple[str, ...]
@@ -121,7 +121,7 @@ def score(
 ) -> dict[str, float]:
     """{metric: percent} of a task of TASKS, one gold and one predicted label (STS-B: number) an example, in order.
 
-    The label '-' of SNLI's unsettled examples is unknown here: they are to be left out.
+    The label '-' of SNLI's unsettled examples is unknown here: skip them before.
     """
     task = _task(name)
     problems = [] if len(gold) else ["there is no gold label"]
@@ -134,7 +134,7 @@ def score(
 def average(scores: Mapping[str, Mapping[str, float]]) -> float:
     """The leaderboard's average, in percent: the mean over tasks of the mean of a task's metrics.
 
-    scores: task -> what `score` gave. MNLI-m and MNLI-mm are halves of one task; AX and SNLI take no part, so are an error.
+    scores: task -> result of `score`. MNLI-m and MNLI-mm are halves of one task; AX and SNLI take no part and are an error.
     """
     unknown = [name for name in scores if name not in TASKS or name in ("AX", "SNLI")]
     problems = counted(unknown, "tasks have no part in the average", f"expected some of {listed(TASKS)}")

@@ -63,7 +63,7 @@ def scores_of(gold: Sequence[str], predicted: Sequence[str]) -> tuple[float, flo
 def score(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """{'exact_match', 'f1'} in percent over questions whose gold answers belong together.
 
-    gold: id -> one or more spans; predictions: id -> spans, one or more; other ids are left alone. ValueError with all problems.
+    gold: id -> one or more spans; predictions: id -> spans, one or more; other ids are ignored. ValueError with all problems.
     """
     problems = [] if gold else ["there is no gold question"]
     for side, what in ((gold, "gold answer"), (predictions, "predicted span")):

@@ -30,7 +30,7 @@ def tacred(
 ) -> Tacred:
     """TACRED's micro-averaged scores: one gold and one predicted label an example, in order.
 
-    labels: all that there are, to find unknown ones; empty takes any. As in the official scorer the precision is 100
+    labels: the known ones, others are an error; empty takes any. As in the official scorer the precision is 100
     where no relation is predicted.
     """
     problems = unequal_lengths(gold, predicted, "labels")
@@ -50,7 +50,7 @@ def tacred(
 class Way:
     """One of the three evaluations of SemEval-2010 task 8, in percent.
 
-    `relations` has every label of the key, `Other` too; `micro` and the macro averages leave `Other` out. `accuracy` is of
+    `relations` has every label of the key, `Other` too; `micro` and the macro averages exclude `Other`. `accuracy` is of
     the examples with a prediction; the other two count the skipped ones as wrong and as `Other`.
     """
 
@@ -68,7 +68,7 @@ class Way:
 class SemEval:
     """The scorer's three evaluations; `official.macro_f1` is the official score.
 
-    `directed`: 2*9+1 labels. `undirected`: 9+1, directions left out. `official`: 9+1, and a wrong direction is an error.
+    `directed`: 2*9+1 labels. `undirected`: 9+1, ignoring directions. `official`: 9+1, and a wrong direction is an error.
     `coverage`: percent of examples with a prediction.
     """
 

@@ -34,7 +34,7 @@ def _exact_p(few: int, total: int) -> float:
 
 
 def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
-    """The test between two systems; first[i], second[i]: whether each got example i right (True, False, 1 or 0).
+    """Tests two systems; first[i], second[i]: True or 1 where that system got example i right, else False or 0.
 
     Systems that are right on the same examples have p-values of 1.
     """

@@ -17,7 +17,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """Lower case, no ASCII punctuation, no articles, single blanks: in that order, which decides what an article is."""
+    """Lower case, no ASCII punctuation, no articles, single blanks, in that order, which decides what counts as an article."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -60,7 +60,7 @@ def score_v1(
 ) -> dict[str, float]:
     """{'exact_match', 'f1'} in percent, the best over the gold answers of each question.
 
-    gold: id -> one or more answers. predictions: id -> answer; other ids are left alone, as in the official script. That
+    gold: id -> one or more answers. predictions: id -> answer; other ids are ignored, as in the official script. That
     script gives a question without a prediction 0, which is `missing_is_wrong`; else it is an error.
     """
     unanswerable = [name for name, answers in gold.items() if not answers]
@@ -86,11 +86,11 @@ def best_threshold(
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """(best score in percent, threshold): questions with null odds above the threshold count as answered by nothing.
+    """(best score in percent, threshold): questions with null odds above the threshold count as answered with "".
 
     scores: 0 to 1 by id, without a threshold; answerable: whether the question has a gold answer. As in the official
     script: the sweep goes through `null_odds` in ascending order (equal ones in the order of the mapping) and may stop
-    between equal ones; where answering nothing at all is best, the threshold said is 0.0, whatever the odds.
+    between equal ones; where answering nothing at all is best, the threshold is 0.0, whatever the odds.
     """
     current = best = float(sum(not has for has in answerable.values()))
     threshold = 0.0
@@ -128,8 +128,8 @@ def score_v2(
 ) -> dict[str, float]:
     """The official script's keys: exact, f1, total; HasAns_* and NoAns_* of these where there are such questions.
 
-    gold: id -> answers, none for an unanswerable question. predictions: id -> answer, "" for none; other ids are left
-    alone. With null odds (id -> number, higher is less answerable) an answer counts as "" above `threshold`, and
+    gold: id -> answers, none for an unanswerable question. predictions: id -> answer, "" for none; other ids are
+    ignored. With null odds (id -> number, higher is less answerable) an answer counts as "" above `threshold`, and
     best_exact, best_f1 and their thresholds are searched. Scores in percent.
     """
     raise_problems("SQuAD 2.0", _v2_problems(gold, predictions, null_odds))
@@ -150,6 +150,7 @@ def score_v2(
                 result[prefix + key] = percent(kept, len(names))
             result[f"{prefix}total"] = len(names)
     if null_odds is not None:
+        # as in the official script, the search sees the scores before `threshold` is applied
         for key, scores in (("best_exact", raw_exact), ("best_f1", raw_f1)):
             result[key], result[f"{key}_thresh"] = best_threshold(scores, answerable, predictions, null_odds)
     return result

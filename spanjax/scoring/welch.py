@@ -13,7 +13,7 @@ _TERMS, _CLOSE, _TINY = 10_000, 1e-15, 1e-300
 class Welch:
     """The difference of two means, Student's t of it with Welch-Satterthwaite degrees of freedom, and the two-sided p-value.
 
-    t, degrees and p are NaN where neither group varies: nothing is known of the deviation then.
+    t, degrees and p are NaN where neither group varies: the deviation is unknown then.
     """
 
     difference: float

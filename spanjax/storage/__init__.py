@@ -1,1 +1,1 @@
-"""Files and folders that commands write: whole or not at all, and never in the place of somebody else's."""
+"""Output files and folders of commands: written whole or not at all, and never over those of somebody else."""

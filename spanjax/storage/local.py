@@ -11,10 +11,10 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """Opens a file for writing that appears at `path`, on disk, when the block ends; what was there stays until then.
+    """Opens a file for writing that appears at `path`, on disk, when the block ends; an older file stays until then.
 
-    A failing block leaves nothing behind, a killed process a file whose name begins with a dot. OSError where a folder or
-    a device (/dev/stdout) is at `path`.
+    A failing block leaves nothing behind, a killed process a file whose name begins with a dot. OSError if a folder or a
+    device (/dev/stdout) is at `path`.
     """
     if problem := irregular_problem(path):
         raise OSError(problem)
@@ -37,7 +37,7 @@ def write_whole(path: pathlib.Path, content: bytes | str) -> None:
 
 
 def swap_in(new: pathlib.Path, path: pathlib.Path, aside: pathlib.Path) -> None:
-    """Renames the folder `new` to `path`. What was there goes to `aside`, and comes back where the rename fails."""
+    """Renames the folder `new` to `path`. An older one moves to `aside`, and back if the rename fails."""
     replaces = path.exists()
     if replaces:
         os.rename(path, aside)
@@ -55,7 +55,7 @@ def swap_in(new: pathlib.Path, path: pathlib.Path, aside: pathlib.Path) -> None:
 
 
 def make_readable(folder: pathlib.Path) -> None:
-    """Gives the files of a folder that this process has just made the modes that its umask asks for.
+    """Gives the files of a folder that this process has just made the modes of its umask.
 
     Some libraries write for the owner alone.
     """
@@ -68,7 +68,7 @@ def make_readable(folder: pathlib.Path) -> None:
 
 
 def irregular_problem(path: pathlib.Path) -> str:
-    """Why a path cannot be read and written as a file: a folder, a pipe, a device. Empty for a file, and for nothing."""
+    """Returns the reason why a path is no file to read and write: a folder, a pipe, a device. Empty for a file or nothing."""
     kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
     try:
         kind = stat.S_IFMT(path.stat().st_mode)

@@ -11,23 +11,23 @@ from spanjax.storage.local import make_readable, swap_in
 
 Written = Callable[[pathlib.Path], Collection[str]]
 """Folder -> names, relative to it, of the files that spanjax writes into a folder like this; none for any other folder."""
-_RUN = ("run.json", "run.lock", "metrics.jsonl", "tracking.json")  # what training writes, whatever else a folder holds
+_RUN = ("run.json", "run.lock", "metrics.jsonl", "tracking.json")  # files of training, whatever else a folder holds
 _SHOWN = 3  # names that a message lists
 
 
 def is_taken(path: pathlib.Path) -> bool:
-    """Whether something is at this path that would be lost: anything but an empty folder."""
+    """Returns True if something at this path would be lost: anything but an empty folder."""
     return path.is_symlink() or (path.exists() and not (path.is_dir() and not any(path.iterdir())))
 
 
 def output_problem(path: pathlib.Path) -> str:
-    """Why no folder can be made at this path, where a file is in the way; empty where none is."""
+    """Returns a message if a file at this path or above it is in the way of a folder; else empty."""
     taken = next((each for each in (path, *path.parents) if each.exists()), None)
     return "" if taken is None or taken.is_dir() else f"{taken} is a file, expected a folder: choose another"
 
 
 def files_problem(folder: pathlib.Path, overwrite: bool) -> str:
-    """Why no files may be written into this folder; empty where they may; with `overwrite`, over files of the same names."""
+    """Returns a message if no files may be written into this folder; `overwrite` allows those of the same names."""
     if problem := output_problem(folder):
         return problem
     return (
@@ -39,9 +39,9 @@ def files_problem(folder: pathlib.Path, overwrite: bool) -> str:
 
 @contextlib.contextmanager
 def output_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Gives an empty folder inside of `folder`, whose files are moved into `folder` at the end of the block, each at once.
+    """Yields an empty folder inside of `folder`, whose files move into `folder` at the end of the block, each atomically.
 
-    Where the block ends with a ValueError, a file that cannot be written, the others are moved first.
+    If the block ends with a ValueError, a file that cannot be written, the others are moved first.
     """
     work = folder / f".new-{uuid.uuid4().hex[:8]}"
     work.mkdir(parents=True)
@@ -61,7 +61,7 @@ def output_files(folder: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def files_below(folder: pathlib.Path) -> set[str]:
-    """Names, relative to a folder, of all files and links in it and in its subfolders; links are not followed."""
+    """Returns the relative names of all files and links in a folder and its subfolders; does not follow links."""
     found = set()
     for place, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
@@ -70,7 +70,7 @@ def files_below(folder: pathlib.Path) -> set[str]:
 
 
 def place_problem(path: pathlib.Path, reads: Iterable[str | os.PathLike[str]] = ()) -> str:
-    """Why a file or folder at this path may not be replaced, whatever it holds; empty where it may.
+    """Returns the reason why a file or folder at this path may not be replaced, whatever it holds; else empty.
 
     `reads` are the files and folders that the command reads. Links are resolved on both sides.
     """
@@ -91,7 +91,7 @@ def place_problem(path: pathlib.Path, reads: Iterable[str | os.PathLike[str]] = 
 def replace_problem(
     path: pathlib.Path, overwrite: bool, written: Written, reads: Iterable[str | os.PathLike[str]] = ()
 ) -> str:
-    """Why no new folder may be put at this path; empty where it may. `reads` as in `place_problem`."""
+    """Returns the reason why no new folder may be put at this path; else empty. `reads` as in `place_problem`."""
     if path.is_symlink():
         return "is a link: give the folder that it leads to, or another"
     if is_taken(path) and not overwrite:
@@ -125,13 +125,13 @@ def replace_problem(
 def output_folder(
     path: pathlib.Path, overwrite: bool, written: Written, reads: Iterable[str | os.PathLike[str]] = ()
 ) -> Iterator[pathlib.Path]:
-    """Gives a new folder beside `path` to write into, which takes its place when the block ends well.
+    """Yields a new folder next to `path` to write into, which takes its place when the block ends well.
 
-    Until then what is at `path` stays, and where the block fails nothing is left of the new one. ValueError where `path` is
-    taken and `overwrite` is not set, where it may not be replaced (`replace_problem`), or where nothing can be written.
+    Until then the content of `path` stays, and if the block fails nothing is left of the new one. ValueError if `path` is
+    taken and `overwrite` is not set, if it may not be replaced (`replace_problem`), or if nothing can be written.
     """
 
-    place = pathlib.Path(os.path.abspath(path))  # `path` may end in .., which has no name beside it
+    place = pathlib.Path(os.path.abspath(path))  # `path` may end in .., which has no sibling
 
     def check() -> None:
         if problem := output_problem(place.parent):

@@ -1,4 +1,4 @@
-"""What a fine-tuning task is: an objective that reads a user's files, predicts, and says how predictions are scored.
+"""Interface of fine-tuning tasks: objectives that read a user's files, predict, and score predictions.
 
 Shapes: B rows, L positions, D hidden size.
 """
@@ -29,18 +29,18 @@ SCORE = "score/"  # before the names of scores, among the numbers of an evaluati
 
 
 class Examples(list):
-    """The examples that were read, and what was wrong with others, a line each: 'FILE:LINE: what; what was expected'."""
+    """The examples that were read, and the problems of the others, a line each: 'FILE:LINE: what; what was expected'."""
 
     def __init__(self, examples: Sequence[Any] = (), problems: Sequence[str] = (), notes: Sequence[str] = ()):
         super().__init__(examples)
         self.problems = list(problems)
         self.notes = list(notes)
-        """What was left out as it should be, in words."""
+        """Messages for the user, such as the examples that were skipped on purpose."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Task(Objective):
-    """Settings that every task has. `examples` below are what `read` gives: the tasks' own types."""
+    """Settings of every task. `examples` below are those that `read` returns, of the tasks' own types."""
 
     train: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--train",))] = ()
     """Files of training examples."""
@@ -51,22 +51,22 @@ class Task(Objective):
     epochs: Positive = 3.0
     """Passes over the training examples; they decide the number of steps."""
     evaluations: AtLeast1 = 1
-    """Evaluations in an epoch; the checkpoint with the best score is kept beside the newest."""
+    """Evaluations in an epoch; the checkpoint with the best score is kept in addition to the newest."""
     warmup: DropRate = 0.1
-    """Share of the steps over which the learning rate grows; it takes the place of optimizer.warmup_steps."""
+    """Share of the steps over which the learning rate grows; replaces optimizer.warmup_steps."""
     skip_bad: Annotated[bool, tyro.conf.arg(aliases=("--skip-bad",))] = False
-    """Leave out examples that cannot be used, and list them, instead of refusing the file."""
+    """Skip examples that cannot be used, and list them, instead of refusing the file."""
     vocabulary: str = ""
-    """The vocabulary for weights that are drawn fresh; with --init-from it is that of the weights."""
+    """The vocabulary for randomly initialised weights; with --init-from it is that of the weights."""
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """What is wrong with these settings, in words; empty when nothing is."""
+        """Returns a message for each problem of these settings."""
         return range_problems(self, "objective.")
 
     @property
     @abc.abstractmethod
     def metric(self) -> str:
-        """The score by which checkpoints are chosen, one of those that `scores` gives; higher is better."""
+        """Name of the score that selects checkpoints, one of those that `scores` returns; higher is better."""
 
     @abc.abstractmethod
     def read(self, path: pathlib.Path) -> Examples:
@@ -74,15 +74,16 @@ class Task(Objective):
 
     @abc.abstractmethod
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Any, str]:
-        """(the example of a user's record, which needs no label, or None; what is wrong with it, or ""). `number` names it."""
+        """(the example of a user's record, which needs no label, or None; its problem, or ""). `number` names it."""
 
     @abc.abstractmethod
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
-        """The task with what the training examples decide: labels, pieces for markers. What is set already is kept."""
+        """Returns the task with the settings that it infers from the training examples: labels, pieces for markers. Settings
+        with a value are kept."""
 
     @abc.abstractmethod
     def is_labelled(self, example: Any) -> bool:
-        """Whether the example says what is right: training and scores need that, predictions do not."""
+        """True if the example has its gold answer: training and scores need it, predictions do not."""
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -91,11 +92,11 @@ class Task(Objective):
 
     @property
     def rows_together(self) -> int:
-        """Rows that go through a trained model together where nobody says how many."""
+        """Default batch size of a trained model, in rows."""
         return 32
 
     def reader(self, half: str = "") -> Self:
-        """The task that reads files which a trained model is to be scored on, or a half of them: this one.
+        """Returns the task that reads the files, or a half of them, on which a trained model is scored: this one.
 
         ValueError where its files have no halves.
         """
@@ -104,7 +105,7 @@ class Task(Objective):
         return self
 
     def notes(self, examples: Sequence[Any]) -> list[str]:
-        """What is to be known of dev examples of the fitted task, in words; empty when nothing is."""
+        """Returns messages about the dev examples for the user, on the task with its inferred settings."""
         return []
 
     @abc.abstractmethod
@@ -117,28 +118,28 @@ class Task(Objective):
 
     @abc.abstractmethod
     def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """What predictions are made of, without dropout: arrays with a row for each row of the batch."""
+        """Model outputs that predictions are made from, without dropout: arrays with a row for each row of the batch."""
 
     @abc.abstractmethod
     def predictions(
         self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> list[Any]:
-        """The prediction for every example; outputs[i] is what `outputs` gave for rows[i], arrays of [L] cut to its length."""
+        """The prediction for every example; outputs[i] are the `outputs` of rows[i], arrays of [L] cut to its length."""
 
     @abc.abstractmethod
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of predictions, in percent, by name."""
 
     def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """Settings that the scores of the dev examples decide for a model that is used: nothing."""
+        """Settings that inference and export take from the scores of the dev examples: none."""
         return {}
 
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
-        """Writes predictions as the official scripts read them; the files."""
+        """Writes predictions as the official scripts read them, and returns the files."""
 
     def lengths(self, longest: int) -> tuple[int, ...]:
-        """Lengths of batches, the last one of which holds rows of `longest`: each batch has the least that will do."""
+        """Lengths of batches; the last one holds rows of `longest`. Each batch takes the shortest that fits."""
         return lengths_up_to(self.length)
 
     def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
@@ -146,7 +147,7 @@ class Task(Objective):
         return self.measure(module, batch, None), self.outputs(module, batch)
 
     def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-        """What `python -m spanjax.predict` says of an example: the prediction, and what else its rows' `outputs` tell."""
+        """Output of `python -m spanjax.predict` for an example: the prediction and further values of its rows' `outputs`."""
         return {"prediction": prediction}
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -156,7 +157,7 @@ class Task(Objective):
         return module
 
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """The encoder's hidden states of the rows, [B, L, D]. Types that it does not have are its last one (RoBERTa has one)."""
+        """The encoder's hidden states of the rows, [B, L, D]. A type beyond its last becomes the last (RoBERTa has one)."""
         tokens_BL, segments_BL, positions_BL = (batch[f"{name}_BL"] for name in ("tokens", "segments", "positions"))
         types_BL = jnp.minimum(batch["types_BL"], max(0, module.encoder.types - 1))
         return module.encoder(tokens_BL, segments_BL, positions_BL, types_BL, key)
@@ -170,7 +171,7 @@ class Task(Objective):
         return {LOSS: 0.0}
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of encoder and attention, forward and backward; heads are left out."""
+        """Matrix products of encoder and attention, forward and backward, without the heads."""
         return float(encoder.flops(tokens, pairs))
 
 

@@ -1,4 +1,4 @@
-"""Spans of texts that are no n-grams: noun chunks of spaCy, or spans given in a file; laid onto words.
+"""Spans of texts that are no n-grams: noun chunks of spaCy, or spans given in a file; mapped onto words.
 
 Shapes: W words of a text, S spans of it.
 """
@@ -22,7 +22,7 @@ CharacterSpans = Sequence[tuple[int, int]]
 
 
 def chunker_problems(chunker: str) -> list[str]:
-    """What is wrong with the name of a chunker, spacy:MODEL or given:FILE."""
+    """Returns the problems of a chunker's name, spacy:MODEL or given:FILE."""
     if chunker.startswith(GIVEN):
         return []
     return [f"chunker: {problem}, or {GIVEN}FILE" for problem in annotator_problems(chunker, [NOUN_PHRASES])]
@@ -43,13 +43,14 @@ def chunks(chunker: str, texts: Sequence[str]) -> list[CharacterSpans]:
 
 
 def changed(path: pathlib.Path) -> tuple[int, int]:
-    """What is another after a file has changed; zeros where there is none."""
+    """Modification time and size of a file, to notice a change; zeros for a missing file."""
     found = path.stat() if path.is_file() else None
     return (found.st_mtime_ns, found.st_size) if found else (0, 0)
 
 
 def first_words(start_W: np.ndarray, spans: CharacterSpans) -> np.ndarray:
-    """int32 first_S of character spans (`data.segmentation`): each has the words that it touches and no earlier span has."""
+    """int32 first_S of character spans (`data.ngrams.segmentation`): each has the words that it touches, except those of an
+    earlier span."""
     taken, words = 0, []
     for start, end in sorted(spans):
         first, last = (max(0, int(np.searchsorted(start_W, at, side="right")) - 1) for at in (start, end - 1))
@@ -66,7 +67,7 @@ def _open(name: str) -> Any:
 
 @functools.lru_cache(2)
 def _read(path: pathlib.Path, at: tuple[int, int]) -> dict[str, CharacterSpans]:
-    """The spans of every text of a file as it was `at` some time, by the clean text."""
+    """The spans of every text of a file, by the clean text; `at` only keys the cache, so that a changed file is read again."""
     del at
     found: dict[str, CharacterSpans] = {}
     problems, cleaning = [], Cleaning()

@@ -1,6 +1,6 @@
 """GLUE (Wang et al., 2018) and SNLI: sentences and pairs of sentences with a label or a number, from their public files.
 
-The columns are those of the files as they are published; a file of one's own has `sentence`, or `sentence1` and `sentence2`, and
+The columns are those of the published files; a user's own file has `sentence`, or `sentence1` and `sentence2`, and
 `label`. Shapes: T pieces of a sentence.
 """
 
@@ -45,27 +45,27 @@ class Sentences(NamedTuple):
     """One example."""
 
     name: str
-    """What the file calls it, or its number in the file from 0."""
+    """Its name in the file, or its number in the file from 0."""
     first: str
     second: str | None
     label: str | None
-    """The label's name, or the number in words; None in a test file."""
+    """The label's name, or the number as text; None in a test file."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Glue(SentenceTask):
-    """A task of GLUE, SNLI, or sentences of one's own with any labels."""
+    """A task of GLUE, SNLI, or a user's own sentences with any labels."""
 
     task: GlueName = "own"
-    """Which one: it decides labels, scores and the leaderboard's file. own: accuracy on any labels."""
+    """Task of GLUE: decides labels, scores and the leaderboard's file. own: accuracy on any labels."""
     numbers: bool = False
-    """Labels of one's own are numbers: regression, scored by Pearson's and Spearman's correlation."""
+    """Task own: labels are numbers (regression), scored by Pearson's and Spearman's correlation."""
     sentences: Literal[0, 1, 2] = 0
     """Task own: sentences of an example; 0 takes the number that all training examples have, or any where they differ."""
 
     @property
     def regression(self) -> bool:
-        """See `SentenceTask.regression`."""
+        """Implements `SentenceTask.regression`."""
         return self.numbers or self.task == "STS-B"
 
     @property
@@ -79,7 +79,7 @@ class Glue(SentenceTask):
         return self.sentences if self.task == "own" else 1 if self.task in OF_ONE_SENTENCE else 2
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `SentenceTask.problems`; labels and sentences of a GLUE task that are not its own."""
+        """Adds to `SentenceTask.problems` labels and sentences of a GLUE task that are not its own."""
         found = super().problems(encoder)
         if self.sentences not in (0, self._sentences):
             found.append(
@@ -91,9 +91,9 @@ class Glue(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`; also tfds:NAME. Examples of SNLI and MNLI whose label is '-' are left out, as is usual.
+        """Reads a file, or tfds:NAME. Skips examples of SNLI and MNLI whose label is '-', as is usual.
 
-        ValueError for a file of another task; a header that two tasks have, or one's own file, gives a note.
+        ValueError for a file of another task; a header that a user's own file or another task may have adds a note.
         """
         examples, unsettled = Examples(), 0
         for number, (place, record, problem) in enumerate(read_glue(self.task, path, self._sentences, examples.notes)):
@@ -112,17 +112,16 @@ class Glue(SentenceTask):
         return examples
 
     def reader(self, half: str = "") -> Self:
-        """See `Task.reader`: one's own labels that the training examples do not have are errors, as they are during training."""
+        """Implements `Task.reader`; with task own, labels without training examples are errors, as during training."""
         task = super().reader(half)
         return dataclasses.replace(task, labels=()) if self.task == "own" else task
 
     def is_labelled(self, example: Sentences) -> bool:
-        """See `Task.is_labelled`."""
+        """Implements `Task.is_labelled`."""
         return example.label is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Sentences | None, str]:
-        """See `Task.example`: `sentence`, or two sentences, under any of the names that GLUE's files have. What stands where a
-        label would is not looked at."""
+        """Reads `sentence`, or two sentences, under any of the column names of GLUE's files; ignores a label."""
         found, problem = self._example(record, number)
         return (found._replace(label=None) if found else None), problem
 
@@ -159,7 +158,7 @@ class Glue(SentenceTask):
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
     def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """The labels: the task's, or those of the examples in alphabetical order; `sentences`; and see `SentenceTask.fitted`.
+        """Infers labels (the task's, or those of the examples in alphabetical order), `sentences`, and `SentenceTask.fitted`.
 
         ValueError where no example has a label.
         """
@@ -175,10 +174,10 @@ class Glue(SentenceTask):
         return dataclasses.replace(task, labels=own)
 
     def rows(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Iterator[Row]:
-        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP], with two [SEP] between them where the vocabulary has it so
-        (`separators`); the longer sentence is cut from its end, the second of equals.
+        """[CLS] first [SEP], or [CLS] first [SEP] second [SEP], with two [SEP] between them where the vocabulary has two
+        `separators`; the longer sentence is cut from its end, the second of equals.
 
-        With spans their rows, see `SpanTuning.lay`.
+        With spans, the rows of `SpanTuning.lay`.
         """
         for start in range(0, len(examples), CHUNK):
             some = examples[start : start + CHUNK]
@@ -210,7 +209,7 @@ class Glue(SentenceTask):
         return np.int32(self.labels.index(example.label) if example.label in self.labels else UNSEEN)
 
     def notes(self, examples: Sequence[Sentences]) -> list[str]:
-        """See `Task.notes`: labels that are none of the task's."""
+        """Reports labels that are none of the task's."""
         unseen = collections.Counter(
             each.label for each in examples if each.label is not None and each.label not in self.labels
         )
@@ -237,7 +236,7 @@ class Glue(SentenceTask):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Sentences], predictions: Sequence[Any]
     ) -> list[pathlib.Path]:
-        """predictions.jsonl, and the file that the leaderboard takes where there is one."""
+        """Writes predictions.jsonl, and the file for the leaderboard where there is one."""
         files = super().write(folder, examples, predictions)
         if self.task in scoring.TASKS and scoring.TASKS[self.task].file:
             indices = [int(each.name) for each in examples] if all(each.name.isdigit() for each in examples) else None
@@ -262,7 +261,7 @@ def joined(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tokens, types) of one or two sentences with specials, at most `length` long: pieces fall off the end of the longer one.
 
-    The type of every separator is that of what stands before it.
+    Every separator has the type of the sentence before it.
     """
     cls, sep = vocabulary.specials.cls, vocabulary.specials.sep
     between = [sep] * vocabulary.separators

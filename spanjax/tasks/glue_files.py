@@ -1,6 +1,6 @@
-"""Columns of GLUE's and SNLI's published files: which hold sentences, label and name, and whose file they are.
+"""Columns of GLUE's and SNLI's published files: those of sentences, label and name, and the task that each file is of.
 
-Files of one's own name their columns `sentence`, or `sentence1` and `sentence2`, and `label`, and suit every task.
+A user's own files name their columns `sentence`, or `sentence1` and `sentence2`, and `label`, and suit every task.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ INDEX = ("index", "id", "pairID", "idx")
 UNSETTLED = "-"
 COLA = ("source", "label", "mark", "sentence")
 INFERENCE = ("SNLI", "MNLI-m", "MNLI-mm")
-"""Tasks in whose files UNSETTLED stands where the annotators did not agree."""
+"""Tasks whose files have the label UNSETTLED where the annotators did not agree."""
 OF_ONE_SENTENCE = ("CoLA", "SST-2")
 _MNLI = ("MNLI-m", "MNLI-mm")
 OWNERS: Mapping[str, Sequence[str]] = {
@@ -38,7 +38,7 @@ PLAIN: Mapping[tuple[str, ...], Sequence[str]] = {
     ("index", "sentence1", "sentence2", "label"): ("RTE", "WNLI"),
     ("index", "sentence1", "sentence2"): ("RTE", "WNLI", "AX"),
 }
-"""Whole headers of published files that files of one's own may have too -> the tasks that have them."""
+"""Whole headers of published files that a user's own file may have too -> the tasks that have them."""
 TFDS_LABELS: Mapping[str, Sequence[str]] = {
     "CoLA": ("unacceptable", "acceptable"),
     "SST-2": ("negative", "positive"),
@@ -46,15 +46,15 @@ TFDS_LABELS: Mapping[str, Sequence[str]] = {
     "QQP": ("not_duplicate", "duplicate"),
     "WNLI": ("not_entailment", "entailment"),
 }
-"""What TensorFlow Datasets calls the labels 0 and 1 of the files; other tasks have the files' names there."""
+"""Names in TensorFlow Datasets of the labels 0 and 1 of the files; other tasks have the files' names there."""
 EXPECTED = ("`sentence`, or `sentence1` and `sentence2`", "`sentence` alone", "both `sentence1` and `sentence2`")
-"""Columns of one's own file, by the number of sentences of an example; 0: any number."""
+"""Columns of a user's own file, by the number of sentences of an example; 0: any number."""
 _REMEDY = "give the file of the task, or name the task of the file (--objective.task; evaluate: --task)"
 _TFDS = re.compile(r"tfds:glue/([a-z0-9]+)")
 
 
 def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> Iterator[Record]:
-    """The records of a file, or of tfds:NAME with the labels of the files. What is to be known of its columns goes to `notes`.
+    """The records of a file, or of tfds:NAME with the labels of the files. Messages about its columns go to `notes`.
 
     ValueError for a file of another task, by its columns or their number of sentences (`wanted`, 0 for any).
     """
@@ -94,12 +94,12 @@ def sentences_of(columns: Iterable[str]) -> int:
 
 
 def wrong_file(task: str, columns: Sequence[str], wanted: int, alone: bool = False) -> str:
-    """Why records with these columns cannot be examples of the task; "" where they can.
+    """Reason why records with these columns cannot be examples of the task; "" where they can.
 
     `wanted`: sentences of an example, 0 for any number. `alone`: only this record has them (JSON), so that its number of
-    sentences says nothing of the file.
+    sentences does not describe the file.
     """
-    # a `score` or `gold_label` beside a `label` is an extra column of somebody's own file: it is not read
+    # a `score` or `gold_label` next to a `label` is an extra column of a user's own file: it is not read
     names = [name for name in columns if not (name in ("score", "gold_label") and "label" in columns)]
     owners: Sequence[str] = next((OWNERS[name] for name in names if task not in OWNERS.get(name, (task,))), ())
     if not owners and {"question", "sentence"} <= {*names} and task != "QNLI":
@@ -117,12 +117,12 @@ def wrong_file(task: str, columns: Sequence[str], wanted: int, alone: bool = Fal
 
 
 def wrong_count(found: int, wanted: int) -> str:
-    """What a record has, and what it should have instead."""
+    """Message with the number of sentences that a record has, and the expected one."""
     return f"{'one sentence' if found == 1 else 'two sentences'}: expected {EXPECTED[wanted]} in every example"
 
 
 def wrong_source(task: str, path: pathlib.Path) -> str:
-    """Why the file or data set as a whole cannot be the task's, seen before its records are read; "" where it can."""
+    """Reason why the file or data set as a whole cannot be the task's, before its records are read; "" where it can."""
     if is_tfds(str(path)):
         found, bare = _TFDS.match(str(path)), re.sub("-mm?$", "", task).replace("-", "").lower()
         another = found is not None and task != "own" and found[1] != bare
@@ -133,7 +133,7 @@ def wrong_source(task: str, path: pathlib.Path) -> str:
 
 
 def is_headless_cola(path: pathlib.Path) -> bool:
-    """Whether the first line has CoLA's four columns, 0 or 1 in the second, and no names."""
+    """True if the first line has CoLA's four columns, 0 or 1 in the second, and no names."""
     if kind_of(path) in TABLES and kind_of(path) != ".tsv":
         return False
     with contextlib.closing(read_lines(path)) as lines:
@@ -142,7 +142,7 @@ def is_headless_cola(path: pathlib.Path) -> bool:
 
 
 def ambiguous(task: str, columns: Sequence[str]) -> str:
-    """A note on a header that is that of another task's file, and may be one's own as well; "" on any other."""
+    """A note on a header of another task's file that a user's own file may have as well; "" on any other."""
     owners = PLAIN.get(tuple(columns), (task,))
     if task == "own" or task in owners:
         return ""

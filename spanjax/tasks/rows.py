@@ -40,7 +40,7 @@ class Row(NamedTuple):
     """Further fields by their names in the batch: one number a row (`label_B`), one value a token (`tag_BL`, `cluster_BLW`), or
     an array of one shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
     notes: Any = None
-    """What the task's predictions need to know of the row beside; it is in no batch."""
+    """Further data of the row for the task's predictions; in no batch."""
 
 
 class TaskRows:
@@ -68,18 +68,18 @@ class TaskRows:
             self._columns[name] = np.concatenate(parts.pop(name) or [np.zeros(0, np.int32)])
 
     def __len__(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return len(self.lengths_N)
 
     def row(self, number: int) -> Row:
-        """One of them as it was given, but for its notes, which are not kept."""
+        """One row as it was given, except for its notes, which are not kept."""
         inside = slice(self._start_N[number], self._start_N[number + 1])
         values = {name: col[inside if is_of_tokens(name) else number] for name, col in self._columns.items()}
         return Row(values.pop("tokens_BL"), values.pop("types_BL"), int(self.example_N[number]), values)
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of all rows with their fields: equal when and only when training sees the same."""
+        """Hex digest of all rows with their fields: equal if and only if training sees the same data."""
         digest = hashlib.sha256(self.lengths_N.tobytes())
         for name, column in sorted(self._columns.items()):
             digest.update(f"{name} {column.dtype} {column.shape}".encode())
@@ -152,7 +152,7 @@ def few_lengths(
 
 
 def is_of_tokens(name: str) -> bool:
-    """Whether a field has a value for each token: whether its shape begins with BL."""
+    """True if a field has a value for each token: its shape begins with BL."""
     return name.rpartition("_")[2].startswith("BL")
 
 
@@ -173,8 +173,8 @@ def batches_of_epoch(rows: int, batch_size: int) -> int:
 def rows_of_step(rows: TaskRows, seed: int, step: int, batch_size: int) -> np.ndarray:
     """int64[B]: the rows of global batch `step`, -1 for a place that stays empty; a function of these numbers alone.
 
-    Every epoch is a keyed permutation of the rows. So many batches of it as POOL are sorted by length together and come in an
-    order that is drawn: rows of a batch are about equally long, and an epoch holds every row once.
+    Every epoch is a keyed permutation of the rows. The rows of POOL batches are sorted by length together, and these batches
+    come in a random order: rows of a batch are about equally long, and an epoch holds every row once.
     """
     epoch, number = divmod(step, batches_of_epoch(len(rows), batch_size))
     key, index_X = _pool(rows, seed, epoch, number // POOL, batch_size)
@@ -192,7 +192,7 @@ def _pool(rows: TaskRows, seed: int, epoch: int, pool: int, batch_size: int) -> 
 
 
 def lengths_of_steps(rows: TaskRows, seed: int, steps: range, batch_size: int) -> set[int]:
-    """The padded lengths of the batches of these steps; whole pools are looked at, of which the ends may hold other steps."""
+    """The padded lengths of the batches of these steps, and of the other steps of their pools."""
     epoch_size, found = batches_of_epoch(len(rows), batch_size), set[int]()
     pools = {(step // epoch_size, step % epoch_size // POOL) for step in steps}
     for epoch, pool in sorted(pools):
@@ -218,7 +218,7 @@ def _filled(index_X: np.ndarray, batch_size: int) -> np.ndarray:
 
 
 def host_share(rows: TaskRows, index_B: np.ndarray, host: int, hosts: int, length: int = 0) -> Batch:
-    """One host's part of a global batch, as long as the whole batch is, whatever the rows of this host (or of this `length`)."""
+    """One host's part of a global batch, padded to the length of the whole batch, or to `length`."""
     part = len(index_B) // hosts
     mine = slice(host * part, (host + 1) * part)
     return rows.batch(index_B[mine], np.arange(len(index_B))[mine], length or rows.length_of(index_B))

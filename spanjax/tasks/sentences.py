@@ -1,4 +1,4 @@
-"""One label or number for a sentence or a pair of sentences: what GLUE, SNLI and relation extraction have in common.
+"""One label or number for a sentence or a pair of sentences: the common part of GLUE, SNLI and relation extraction.
 
 Shapes: B rows, L positions, D hidden size, C classes.
 """
@@ -38,16 +38,16 @@ class SentenceTask(Task):
     labels: tuple[str, ...] = ()
     """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
     class_weights: Annotated[tuple[float, ...], Bounds(0)] = ()
-    """How much an example of each class counts in the loss, in the order of `labels`; empty: all alike."""
+    """Weight in the loss of an example of each class, in the order of `labels`; empty: all alike."""
     pooler: Literal["dense", "gelu", "none"] = "dense"
-    """What is between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
+    """Layers between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
     dropout, dense layer and gelu."""
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
     @property
     def regression(self) -> bool:
-        """Whether a number is predicted, not a class."""
+        """True if the task predicts a number, not a class."""
         return False
 
     @property
@@ -57,11 +57,11 @@ class SentenceTask(Task):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """See `Task.label_names`."""
+        """Implements `Task.label_names`."""
         return self.labels
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `Task.problems`; also weights of classes that are negative or of another number than the labels."""
+        """Adds to `Task.problems` class weights that are negative or of another number than the labels."""
         found = super().problems(encoder)
         if self.class_weights and self.labels and len(self.class_weights) != len(self.labels):
             found.append(
@@ -71,11 +71,11 @@ class SentenceTask(Task):
         return found + (self.spans.problems(self.length) if self.spans else [])
 
     def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
-        """See `Task.fitted`: what the spans need to know. Tasks that decide more begin with this."""
+        """Infers the settings of the spans. Subclasses that infer more call this first."""
         return dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`pooler` or `pre_classifier` where it is asked for, `span_network` with spans, and `classifier`."""
+        """Adds the requested `pooler` or `pre_classifier`, `span_network` with spans, and `classifier`."""
         if self.spans is None or self.spans.concatenated:
             if self.pooler == "dense":
                 module.pooler = Pooler(encoder, rngs)
@@ -87,11 +87,11 @@ class SentenceTask(Task):
         module.rate = encoder.dropout
 
     def vector_size(self, encoder: EncoderConfig) -> int:
-        """Width of what the classifier reads."""
+        """Width of the classifier's input."""
         return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vector(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """What the classifier reads, [B, D]; with spans what `SpanTuning.vector` makes, [B, 2 D] or [B, D]."""
+        """Input of the classifier, [B, D]; with spans that of `SpanTuning.vector`, [B, 2 D] or [B, D]."""
         hidden_BLD = self.hidden(module, batch, key)
         if self.spans is None:
             return self._first(module, hidden_BLD, key)
@@ -116,7 +116,7 @@ class SentenceTask(Task):
         return scores_BC + bias.astype(jnp.float32)[None]
 
     def row_weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
-        """How much every row counts in the loss, float32 [B]: nothing where it is empty or its label is not known."""
+        """Weight of every row in the loss, float32 [B]: 0 where it is empty or its label is not known."""
         weight_B, label_B = batch["weight_B"] * _known(batch["label_B"]), batch["label_B"]
         if self.class_weights and not self.regression:
             weight_B = weight_B * jnp.asarray(self.class_weights, jnp.float32)[jnp.maximum(label_B, 0)]
@@ -162,8 +162,8 @@ class SentenceTask(Task):
         return [float(each[0]) if self.regression else self.labels[int(np.argmax(each))] for each in scores]
 
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
-        """predictions.jsonl: a line {"id", "label", "prediction"} for every example, `label` null where it is not known, which
-        `scoring.compare` and the report read. Tasks with other files beside it add them."""
+        """Writes predictions.jsonl, which `scoring.compare` and the report read: a line {"id", "label", "prediction"} for every
+        example, `label` null where it is not known. Subclasses add further files."""
         lines = [
             json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
             for each, predicted in zip(examples, predictions, strict=True)
@@ -174,7 +174,7 @@ class SentenceTask(Task):
 
 
 def _known(label_B: jax.Array) -> jax.Array:
-    """1.0 for a class or a number, 0.0 for what stands where there is none."""
+    """1.0 for a class or a number, 0.0 for the placeholders UNSEEN, UNLABELLED and NaN."""
     return (label_B > UNSEEN if jnp.issubdtype(label_B.dtype, jnp.integer) else jnp.isfinite(label_B)).astype(
         jnp.float32
     )

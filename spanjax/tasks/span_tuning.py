@@ -1,7 +1,7 @@
 """Span fine-tuning (Bao et al., 2021) as a setting of a task: texts cut into spans, rows with spans, the network over them.
 
-A row has one field more, `span_BL`: 1, 2, ... the span of every position, 0 where there is none. Tokens and spans are cut to the
-length of a row together, by `data.span_layout`. With segmentation "none" rows are those of the task without spans.
+A row has one more field, `span_BL`: 1, 2, ... the span of every position, 0 outside of spans. `data.ngrams.span_layout` cuts
+tokens and spans to the length of a row together. With segmentation "none" rows are those of the task without spans.
 
 Shapes: B rows, L positions, D hidden size, T pieces, W words, S spans.
 """
@@ -35,12 +35,12 @@ FIELD = "span_BL"
 
 @dataclasses.dataclass(frozen=True)
 class SpanTuning:
-    """How texts are cut into spans, how many of them a row has, and the network over them."""
+    """Settings of span fine-tuning: segmentation of texts, spans of a row, and the network over them."""
 
     ngrams: str = ""
     """The dictionary, a file of `python -m spanjax.prepare ngrams`; for the segmentations dictionary and random."""
     most: int = 0
-    """Take so many n-grams of it, the most frequent; 0 takes all."""
+    """Number of n-grams to take from the dictionary, the most frequent first; 0 takes all."""
     segmentation: Literal["dictionary", "random", "chunker", "words", "none"] = "dictionary"
     """dictionary: longest n-grams first; random: the same spans' lengths in a random order; chunker: noun phrases; words: each
     word a span; none: two convolutions over all pieces, the CNN of Table 6."""
@@ -50,13 +50,13 @@ class SpanTuning:
     """spacy:MODEL for its noun chunks, or given:FILE with lines {"text": ..., "spans": [[start, end], ...]} in characters. The
     paper's is that of NLTK."""
     spans: int = 64
-    """Most spans of a row; more are left out of the row. The paper's r is 16, the released commands have 64 to 128 (D23)."""
+    """Most spans of a row; further ones are dropped from it. The paper's r is 16, the released commands have 64 to 128 (D23)."""
     pieces: int = 16
     """Pieces of a span that count; further ones stay in the row. The paper's l is 64 or 128, the commands have 16 (D23)."""
     special_spans: bool = True
     """[CLS] and each [SEP] are spans of one piece, as in the released code."""
     halves: bool = False
-    """Each sentence of a pair has at most half of the room, as in the released code."""
+    """Limit each sentence of a pair to half of the available length, as in the released code."""
     network: SpanNetworkConfig = SpanNetworkConfig()
     """The two levels."""
     concatenated: bool = True
@@ -64,22 +64,22 @@ class SpanTuning:
     token: Literal["span", "piece"] = "span"
     """For tasks of tokens: each piece gets the vector of its span, or that of the window around it, not pooled (D26)."""
     seed: int = 0
-    """Of the random segmentation."""
+    """Seed of the random segmentation."""
     fingerprint: str = ""
-    """The dictionary's content, sha256; it is filled in by training, and another dictionary is refused from then on."""
+    """SHA-256 of the dictionary's content; training fills it in, and refuses another dictionary from then on."""
 
     @property
     def has_spans(self) -> bool:
-        """Whether rows have spans at all."""
+        """True if rows have spans."""
         return self.segmentation != "none"
 
     @property
     def has_dictionary(self) -> bool:
-        """Whether the dictionary is read."""
+        """True if the segmentation reads the dictionary."""
         return self.segmentation in ("dictionary", "random")
 
     def problems(self, length: int) -> list[str]:
-        """What is wrong with these settings for rows of this length, in words."""
+        """Returns a message for each problem of these settings with rows of this length."""
         found = []
         if self.has_dictionary and not self.ngrams:
             found.append("ngrams is not set: give the file that `python -m spanjax.prepare ngrams` writes")
@@ -105,7 +105,7 @@ class SpanTuning:
         return [f"objective.spans.{problem}" for problem in found]
 
     def token_problems(self) -> list[str]:
-        """What else is wrong with them for a task of tokens."""
+        """Returns the further problems in a task of tokens."""
         found = []
         if self.network.padding == "as-released":
             found.append("objective.spans.network.padding is as-released: expected masked in a task of tokens")
@@ -116,7 +116,7 @@ class SpanTuning:
         return found
 
     def fitted(self) -> Self:
-        """With the fingerprint of the dictionary. ValueError where it cannot be read, or is another than it was."""
+        """Returns the settings with the dictionary's fingerprint. ValueError if it cannot be read or has changed."""
         return dataclasses.replace(self, fingerprint=self._dictionary()[1]) if self.has_dictionary else self
 
     # -- texts -> spans -> rows
@@ -132,7 +132,7 @@ class SpanTuning:
         return [layout.laid([next(sentences) for _ in row], vocabulary.specials) for row in texts]
 
     def sentences(self, vocabulary: Vocabulary, texts: Sequence[str], numbers: Sequence[int]) -> list[Sentence]:
-        """The pieces of clean texts with their spans; `numbers` is what random segmentations are drawn by, one a text."""
+        """The pieces of clean texts with their spans; `numbers`, one a text, seed the random segmentations."""
         cut = zip(self._cut(texts, numbers), vocabulary.encode_with_starts(texts), strict=True)
         return [
             Sentence(ids_T, segmentation.spans_of_pieces(first_S, words.start_W, start_T))
@@ -140,8 +140,8 @@ class SpanTuning:
         ]
 
     def framed(self, span_T: np.ndarray) -> np.ndarray:
-        """int32[T + 2]: the spans of a row's pieces (1, 2, ...) with those of [CLS] and [SEP] around them. What is more than
-        `spans` has none."""
+        """int32[T + 2]: the spans of a row's pieces (1, 2, ...) with those of [CLS] and [SEP] around them. Spans beyond
+        `spans` become 0."""
         one = int(self.special_spans)
         last = int(span_T.max(initial=0)) + one
         found = np.concatenate([[one], np.where(span_T > 0, span_T + one, 0), [one * (last + 1)]])
@@ -150,7 +150,7 @@ class SpanTuning:
     def spans_of_words(self, words: Sequence[str], word_T: np.ndarray, number: int) -> np.ndarray:
         """int32[T]: 1, 2, ... the span of every piece of a row, whose word is word_T (-1 for specials, which have span 0).
 
-        For tasks whose input is words: sentence `number` of the file. A row may hold a part of its words, in their order.
+        For tasks whose input is words: sentence `number` of the file. A row may hold only some of its words, in order.
         """
         if not self.has_spans:
             return (word_T >= 0).astype(np.int32)
@@ -212,7 +212,7 @@ class SpanTuning:
         batch: Mapping[str, jax.Array],
         key: DropoutKey | None,
     ) -> jax.Array:
-        """[first ; s] of every row, [B, 2 D], where `first_BD` is what stands for [CLS]; s alone, [B, D], without it."""
+        """[first ; s] of every row, [B, 2 D], where `first_BD` is the vector of [CLS]; s alone, [B, D], without it."""
         network = module.span_network
         if self.has_spans:
             spans_BD = network(hidden_BLD, batch[FIELD], key, SPAN_SITE)
@@ -230,7 +230,7 @@ class SpanTuning:
 
 @functools.lru_cache(2)
 def _read(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, str]:
-    """A dictionary as its file was `at` some time, and its fingerprint."""
+    """A dictionary and its fingerprint; `at` only keys the cache, so that a changed file is read again."""
     del at
     dictionary = read_ngrams(path, most)
     with open(path, "rb") as file:
@@ -238,6 +238,6 @@ def _read(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, s
 
 
 def numbered(span_T: np.ndarray) -> np.ndarray:
-    """int32[T]: rising numbers of spans as 1, 2, ... without gaps, whatever was left out; 0 stays 0."""
+    """int32[T]: rising numbers of spans renumbered as 1, 2, ... without gaps; 0 stays 0."""
     _, number_T = np.unique(np.append(span_T, 0), return_inverse=True)
     return number_T[:-1].astype(np.int32)

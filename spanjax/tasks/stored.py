@@ -1,4 +1,4 @@
-"""Tasks as a checkpoint describes them: JSON back to the task with everything that training decided."""
+"""Restores tasks from checkpoints: JSON back to the task with all settings that training inferred."""
 
 import dataclasses
 import importlib
@@ -19,15 +19,15 @@ MODULES: Mapping[str, str] = {
 
 
 def is_task(described: Any) -> bool:
-    """Whether a described objective is that of a task."""
+    """True if a described objective is that of a task."""
     return isinstance(described, dict) and str(described.get("class")) in MODULES
 
 
 def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:
     """The described task in the meta of checkpoint `source`; None in that of pretraining.
 
-    A checkpoint says its `kind`. Those of 0.1 do not: there tasks count `examples`, and pretraining has a manifest of `rows`.
-    ValueError where a checkpoint says neither, and its objective is not known here.
+    A checkpoint has its `kind`. Those of 0.1 do not: there tasks count `examples`, and pretraining has a manifest of `rows`.
+    ValueError where a checkpoint has none of these, and its objective is not known here.
     """
     model, run = meta.get("model"), meta.get("run")
     if isinstance(model, Mapping) and isinstance(model.get("task"), Mapping):
@@ -47,7 +47,7 @@ def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any]
 
 
 def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
-    """The task that `run.describe` made this of, with other `settings`. ValueError where this version does not know all of it."""
+    """The task that `run.describe` described, with `settings` replaced. ValueError where this version does not know all of it."""
     name = described.get("class", "")
     if name not in MODULES:
         raise ValueError(f"{name or 'nothing'} is no task that is known here: expected one of {', '.join(MODULES)}")
@@ -62,7 +62,7 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
 
 
 def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
-    """See `Task.decided`; {} of what is no task here, or without scores. ValueError as of `stored_task`."""
+    """Returns `Task.decided` of a described task; {} for other objectives or without scores. ValueError as in `stored_task`."""
     return stored_task(described).decided(scores) if described and scores and is_task(described) else {}
 
 

@@ -15,7 +15,7 @@ SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 TABLES = (".jsonl", ".jsonlines", ".json", ".tsv", ".csv")
 """Kinds of files with a record for each example."""
 Record = tuple[str, dict[str, Any] | None, str]
-"""(place 'FILE:LINE', the columns by name, what is wrong with the line): columns where nothing is."""
+"""(place 'FILE:LINE', the columns by name or None, the problem of the line or "")."""
 
 
 def kind_of(path: pathlib.Path) -> str:
@@ -76,7 +76,7 @@ def _object(place: str, record: Any) -> Record:
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """The content of a JSON file. ValueError says where it is not JSON."""
+    """The content of a JSON file. ValueError, with the place, where it is not JSON."""
     text = "\n".join(line for _, line in read_lines(path, most=-1))
     try:
         return parse_json(text)
@@ -93,7 +93,7 @@ def _json_list(path: pathlib.Path) -> Iterator[Record]:
 
 
 def _comma_separated(path: pathlib.Path) -> Iterator[Record]:
-    """As spreadsheets write them: values in quotes may hold commas, and quotes twice; a value may go on in the next line."""
+    """Reads CSV as spreadsheets write it: quoted values may hold commas, doubled quotes and line ends."""
     names: list[str] = []
     rows = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
     try:

@@ -1,6 +1,6 @@
-"""TensorFlow Datasets (`data.tfds_source`) as records: tfds:glue/sst2@validation in the place of a file of examples.
+"""TensorFlow Datasets (`data.sources.tfds`) as records: tfds:glue/sst2@validation instead of a file of examples.
 
-Data sets lie where TFDS_DATA_DIR says, else in ~/tensorflow_datasets. Nothing is downloaded.
+Data sets are in TFDS_DATA_DIR, by default ~/tensorflow_datasets. Nothing is downloaded.
 """
 
 import os
@@ -21,7 +21,7 @@ def read_tfds(name: str, columns: Sequence[str]) -> Iterator[Record]:
     `columns` that the data set has; their place is tfds:NAME/CONFIG/VERSION@SPLIT:NUMBER, from 0.
 
     Text is str, a class its name, None where it is hidden; numbers are Python's, with the digits of float32.
-    ValueError for a data set that is not there.
+    ValueError for a missing data set.
     """
     how = f"prepare it with `tfds build {name.removeprefix(TFDS_PREFIX).partition('@')[0]} --file_format array_record`"
     builder, _, slices, problems = open_split(name, Place(os.environ.get(FOLDER) or None, False, FOLDER, how))
@@ -37,6 +37,7 @@ def read_tfds(name: str, columns: Sequence[str]) -> Iterator[Record]:
             record: dict[str, Any] = {}
             problem = ""
             for column, names in known.items():
+                # text that is not UTF-8 is the problem of one record, like a bad line of a file: reading continues
                 try:
                     record[column] = _value(example[column], names)
                 except UnicodeDecodeError as error:
@@ -50,5 +51,5 @@ def _value(value: Any, names: Sequence[str] | None) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, float | np.floating):
-        return float(str(np.float32(value)))  # 3.8, not what float32 makes of it
+        return float(str(np.float32(value)))  # 3.8, without the rounding error of float32
     return value.item() if isinstance(value, np.generic) else value

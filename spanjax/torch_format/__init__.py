@@ -1,1 +1,1 @@
-"""Weights and folders of PyTorch and Hugging Face, read and written without either."""
+"""Reads and writes weights and folders of PyTorch and Hugging Face without either."""

@@ -1,4 +1,4 @@
-"""config.json of BERT, RoBERTa, ALBERT and ELECTRA <-> EncoderConfig, and what the weights alone tell where there is none."""
+"""config.json of BERT, RoBERTa, ALBERT and ELECTRA <-> EncoderConfig; without a config.json, sizes inferred from the weights."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -31,7 +31,7 @@ _OTHERS = {
     "layer_norm_eps": ("norm_epsilon", 1e-12),
     "initializer_range": ("initializer_std", 0.02),
 }
-# Settings of theirs that change what is computed -> the only values with which it is what is computed here.
+# Settings of theirs that change the computation -> the only values that this package computes.
 _FIXED: Mapping[str, tuple[Any, ...]] = {
     "position_embedding_type": (None, "absolute"),
     "inner_group_num": (None, 1),
@@ -49,9 +49,9 @@ def their_config(
     dtype: str,
     task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """config.json of a model that has these parts of the canonical tree; `task` is what `their_task` says of a fine-tuned one.
+    """Builds config.json of a model with these parts of the canonical tree; `task` is the result of `their_task`, if fine-tuned.
 
-    ValueError where transformers has no class for the encoder, or its positions would be counted from another place.
+    ValueError if transformers has no class for the encoder, or would number its positions differently.
     """
     family = family_of(encoder, parts)
     unknown = unknown_settings(encoder, family)
@@ -73,6 +73,7 @@ def their_config(
         "dtype": dtype,
         "torch_dtype": dtype,
     }
+    # transformers counts the unused first rows of RoBERTa's position table, `encoder.positions` does not
     found["max_position_embeddings"] += encoder.position_offset
     if family.model_type == "electra":
         found |= {"embedding_size": encoder.embedding_width}
@@ -90,7 +91,7 @@ def their_config(
 
 
 def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
-    """What transformers' class computes otherwise, in words."""
+    """Settings that transformers' class computes differently, as text."""
     problems = unknown_settings(encoder, family)
     if family.model_type == "albert" and not encoder.embedding_size:
         problems.append(
@@ -112,8 +113,8 @@ def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: se
 
 
 def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family) -> str:
-    """That transformers' masked token head of RoBERTa and ELECTRA computes gelu whatever the encoder does, ours what the encoder
-    does; empty where that is the same, or there is no such head among `parts`.
+    """Message if the masked token head computes something else in transformers: always gelu for RoBERTa and ELECTRA, here the
+    encoder's activation. Empty if both agree, or `parts` has no such head.
     """
     if "mlm" not in parts or family.model_type not in ("roberta", "electra") or encoder.activation == "gelu":
         return ""
@@ -122,9 +123,9 @@ def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family)
 
 
 def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:
-    """Encoder and family of a config.json, with model_type or as the original BERT wrote it (11 fields, no model_type).
+    """Returns encoder and family of a config.json, with model_type or as the original BERT wrote it (11 fields, no model_type).
 
-    ValueError lists everything in it that is missing or that is computed otherwise here.
+    ValueError lists all settings that are missing or that this package computes differently.
     """
     kind = config.get("model_type") or ("albert" if "num_hidden_groups" in config else "bert")
     if kind not in FAMILIES:
@@ -150,12 +151,13 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     others: dict[str, Any] = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
     more: dict[str, Any] = {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
-        pad = config.get("pad_token_id")
+        pad = config.get("pad_token_id")  # 0 is a valid id, so a missing one (1 by default) is told apart by None
         more["position_offset"] = 1 + (1 if pad is None else pad)
         sizes["positions"] -= more["position_offset"]
     if kind == "albert":
         more |= {"embedding_size": config.get("embedding_size", 128), "groups": config.get("num_hidden_groups", 1)}
     if kind == "electra":
+        # transformers' ELECTRA has no projection at equal widths; ALBERT above always has one
         width = config.get("embedding_size", 128)
         more["embedding_size"] = 0 if width == sizes["hidden_size"] else width
     encoder = EncoderConfig(**sizes, **others, **more)
@@ -164,8 +166,8 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
 
 
 def guessed_config(tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of a BERT from its weights alone (canonical names): sizes from shapes, and what shapes do not tell from what
-    a training checkpoint records; where it records nothing, heads of 64 and BERT's constants."""
+    """Infers config.json of a BERT from its weights (canonical names): sizes from shapes, the rest from the settings that a
+    training checkpoint records; without any, heads of 64 and BERT's constants."""
     table = tensors.get("bert.embeddings.word_embeddings.weight")
     layers = {int(found[1]) for name in tensors if (found := re.match(r"bert\.encoder\.layer\.(\d+)\.", name))}
     inner = tensors.get("bert.encoder.layer.0.intermediate.dense.weight")
@@ -186,6 +188,7 @@ def guessed_config(tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any
         "max_position_embeddings": len(positions),
         "type_vocab_size": len(types),
     }
+    # No shape would reveal a wrong number of heads, so recorded settings count only if their sizes match the weights.
     differing = [name for name, size in sizes.items() if recorded.get(name, size) != size]
     if differing:
         wrong = [f"{name} is {recorded[name]!r:.40}, by the shapes {sizes[name]}" for name in differing]

@@ -1,10 +1,10 @@
-"""How transformers names the parameters of BERT and its family: our parameter <-> their name <-> transform.
+"""Names of the parameters of BERT and its family in transformers: our parameter <-> their name <-> transform.
 
 Our tree is canonical: `encoder`, `mlm`, `sbo`, `rtd` (detection of replaced tokens), `query` and `plm` (start and end of XLNet's
 query stream), `pooler` (of [CLS]) and `pair` (the classifier of pairs), whatever the terms of a run are called. Layers are
 stacked here and numbered there; kernels are [inputs, outputs] here and [outputs, inputs] there; rows that only pad the
-vocabulary exist here alone. Names of the span boundary head are the released SpanBERT code's. What transformers ties is not
-written; when read, it has to be equal.
+vocabulary exist here alone. The span boundary head has the names of the released SpanBERT code. Writing skips parameters
+that transformers ties; a file that holds them must have equal copies.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -13,35 +13,35 @@ from typing import Literal, NamedTuple
 from spanjax.nn.config import EncoderConfig
 
 Transform = Literal["same", "transposed", "pieces", "heads", "heads_transposed", "boxed"]
-"""same: as it is. transposed: a kernel. pieces: one row for each piece of the vocabulary, here with rows of padding. heads: a
-kernel of [inputs, heads, width of a head] there; heads_transposed: one of [outputs, heads, width of a head]. boxed: a vector that
-has two axes of length 1 before it there."""
+"""same: unchanged. transposed: a kernel. pieces: one row per token of the vocabulary, here with padding rows. heads: a kernel of
+[inputs, heads, head size] there; heads_transposed: one of [outputs, heads, head size]. boxed: a vector that has two leading
+axes of length 1 there."""
 LAYER, WIDEN = "encoder/layers/", "encoder/embeddings/widen"
 
 
 class Entry(NamedTuple):
-    """One parameter; `{}` in `theirs` is the number of the layer, where `ours` is stacked."""
+    """One parameter; `{}` in `theirs` is the layer index if `ours` is stacked."""
 
     ours: str
     theirs: str
     transform: Transform
     part: tuple[int, int] = (0, 1)
-    """Which of how many equal parts of theirs it is, along their first axis; such entries follow each other."""
+    """(index, count): part `index` of `count` equal parts of theirs, along their first axis; such entries are consecutive."""
     first: int = 0
-    """The first layer that has it there; ours has it in all layers."""
+    """First layer with this parameter there; here all layers have it."""
 
 
 class Family(NamedTuple):
-    """How one kind of model is named there."""
+    """Names of one model type in transformers."""
 
     model_type: str
     class_prefix: str
-    """How the names of transformers' classes begin."""
+    """Prefix of transformers' class names."""
     prefix: str
-    """What stands before the names of the encoder: "bert."."""
+    """Prefix of the encoder's parameter names: "bert."."""
     entries: tuple[Entry, ...]
     tied: Mapping[str, str]
-    """Name that only repeats another -> that other."""
+    """Name of a tied copy -> name of the original."""
     buffers: tuple[str, ...]
     """Names that hold no parameter: position numbers and the like."""
 
@@ -245,11 +245,11 @@ XLNET = Family(
 _VOCABULARY_ROWS = frozenset(
     entry.ours for family in (BERT, XLNET) for entry in family.entries if entry.transform == "pieces"
 )
-"""Our parameters with a row for each piece, in every family: what pads the vocabulary pads them."""
+"""Our parameters with a row per token of the vocabulary, in every family; vocabulary padding pads them too."""
 
 
 def has_pieces(name: str) -> bool:
-    """Whether our parameter of this name has a row for each piece, a generator's too."""
+    """True if our parameter of this name, or a generator's, has a row per token of the vocabulary."""
     return name.removeprefix("generator/") in _VOCABULARY_ROWS
 
 
@@ -259,10 +259,10 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
-    """The family nearest to this encoder, below these parts of the canonical tree; `unknown_settings` says what it lacks.
+    """Returns the family nearest to an encoder with these parts of the canonical tree; `unknown_settings` lists what it lacks.
 
-    Embeddings that are widened, without shared layers, are ELECTRA's; but below a pooler, or as wide as the layers already,
-    which ELECTRA has not, ALBERT's with a group for every layer. A pre_classifier is ELECTRA's, whatever lies below.
+    Widened embeddings without shared layers mean ELECTRA. With a pooler, or at the width of the layers, which ELECTRA does not
+    have, they mean ALBERT with a group per layer. A pre_classifier always means ELECTRA.
     """
     if encoder.relative:
         return XLNET
@@ -277,7 +277,7 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
 
 
 def entries_of(family: Family, encoder: EncoderConfig) -> list[Entry]:
-    """The entries of an encoder of this size: without a product that widens its embeddings where they are as wide as it is."""
+    """Returns the entries of an encoder of this size, without the embedding projection if its embeddings have full width."""
     return [entry for entry in family.entries if encoder.embedding_size or not entry.ours.startswith(WIDEN)]
 
 

@@ -1,4 +1,4 @@
-"""Files of weights in a folder: what is found there, read without executing anything, and how tensors are written."""
+"""Finds and reads files of weights in a folder without executing anything, and writes tensors."""
 
 import pathlib
 import re
@@ -16,34 +16,34 @@ from spanjax.torch_format.training_checkpoint import encoder_settings, skipped_n
 
 CONFIGS = ("config.json", "bert_config.json")
 EXTRA_HEADS = "sbo_head.safetensors"
-"""Heads that transformers has no class for, beside its weights so that it does not ask about them."""
+"""File of the heads that transformers has no class for, next to its weights so that it does not warn about them."""
 _INDEX = ".index.json"  # of weights in several files
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
 
 
 class Found(NamedTuple):
-    """What a folder, or a single file of weights, holds."""
+    """Contents of a folder, or of a single file of weights."""
 
     tensors: dict[str, np.ndarray]
-    """Under the names of the files; float16 and bfloat16 as they are."""
+    """By their names in the files; float16 and bfloat16 are not converted."""
     config: dict[str, Any] | None
     files: tuple[pathlib.Path, ...]
     """Files that were read."""
     recorded: Mapping[str, Any] = {}
     """Settings of the encoder that a training checkpoint records itself, under the names of config.json."""
     notes: tuple[str, ...] = ()
-    """What the files hold that was skipped, human-readable."""
+    """Human-readable notes on skipped contents of the files."""
 
 
 def is_weights(path: pathlib.Path) -> bool:
-    """Whether `read_folder` could read this: a file of weights, or a folder with one."""
+    """True if `read_folder` could read this: a file of weights, or a folder with one."""
     return path.is_file() or any((path / f"{name}{end}").is_file() for name in WEIGHTS for end in ("", _INDEX))
 
 
 def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found:
-    """The weights of a file or a folder (safetensors go first) and its config.json, or the one that is given.
+    """Reads the weights of a file or a folder (safetensors first) and its config.json, or the given one.
 
-    ValueError for what is missing, damaged, or would have to be executed.
+    ValueError if something is missing or damaged, or if reading it would execute code.
     """
     folder = path if path.is_dir() else path.parent
     files = [path] if path.is_file() else _weight_files(path)
@@ -106,7 +106,7 @@ def _read_safetensors(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], step: int) -> None:
-    """A model.safetensors with the metadata that transformers looks for."""
+    """Writes a model.safetensors with the metadata that transformers looks for."""
     from spanjax import __version__
 
     metadata = {"format": "pt", "spanjax": __version__, "step": str(step)}
@@ -115,7 +115,7 @@ def write_safetensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], ste
 
 
 def original_names(name: str) -> str:
-    """A BERT name as SpanBERT's archive with heads has it: `decoder.` before it, gamma and beta in LayerNorm."""
+    """Converts a BERT name to that of SpanBERT's archive with heads: prefix `decoder.`, gamma and beta in LayerNorm."""
     if re.search(r"(LayerNorm|layer_norm\d?)\.(weight|bias)$", name):
         name = (
             name.removesuffix(".weight") + ".gamma"
@@ -128,7 +128,7 @@ def original_names(name: str) -> str:
 def cast(
     tensors: Iterator[tuple[str, np.ndarray]], dtype: Any, name: Callable[[str], str] = str
 ) -> dict[str, np.ndarray]:
-    """The tensors in another type, under other names; ValueError where a finite number becomes infinite."""
+    """Converts tensors to another dtype and other names; ValueError if a finite number becomes infinite."""
     found = {}
     for theirs, array in tensors:
         with np.errstate(over="ignore"):

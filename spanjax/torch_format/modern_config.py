@@ -17,16 +17,16 @@ _FIXED = {
 }
 _ACTIVATIONS = {"hidden_activation": "gelu", "classifier_activation": "gelu"}
 _FULL, _SLIDING = "full_attention", "sliding_attention"
-_EVERY = "global_attn_every_n_layers"  # what transformers 4 read in the place of layer_types
+_EVERY = "global_attn_every_n_layers"  # transformers 4 reads it instead of layer_types
 _THEIR_EVERY = 3
 
 
 def their_modern_config(
     encoder: EncoderConfig, specials: Specials | None, parts: set[str], dtype: str, kind: str | None
 ) -> dict[str, Any]:
-    """config.json of a model with these parts, with layers and rotary bases under the names of transformers 5 and 4.48.
+    """Builds config.json of a model with these parts.
 
-    ValueError where only a part of the recipe is set, which transformers has no class for, or where the model was fine-tuned: its
+    ValueError if only a part of the recipe is set, which transformers has no class for, or if the model was fine-tuned: its
     classes read other heads than ours.
     """
     expected = {"norm_first": True, "gated": True, "biases": False, "types": 0, "groups": 0, "embedding_size": 0}
@@ -57,6 +57,7 @@ def their_modern_config(
         "attention_dropout": encoder.attention_dropout,
         "embedding_dropout": encoder.dropout,
         "mlp_dropout": encoder.dropout,
+        # transformers 5 reads layer_types and rope_parameters; 4.48 reads _EVERY and the two *_rope_theta
         "layer_types": [_FULL] * encoder.layers,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": encoder.rotary} for kind in (_FULL, _SLIDING)},
         _EVERY: 1,
@@ -73,7 +74,7 @@ def their_modern_config(
 
 
 def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
-    """The encoder of a ModernBERT. ValueError lists what is computed otherwise here, such as layers that see a window alone."""
+    """Returns the encoder of a ModernBERT. ValueError lists settings not supported here, such as sliding-window attention."""
     problems = size_problems(config)
     problems += [
         f"{theirs} is {config[theirs]!r}: only {value!r} is computed here"
@@ -84,6 +85,7 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
         problems.append(
             f"layer_types (or {_EVERY}) has layers of sliding attention: only layers that see the whole row are computed here"
         )
+    # transformers 5 writes rope_parameters, 4.48 global_rope_theta; without either ModernBERT's default holds
     rope = (config.get("rope_parameters") or {}).get(_FULL) or {}
     base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
     if rope.get("rope_type", "default") != "default":
@@ -106,7 +108,7 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
 
 
 def _windows(config: Mapping[str, Any]) -> bool:
-    """Whether some layers see a window alone."""
+    """True if some layers have sliding-window attention."""
     kinds = config.get("layer_types")
     if kinds is not None:
         return any(kind != _FULL for kind in kinds)

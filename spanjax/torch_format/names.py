@@ -1,4 +1,4 @@
-"""Names of weights as they were written over the years, brought to those of the tables.
+"""Maps the historical names of weights to those of the tables.
 
 Known: gamma and beta for LayerNorm (BERT's first PyTorch code), `decoder.` before every name (SpanBERT's archive with heads),
 `module.` (data parallel), and an encoder's names without `bert.` (a saved BertModel).
@@ -18,18 +18,19 @@ _NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 def family_of_names(names: Mapping[str, Any]) -> Family | None:
-    """The family whose prefix some names have."""
+    """Returns the only family whose prefix some names have, else None."""
     found = [family for family in FAMILIES.values() if any(f".{name}".find(f".{family.prefix}") >= 0 for name in names)]
     return found[0] if len(found) == 1 else None
 
 
 def known_names(tensors: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], list[str]]:
-    """The tensors under the names of the family's table, and what was done to the names, in words.
+    """Returns the tensors under the names of the family's table, and human-readable notes on the renaming.
 
-    ValueError where two names become one.
+    ValueError if two names become one.
     """
     renamed = {name: name for name in tensors}
     said = []
+    # A prefix counts only if every name has it: `decoder.bias` is also a name of ModernBERT's own.
     for prefix, what in (("module.", "data parallel"), ("decoder.", "SpanBERT's archive with heads")):
         if renamed and all(name.startswith(prefix) for name in renamed.values()):
             renamed = {old: name.removeprefix(prefix) for old, name in renamed.items()}

@@ -1,7 +1,7 @@
-"""PyTorch's files of weights, read and written without torch; nothing that is pickled in them is run.
+"""Reads and writes PyTorch's files of weights without torch, and runs nothing that is pickled in them.
 
 `torch.save` pickles a dictionary in which every tensor is a view (offset, size, strides) of a storage, and puts the bytes
-of the storages beside the pickle. Since torch 1.6 the file is an uncompressed zip of NAME/data.pkl and NAME/data/KEY.
+of the storages next to the pickle. Since torch 1.6 the file is an uncompressed zip of NAME/data.pkl and NAME/data/KEY.
 Before, as in the SpanBERT weights of 2019, it is a row of pickles (magic number, protocol, platform, the dictionary, the
 keys of the storages) and then for every key an int64 count and that many elements, little-endian.
 """
@@ -38,14 +38,14 @@ _ALIGNMENT, _PADDING = 64, 0x4246  # bytes; the id of an extra field of a zip th
 
 
 class TorchFile(NamedTuple):
-    """What a file of torch holds."""
+    """Contents of a file that torch.save wrote."""
 
     tensors: dict[str, np.ndarray]
     """The weights, by name."""
     top: Any
-    """All that was pickled, with stand-ins for tensors and objects."""
+    """The whole pickled object, with stand-ins for tensors and objects."""
     skipped: tuple[str, ...]
-    """Names of the classes and functions that it asks for and that were neither imported nor called."""
+    """Names of the classes and functions in the pickle that were neither imported nor called."""
 
 
 class _Content(NamedTuple):
@@ -57,7 +57,7 @@ class _Content(NamedTuple):
 
 
 def _zip_record(data: mmap.mmap, info: zipfile.ZipInfo) -> tuple[int, memoryview]:
-    """Where a record begins in the file, and its bytes."""
+    """Returns the offset of a record in the file, and its bytes."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         raise Refused(f"{info.filename} is compressed or encrypted: expected a file as torch.save writes it")
     mark, name, extra = struct.unpack_from("<4s22xHH", data, info.header_offset)
@@ -90,7 +90,7 @@ def _open_zip(data: mmap.mmap) -> _Content:
 
 
 def _plain_pickle(data: mmap.mmap, start: int) -> tuple[Any, int]:
-    """One of the small pickles around the content, and where it ends."""
+    """Returns one of the small pickles around the content, and the offset of its end."""
     unpickler, found, end = unpickle(data, start)
     if unpickler.skipped:
         raise Refused(not_needed(unpickler.skipped[0]))
@@ -126,8 +126,8 @@ def _open(data: mmap.mmap) -> _Content:
 
 
 def _tensors(top: Any) -> dict[str, Tensor]:
-    """The tensors of a state dict, or of the one inside a checkpoint. Refuses a state dict in which there is an opaque object;
-    beside it, in what else a checkpoint holds, such objects are skipped."""
+    """Returns the tensors of a state dict, or of the one inside a checkpoint. Refuses a state dict that holds an opaque object;
+    elsewhere in a checkpoint such objects are skipped."""
     inside = [top, *(top[key] for key in ("model", "state_dict") if key in top)] if isinstance(top, dict) else [top]
     found = [
         (names, {name: value for name, value in names.items() if isinstance(value, Tensor)})
@@ -153,7 +153,7 @@ def _tensors(top: Any) -> dict[str, Tensor]:
 
 
 def _elements(content: _Content, storage: Storage, dtype: np.dtype) -> np.ndarray:
-    """A storage as a line of such elements: mapped, or a copy where it does not lie as the dtype needs it."""
+    """Returns a storage as a vector of this dtype: memory-mapped, or a copy if its alignment or byte order does not fit."""
     record, size = content.record(storage), storage.count * DTYPES[storage.dtype].itemsize
     if record is None or len(record) != size:
         has = "is missing" if record is None else f"has {len(record):,} bytes, the pickle says {size:,}"
@@ -190,11 +190,11 @@ def read_torch_file(path: str | pathlib.Path) -> dict[str, np.ndarray]:
 
 def open_torch_file(path: str | pathlib.Path) -> TorchFile:
     """Reads a file that `torch.save` wrote: a state dict, or a checkpoint that has one under "model" or "state_dict", its
-    tensors in the order of the file. What is not a tensor is skipped, and nothing in the file is run.
+    tensors in the order of the file. It skips everything but tensors and executes nothing in the file.
 
-    The arrays are read-only and, but for the older format, lie in the file itself, which is mapped and has to stay as it
-    is; tensors that share a storage share memory. ValueError for a file that is missing, damaged, truncated, none of
-    torch's or without tensors, and for one whose state dict asks for anything that weights do not need.
+    The arrays are read-only. Except for the older format they are views of the memory-mapped file, which must stay
+    unchanged; tensors that share a storage share memory. ValueError for a file that is missing, damaged, truncated, none of
+    torch's or without tensors, and for one whose state dict names anything that weights do not need.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -226,9 +226,9 @@ def open_torch_file(path: str | pathlib.Path) -> TorchFile:
 def write_torch_file(path: str | pathlib.Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes an OrderedDict of CPU tensors that `torch.load(path, weights_only=True)` of torch 1.6 and later reads.
 
-    The file is there whole or not at all, and its bytes depend on the tensors alone. Arrays of any strides and byte order
-    are written as contiguous tensors, one at a time; names of the same array object share a storage. ValueError for what
-    is no array, or an array of a dtype that has no storage type in torch.
+    The file appears whole or not at all, and its bytes depend on the tensors alone. Arrays of any strides and byte order
+    become contiguous tensors, one at a time; names of the same array object share a storage. ValueError for values that
+    are not arrays, or arrays of a dtype that has no storage type in torch.
     """
     path, items = pathlib.Path(path), list(tensors.items())
     if problems := [
@@ -247,6 +247,7 @@ def write_torch_file(path: str | pathlib.Path, tensors: Mapping[str, np.ndarray]
         _put(archive, file, "data.pkl", _pickled(items, {key: str(at) for at, key in enumerate(storages)}))
         _put(archive, file, "byteorder", sys.byteorder.encode())
         for at, tensor in enumerate(storages.values()):
+            # dtype.name ignores the byte order, so this converts to the machine's, which `byteorder` records
             line = np.ascontiguousarray(tensor, DTYPES[tensor.dtype.name]).reshape(-1)
             _put(archive, file, f"data/{at}", line.view(np.uint8).data)
         _put(archive, file, "version", b"3\n")
@@ -264,7 +265,7 @@ def _put(archive: zipfile.ZipFile, file: IO[bytes], name: str, content: bytes | 
 
 
 def _pickled(items: list[tuple[str, np.ndarray]], keys: Mapping[int, str]) -> bytes:
-    """The pickle, in protocol 2, of an OrderedDict that names each array as a view of the storage with its key."""
+    """Builds the pickle (protocol 2) of an OrderedDict in which each array is a view of the storage with its key."""
     empty = _named("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
     parts = [pickle.PROTO, b"\2", empty, pickle.MARK]
     for name, tensor in items:
@@ -282,5 +283,5 @@ def _named(module: str, name: str) -> bytes:
 
 
 def _plain(value: Any) -> bytes:
-    """The opcodes that push a plain value: its own pickle without the protocol before and the stop behind."""
+    """Returns the opcodes that push a plain value: its own pickle without the leading protocol and the final stop."""
     return pickle.dumps(value, 2)[2:-1]

@@ -1,13 +1,13 @@
 """A SentencePiece model (Kudo and Richardson, 2018) as a `tokenizers.Tokenizer` with the same ids.
 
-The usual conversion differs from SentencePiece in places that real text reaches; here they are made equal:
+The usual conversion differs from SentencePiece on real text; this one makes these cases equal:
 
 - `Precompiled` looks only at the beginning of a group of letter and marks and drops the rest: half-width katakana and
-  decomposed Vietnamese come out wrong. So text is composed (NFKC) before, and kept from being composed or reordered where
-  SentencePiece does not do it: a private-use character, which clean text has none of, is put between the marks and taken
-  out again. Characters that the model leaves alone though NFKC does not (the full-width tilde) are hidden in the same way.
+  decomposed Vietnamese come out wrong. So NFKC composes the text first. Where SentencePiece does not compose or reorder, a
+  private-use character, which clean text never has, separates the marks and is removed afterwards. Characters that the
+  model leaves alone but NFKC changes (the full-width tilde) are hidden in the same way.
 - A text that begins with the word mark itself gets a second one, as the dummy prefix is independent of the text. Only the
-  beginning of a text gets it: what follows a [MASK] inside of a word goes on as a piece inside of a word.
+  beginning of a text gets it: text that follows a [MASK] inside a word continues the word.
 - Pieces that no text is encoded to (controls, bytes, unknown) are cut in two where a text spells them.
 - Sentences are encoded whole, so that pieces may hold blanks; a user-defined piece has the score that SentencePiece gives it.
 
@@ -40,7 +40,7 @@ def read_model(vocabulary: SentencePieceVocabulary) -> Any:
 
 
 def unrepresentable(vocabulary: SentencePieceVocabulary) -> str | None:
-    """Why no tokenizer.json gives the ids of this model; None where one does."""
+    """Returns the reason why no tokenizer.json gives the ids of this model, else None."""
     proto = read_model(vocabulary)
     kind = _MODELS.get(proto.trainer_spec.model_type, "unknown")
     if kind not in ("unigram", "bpe", "char"):
@@ -134,7 +134,7 @@ def _word_marks() -> Any:
 
 
 def _spelled(proto: Any) -> list[tuple[str, str]]:
-    """Patterns of what spells a piece that is no text, in two parts, cut where no piece of text goes across."""
+    """Patterns of text that spells a non-text piece, in two parts, cut where no text piece crosses."""
     texts = {piece.piece for piece in proto.pieces if piece.type in (_NORMAL, _USER_DEFINED)}
     pairs = {text[n : n + 2] for text in texts for n in range(len(text) - 1)}
 
@@ -167,7 +167,7 @@ def _unicode_steps(vocabulary: SentencePieceVocabulary, proto: Any) -> list[Any]
     table = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
 
     def kept(steps: Sequence[Any], texts: Iterable[str]) -> list[str]:
-        """The texts with which the steps do not do what the model does."""
+        """The texts that the steps normalise differently from the model."""
         ours = normalizers.Sequence([*steps])
         theirs = vocabulary.processor.normalize
         pairs = ((text, f"0{text}0") for text in texts)
@@ -196,7 +196,7 @@ def _words(text: str) -> list[str]:
 
 
 def _protected(texts: Sequence[str], steps: Sequence[Any], first: int) -> list[Any]:
-    """The steps, without effect on the texts."""
+    """Wraps the steps so that they leave the texts unchanged."""
     marks = [(text, chr(_PROTECTED + first + number)) for number, text in enumerate(texts)]
     before = [normalizers.Replace(text, mark) for text, mark in marks]
     return [*before, *steps, *(normalizers.Replace(mark, text) for text, mark in marks)]

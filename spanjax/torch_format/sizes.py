@@ -32,17 +32,17 @@ def our_sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def size_problems(config: Mapping[str, Any]) -> list[str]:
-    """Sizes that are missing or no numbers, in words."""
+    """Sizes that are missing or not numbers, as text."""
     return [f"{theirs} is missing: expected a number" for theirs in _NAMES if not isinstance(config.get(theirs), int)]
 
 
 def raise_listed(name: str, problems: list[str]) -> None:
-    """One ValueError of all problems of the file `name`, where there are any."""
+    """Raises one ValueError with all problems of the file `name`, if any."""
     if problems:
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
-# Settings of the encoder that every family computes at any value, or that are no part of what is computed.
+# Settings of the encoder that every family supports at any value, or that do not change the computation.
 _ANY = frozenset(
     {
         "vocab_size",
@@ -66,7 +66,7 @@ _OWN: Mapping[str, frozenset[str]] = {
     "modernbert": frozenset({"norm_first", "rotary", "gated", "biases", "groups", "embedding_size"}),
     "xlnet": frozenset({"relative"}),
 }
-"""Settings beside those of `_ANY` that a family's class computes; the others have to be BERT's."""
+"""Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
 
 
 def unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:

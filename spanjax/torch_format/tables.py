@@ -11,12 +11,12 @@ from spanjax.torch_format.families import LAYER, Entry, Family, Transform, entri
 
 
 def _rows(entry: Entry, encoder: EncoderConfig) -> int:
-    """Into how many arrays of theirs one array of ours goes; 0 where it is one and not stacked."""
+    """Number of their arrays in one stacked array of ours; 0 if it is not stacked."""
     return encoder.own_layers if entry.ours.startswith(LAYER) else 0
 
 
 def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterator[tuple[str, np.ndarray]]:
-    """Every parameter of a canonical tree under their name, in the order of the table; views where that is possible.
+    """Yields every parameter of a canonical tree under their name, in the order of the table; views if possible.
 
     ValueError lists parameters that the table does not have.
     """
@@ -65,20 +65,20 @@ def _ours(array: np.ndarray, transform: Transform, encoder: EncoderConfig) -> np
 
 
 class Loaded(NamedTuple):
-    """What reading made of a file of theirs."""
+    """Result of reading a file of theirs."""
 
     params: dict[str, Any]
     """Canonical tree, float32."""
     loaded: tuple[str, ...]
     """Their names that became parameters."""
     repeated: tuple[str, ...]
-    """Their names that repeat others (tied), and were equal."""
+    """Their names of tied copies, which were equal."""
     buffers: tuple[str, ...]
     """Their names that hold no parameter."""
 
 
 def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family: Family) -> Loaded:
-    """The canonical tree of the tensors; a head is there when the file has all of it.
+    """Builds the canonical tree of the tensors; a head exists if the file has all of it.
 
     ValueError lists names that the table does not have, names that are missing, wrong shapes and tied tensors that differ.
     """
@@ -131,7 +131,7 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
 
 
 def unusable(tensors: Mapping[str, Any]) -> list[str]:
-    """Tensors that are no weights of a model: whole numbers or truth values, NaN or infinite numbers."""
+    """Lists tensors that cannot be weights: integers or booleans, NaN or infinite numbers."""
     found = []
     for name, array in tensors.items():
         if array.dtype.kind in "iub":

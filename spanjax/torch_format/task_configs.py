@@ -1,4 +1,4 @@
-"""What config.json says of a fine-tuned model: class, labels, regression, and settings of the task that transformers ignores."""
+"""Task entries of config.json for a fine-tuned model: class, labels, regression, and our settings, which transformers ignores."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from spanjax.torch_format.families import family_of
 from spanjax.torch_format.task_tables import OUTPUTS, Kind, class_name, needed, our_kind
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
-PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing elsewhere
+PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing on another machine
 _TASKS: Mapping[Kind, str] = {"sequence": "Glue", "token": "Ner", "question": "Questions"}  # without settings of ours
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
@@ -16,8 +16,8 @@ REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 def their_task(
     task: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
-    """The settings of config.json that make transformers load its class for this task, with all settings of the task under
-    `task_specific_params` (markers of relations among them).
+    """Returns the settings of config.json that make transformers load its class for this task, with all settings of the task
+    under `task_specific_params` (markers of relations among them).
 
     ValueError lists why transformers has no class that computes the same.
     """
@@ -46,6 +46,7 @@ def their_task(
         raise ValueError("\n".join(f"  - {problem}" for problem in problems))
     found: dict[str, Any] = {"architectures": [name]}
     if kind != "question":
+        # transformers takes the number of outputs from id2label, so a regression needs one label too
         labels = labels if labels and not one_number else default_labels(outputs)
         found["id2label"] = {str(number): label for number, label in enumerate(labels)}
         found["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -58,12 +59,13 @@ def their_task(
 def our_task(
     config: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
-    """The task that a config.json describes, for the weights beside it, as `run.describe` does: what `their_task` wrote, else the
-    class of the kind with its labels, for rows as long as the encoder can read.
+    """Returns the task of a config.json and its weights, in the form of `run.describe`: the settings that `their_task` wrote,
+    else the class of the kind with its labels, for rows as long as the encoder can read.
 
-    ValueError where weights are missing or have other sizes, the labels are not theirs, or several labels of a row hold at once.
+    ValueError if weights are missing or have other sizes, the labels do not match them, or the task is multi-label.
     """
     outputs = _outputs(kind, params, encoder)
+    # Another program may have fine-tuned the model since and kept task_specific_params: ours count only for the same kind.
     stored = config.get("task_specific_params")
     own = stored.get(OWN) if isinstance(stored, Mapping) else None
     found = dict(own) if isinstance(own, Mapping) and our_kind(params, own) == kind else {}
@@ -91,7 +93,7 @@ def our_task(
 
 
 def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
-    """How many scores the head gives. ValueError where parts of it are missing, or have sizes that no such head has."""
+    """Returns the number of scores of the head. ValueError if parts of it are missing or have other sizes than its class."""
     family, hidden_size = family_of(encoder, params), encoder.hidden_size
     name = class_name(family, kind)
     if missing := [part for part in needed(family, kind) if part not in params]:
@@ -99,6 +101,7 @@ def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> i
             f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"
         )
     head = params[OUTPUTS[kind]]
+    # Start and end are fixed: a question head of another width must fail the check of shapes, not define it.
     outputs = 2 if kind == "question" else head["kernel"].shape[-1]
     expected = {"kernel": (hidden_size, outputs), "bias": (outputs,)}
     wrong = [

@@ -1,4 +1,4 @@
-"""Heads of fine-tuned models: our parameter <-> their name <-> transform, for each family and kind; and which kind a model is.
+"""Heads of fine-tuned models: our parameter <-> their name <-> transform, for each family and kind; and the kind of a model.
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
@@ -17,14 +17,14 @@ CLASSES: Mapping[Kind, str] = {
     "token": "ForTokenClassification",
     "question": "ForQuestionAnswering",
 }
-"""How the names of transformers' classes end; see `class_name`."""
+"""Suffixes of transformers' class names; `class_name` knows the exceptions."""
 _OWN_ENDS: Mapping[tuple[str, Kind], str] = {("xlnet", "question"): "ForQuestionAnsweringSimple"}
 PIPELINES: Mapping[Kind, str] = {
     "sequence": "text-classification",
     "token": "token-classification",
     "question": "question-answering",
 }
-"""What transformers calls the use of such a model."""
+"""Names of transformers' pipelines for such models."""
 OUTPUTS: Mapping[Kind, str] = {"sequence": "classifier", "token": "classifier", "question": "qa"}
 """The part of our tree that gives the scores."""
 OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names and another meaning
@@ -49,15 +49,15 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
 
 
 def needed(family: Family, kind: Kind) -> tuple[str, ...]:
-    """The parts of our tree that such a class computes its scores with, the one that gives them last."""
+    """Returns the parts of our tree that compute the scores of such a class; the last one outputs them."""
     before = "pre_classifier" if family.model_type == "electra" else "pooler"
     return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
 def with_heads(family: Family, kind: Kind | None) -> Family:
-    """The family's table with the heads of a fine-tuned model; they come before heads of pretraining for the same parameter.
+    """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter.
 
-    ValueError for a class that computes otherwise.
+    ValueError for a class that computes its scores differently.
     """
     if kind is None:
         return family
@@ -71,9 +71,9 @@ def with_heads(family: Family, kind: Kind | None) -> Family:
 def without_left_over(
     tensors: Mapping[str, Any], family: Family, kind: Kind | None
 ) -> tuple[Mapping[str, Any], list[str]]:
-    """The tensors without those that such a model has under other names, and what was left out, in words.
+    """Returns the tensors without those that such a model has under other names, and notes on the skipped ones.
 
-    Older files of RoBERTa hold a pooler beside its classifier of sequences, which computes nothing.
+    Older files of RoBERTa hold an unused pooler next to the sequence classifier.
     """
     known = {entry.theirs for entry in with_heads(family, kind).entries}
     unused = sorted({entry.theirs for entry in family.entries if entry.theirs not in known} & tensors.keys())
@@ -84,11 +84,11 @@ def without_left_over(
 
 
 CLASSLESS = ("coreference", "overlap_gate")
-"""Parts of our tree that no class of transformers has: only what lies below them is written."""
+"""Parts of our tree that no class of transformers has; only the layers below them are written."""
 
 
 def without_classless(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(a canonical tree without the parts in CLASSLESS, what was left out, in words)."""
+    """Returns a canonical tree without the parts in CLASSLESS, and notes on the skipped ones."""
     left = [name for name in CLASSLESS if name in params]
     kept = {name: part for name, part in params.items() if name not in left}
     said = f"{', '.join(left)} left out: transformers has no class for coreference; what lies below is written"
@@ -96,9 +96,9 @@ def without_classless(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[s
 
 
 def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
-    """The kind of a canonical tree with these parts; None without a head of fine-tuning.
+    """Returns the kind of a canonical tree with these parts; None without a fine-tuning head.
 
-    `task`, as `run.describe` gives it, tells classifiers apart: that of the class Ner is one of tokens.
+    `task`, in the form of `run.describe`, tells classifiers apart: the class Ner classifies tokens.
     """
     if "qa" in parts:
         return "question"
@@ -108,9 +108,9 @@ def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
 
 
 def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> Kind | None:
-    """The kind of a file of weights: what `architectures` in its config.json says, else what its names tell.
+    """Returns the kind of a file of weights: from `architectures` in its config.json, else from its names.
 
-    ValueError for a class that computes otherwise than the one of its family that is known here: XLNet's search of answers.
+    ValueError for a class whose scores are computed differently here: XLNet's beam search for answers.
     """
     listed = config.get("architectures")
     classes = [str(each) for each in listed] if isinstance(listed, list) else []

@@ -1,7 +1,7 @@
-"""The tokenizer of a Hugging Face model folder: written so that AutoTokenizer gives our ids, and read back.
+"""Writes the tokenizer of a Hugging Face model folder so that AutoTokenizer gives our ids, and reads it back.
 
-Around the text stand [CLS] and [SEP] in the way of the model's family (Devlin et al., 2018; Liu et al., 2019). What differs
-from `Vocabulary.encode`: specials that stand in a text are specials ("The [MASK] sat"), and the text is not cleaned before.
+[CLS] and [SEP] surround the text as in the model's family (Devlin et al., 2018; Liu et al., 2019). Two things differ from
+`Vocabulary.encode`: special tokens in a text count as such ("The [MASK] sat"), and the text is not cleaned first.
 """
 
 import json
@@ -29,21 +29,21 @@ FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert", "xlnet")
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
 FILES = (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, NAMES_FILE, SPIECE_FILE, VOCAB_JSON, MERGES_FILE)
-"""Names of all files that `tokenizer_files` may give."""
+"""Names of all files that `tokenizer_files` may return."""
 _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
 _BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
 def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_types: int = 0) -> dict[str, bytes]:
-    """The tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
+    """Returns the tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
     with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
-    A model that was fine-tuned here saw pairs as its vocabulary has them (`Vocabulary.separators`), whatever its family:
-    `tuned_types` are the token types that it has.
-    A SentencePiece model that tokenizers cannot represent (one of words, say) gets no tokenizer.json, and AutoTokenizer
-    raises: `tokenizer_notes` says so, and what else a user must know.
-    ValueError where the family is not known or the name of a special is also text.
+    A model that was fine-tuned here saw pairs in the form of its vocabulary (`Vocabulary.separators`), whatever its family:
+    `tuned_types` is its number of token types.
+    A SentencePiece model that tokenizers cannot represent (a word model, say) gets no tokenizer.json, and AutoTokenizer
+    raises: `tokenizer_notes` reports this and everything else a user must know.
+    ValueError if the family is unknown or the name of a special token is also text.
     """
     if family not in FAMILIES:
         raise ValueError(f"no tokenizer files for the family {family!r}: expected one of {', '.join(FAMILIES)}")
@@ -89,7 +89,7 @@ def _wordpiece(vocabulary: WordPieceVocabulary) -> _Parts:
     tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lower)  # pyright: ignore
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
     tokenizer.decoder = tokenizers.decoders.WordPiece()  # pyright: ignore[reportAttributeAccessIssue]
-    # transformers lower-cases unless it is told not to, whatever tokenizer.json says
+    # transformers lower-cases by default, whatever tokenizer.json says
     kind = {"do_lower_case": lower, "tokenize_chinese_chars": True, "strip_accents": None}
     files = {WORDPIECE_FILE: vocabulary.files()[WORDPIECE_FILE]}
     return tokenizer, files, kind | {"clean_up_tokenization_spaces": True}
@@ -102,7 +102,7 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary) -> _Parts:
 
 
 def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
-    """The vocabulary's own tokenizer.json; only the first word gets a blank, not what follows a special inside of a word."""
+    """Adapts the vocabulary's own tokenizer.json: only the first word gets a blank, not text after a special inside a word."""
     names = [vocabulary.pieces[number] for number in vocabulary.specials]
     if unnamed := [name for name in names if name.endswith("#") and name[:-1] in SPECIAL_PIECES]:
         raise ValueError(
@@ -133,7 +133,7 @@ def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
 
 
 def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
-    """Whether the mask takes the place of a piece with the blank before it, as RoBERTa's <mask> does."""
+    """True if the mask replaces a token together with the blank before it, as RoBERTa's <mask> does."""
     if isinstance(vocabulary, SentencePieceVocabulary):
         return not sentencepiece_json.read_model(vocabulary).normalizer_spec.remove_extra_whitespaces
     if not isinstance(vocabulary, ByteBpeVocabulary):
@@ -147,8 +147,8 @@ def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
 def _add_specials(
     tokenizer: tokenizers.Tokenizer, vocabulary: Vocabulary, separators: int, second: int, lstrip: bool
 ) -> None:
-    """Makes pieces of the vocabulary special, in the order of their ids, and puts them around text and pairs, so many
-    `separators` between the two; `second` is the type of the other text."""
+    """Marks the special tokens of the vocabulary, in the order of their ids, and puts them around texts and pairs, with this
+    number of `separators` between the two; `second` is the token type of the second text."""
     specials, pieces = vocabulary.specials, vocabulary.pieces
     tokens = [
         tokenizers.AddedToken(pieces[number], lstrip=lstrip and number == specials.mask, normalized=False, special=True)
@@ -173,7 +173,7 @@ def _json(content: Any) -> bytes:
 
 
 def tokenizer_notes(vocabulary: Vocabulary) -> list[str]:
-    """What the user of a written folder must know about its tokenizer: sentences for the model card."""
+    """Sentences for the model card on the tokenizer of a written folder."""
     notes = [
         "The tokenizer does not clean text. The model was trained on text without control characters, zero-width characters "
         "(but for joiners between letters that need them), private-use characters and blanks other than the plain one."
@@ -217,10 +217,10 @@ def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
 
 
 def vocabulary_of_folder(folder: pathlib.Path) -> Vocabulary | None:
-    """The vocabulary of a Hugging Face folder; None where it holds no file of one.
+    """Returns the vocabulary of a Hugging Face folder; None if it holds no file of one.
 
-    One that `tokenizer_files` wrote gives a vocabulary with the same fingerprint. Whether WordPiece lower-cases is what
-    tokenizer_config.json says, then tokenizer.json, then a guess. ValueError where the files are not usable.
+    A folder of `tokenizer_files` gives a vocabulary with the same fingerprint. The casing of WordPiece comes from
+    tokenizer_config.json, else tokenizer.json, else a guess. ValueError if the files are not usable.
     """
     names = {item.name for item in folder.iterdir() if item.is_file()}
     known = {SETTINGS_FILE, TOKENIZER_FILE, WORDPIECE_FILE}

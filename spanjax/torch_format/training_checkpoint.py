@@ -1,4 +1,4 @@
-"""What a training checkpoint of the original SpanBERT code records beside the weights.
+"""Contents of a training checkpoint of the original SpanBERT code besides the weights.
 
 Such a file is a dictionary: `args` (the settings, with the encoder's as an object `args.config`), `model`,
 `optimizer_history` (updates done), `last_optimizer_state` (Adam's moments) and `extra_state` (the position in the data,
@@ -15,7 +15,7 @@ ENCODER_SETTINGS = (
     *("max_position_embeddings", "type_vocab_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
     "initializer_range",
 )
-"""Names that `args.config` shares with config.json; nothing else of it is read."""
+"""Names that `args.config` shares with config.json; all others are ignored."""
 _EPSILONS = {"pair_bert": 1e-12, "hf_bert": 1e-5}
 """Module of the model -> its LayerNorm's epsilon, which is a constant of the code there."""
 _OPTIMIZERS = ("last_optimizer_state", "optimizer_state_dict", "optimizer")
@@ -23,7 +23,7 @@ _LISTED = 8  # names of classes in a note
 
 
 def encoder_settings(top: Any) -> dict[str, Any]:
-    """The plain settings of `args.config` under the names of config.json; {} where the file records no attention heads."""
+    """Returns the plain settings of `args.config` under the names of config.json; {} if it records no attention heads."""
     args = top.get("args") if isinstance(top, dict) else None
     config = args.attributes.get("config") if isinstance(args, Record) else None
     if not isinstance(config, Record):
@@ -37,7 +37,7 @@ def encoder_settings(top: Any) -> dict[str, Any]:
 
 
 def skipped_notes(top: Any, classes: tuple[str, ...]) -> list[str]:
-    """What of the file is not read, human-readable: the optimizer's state with the update, and objects of unknown classes."""
+    """Human-readable notes on skipped contents: the optimizer's state with the update, and objects of unknown classes."""
     if not isinstance(top, dict):
         return []
     notes = []
@@ -55,7 +55,7 @@ def skipped_notes(top: Any, classes: tuple[str, ...]) -> list[str]:
 
 
 def _update(top: Mapping[Any, Any]) -> int | None:
-    """Updates done, by the last entry of the optimizers' history; None where it is not recorded."""
+    """Updates done, by the last entry of the optimizers' history; None if it is not recorded."""
     history = top.get("optimizer_history")
     last = history[-1] if isinstance(history, list) and history else None
     update = last.get("num_updates") if isinstance(last, dict) else None

@@ -1,9 +1,9 @@
-"""Unpickling that runs nothing: the pickles of PyTorch's files, read with stand-ins for what they name.
+"""Unpickles PyTorch's files without running anything in them: stand-ins replace all names.
 
-A pickle is a program that calls what it names. It is first looked through without being run, for what costs memory out
-of proportion, and then unpickled with stand-ins for the names that weights need. Every other name becomes an opaque class:
-it is never imported, and its objects take what they are given and do nothing. `opaque_in` finds them, so that weights in
-which one stands can be refused.
+A pickle is a program that calls what it names. This module first scans it without running it, for opcodes that cost memory
+out of proportion, and then unpickles it with stand-ins for the names that weights need. Every other name becomes an opaque
+class: it is never imported, and its objects accept everything and do nothing. `opaque_in` finds them, so that weights that
+contain one can be refused.
 """
 
 import io
@@ -39,8 +39,8 @@ class Refused(ValueError):
 
 
 class _Inert:
-    """Stands for a harmless class: takes what it is given, and keeps it to be looked through. The opcode BUILD would set any
-    attribute of an object that has no `__setstate__` of its own; of a class it is refused, as `self` is missing."""
+    """Stand-in for a harmless class: keeps all arguments for later inspection. The opcode BUILD would set any attribute of an
+    object that has no `__setstate__` of its own; on a class it fails, as `self` is missing."""
 
     __slots__ = ()
     given: list[Any]
@@ -73,12 +73,12 @@ class Record(_Object):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The attributes that the pickle gives it; {} where it gives none."""
+        """Attributes that the pickle sets; {} without any."""
         return next((state for state in self.given[1:] if type(state) is dict), {})
 
 
 class Opaque(Record):
-    """An object of a class that weights do not need. `Opaque` has one subclass for each name that a file asks for."""
+    """An object of a class that weights do not need. `Opaque` has one subclass for each unknown name in a file."""
 
     __slots__ = ()
     asked = ""
@@ -100,7 +100,7 @@ class Opaque(Record):
 
 
 class Storage(NamedTuple):
-    """What a pickle says of a storage; its bytes are elsewhere."""
+    """A storage as the pickle describes it; its bytes are elsewhere."""
 
     dtype: str
     key: str | int
@@ -108,7 +108,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(_Inert):
-    """_rebuild_tensor and _rebuild_tensor_v2: a view of a storage, as the pickle says it, in elements and unchecked."""
+    """_rebuild_tensor and _rebuild_tensor_v2: a view of a storage as the pickle describes it, in elements and unchecked."""
 
     __slots__ = ("storage", "offset", "size", "stride", "dtype", "given")
 
@@ -159,7 +159,7 @@ class _Attributed(_Inert):
 
 
 def _with_rest(tensor: Any, rest: tuple[Any, ...]) -> Any:
-    """The tensor, with what else the pickle says of it kept to be looked through."""
+    """Returns the tensor, with the other arguments kept for inspection."""
     if isinstance(tensor, Tensor):
         tensor.given.append(rest)
     return tensor
@@ -182,7 +182,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 
 def held(*things: Any) -> Iterator[Any]:
-    """These values and all that they hold, each once: keys and values, items, attributes, what stand-ins were given."""
+    """Yields these values and all their contents, each once: keys and values, items, attributes, arguments of stand-ins."""
     waiting, seen = [*reversed(things)], set()
     while waiting:
         thing = waiting.pop()
@@ -199,13 +199,13 @@ def held(*things: Any) -> Iterator[Any]:
 
 
 def opaque_in(*things: Any) -> str:
-    """Name of a class that weights do not need among these values and all that they hold; "" where there is none."""
+    """Name of a class that weights do not need, among these values and all their contents; "" without one."""
     kinds = (thing if isinstance(thing, type) else type(thing) for thing in held(*things))
     return next((kind.asked for kind in kinds if issubclass(kind, Opaque)), "")
 
 
 def not_needed(name: str) -> str:
-    """Message of a file in whose weights there is something of this class."""
+    """Message about a file whose weights contain an object of this class."""
     return (
         f"the file asks for {name}, which weights do not need; nothing in it was run. Take the "
         "file from a source you trust, or, if you trust this one, load it with torch and save its tensors alone: "
@@ -225,7 +225,7 @@ class _Unpickler(pickle.Unpickler):
         return tuple(kind.asked for kind in self.opaque.values())
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """The stand-in of a global: one that weights need, or an opaque class, which is not looked up anywhere."""
+        """Returns the stand-in of a global: one that weights need, or an opaque class; imports nothing."""
         asked = (module_name, global_name)
         if asked in _KNOWN:
             return _KNOWN[asked]
@@ -237,7 +237,7 @@ class _Unpickler(pickle.Unpickler):
         return self.opaque[asked]
 
     def persistent_load(self, pid: Any) -> Storage:
-        """The storage that is meant."""
+        """Returns the storage that `pid` describes."""
         match pid:
             case ("storage", str(dtype), str() | int() as key, _, int(count), *view) if dtype in DTYPES and count >= 0:
                 if any(view):
@@ -251,8 +251,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _look_through(data: mmap.mmap) -> None:
-    """Reads one pickle without running it; what a few bytes blow up is refused: memos, and towers of tuples, whose hash
-    overflows the stack of the interpreter."""
+    """Scans one pickle without running it and refuses contents that a few bytes blow up: memos, and towers of tuples, whose
+    hash overflows the stack of the interpreter."""
     stack: list[int | None] = []  # how deep tuples are nested in each thing; None is a mark
     memo: dict[Any, int | None] = {}
     for number, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], data))):
@@ -277,7 +277,7 @@ def _look_through(data: mmap.mmap) -> None:
 
 
 def unpickle(data: mmap.mmap, start: int) -> tuple[_Unpickler, Any, int]:
-    """The object of the pickle that begins at this byte, what read it, and where the pickle ends."""
+    """Returns the unpickler and the object of the pickle that begins at this byte, and the offset of its end."""
     data.seek(start)
     _look_through(data)
     end = data.tell()

@@ -24,14 +24,14 @@ _FIXED: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 _SUMMARY: Mapping[str, Any] = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"}
-"""How a fine-tuned model of sequences reads its row: the pooler here, of the first token."""
+"""Sequence summary of a fine-tuned sequence classifier: the pooler of the first token."""
 _OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 
 
 def their_xlnet_config(
     encoder: EncoderConfig, specials: Specials | None, parts: set[str], dtype: str, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """config.json of a model with these parts; `task` is what `their_task` says of a fine-tuned one."""
+    """Builds config.json of a model with these parts; `task` is the result of `their_task`, if fine-tuned."""
     found: dict[str, Any] = {
         "architectures": [pretraining_class(XLNET, parts)],
         "model_type": "xlnet",
@@ -53,9 +53,10 @@ def their_xlnet_config(
 
 
 def our_xlnet_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
-    """The encoder of an XLNet. ValueError lists what is missing, and what is computed otherwise here."""
+    """Returns the encoder of an XLNet. ValueError lists settings that are missing or not supported here."""
     problems = [f"{each} is missing: expected a number" for each in _SIZES if not isinstance(config.get(each), int)]
     fixed = dict(_FIXED)
+    # only this class reads the summary settings, and transformers' default ('last') is not supported, so one is required
     if any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ()):
         fixed |= _SUMMARY
         problems += [] if "summary_type" in config else ["summary_type is 'last': only 'first' is computed here"]

@@ -54,7 +54,7 @@ class _Settling(threading.Thread):
         self.manager, self.folder, self.error = manager, folder, None
 
     def run(self) -> None:
-        """See `threading.Thread.run`."""
+        """Implements `threading.Thread.run`; keeps an exception in `error`."""
         try:
             self.manager.wait_until_finished()
             if jax.process_index() == 0:
@@ -64,18 +64,18 @@ class _Settling(threading.Thread):
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:
-    """Keeps back the tracebacks of Orbax, whose exceptions we take and say in a line."""
+    """Filters out the tracebacks of Orbax, whose exceptions we catch and report in a line."""
     return not (record.exc_info and "orbax" in record.pathname)
 
 
 def _not_abandoned(record: logging.LogRecord) -> bool:
-    """Keeps back what asyncio says of tasks that nobody waited for."""
+    """Filters out asyncio's reports of tasks that nobody waited for."""
     return not record.exc_info
 
 
 @functools.cache
 def _silence_abandoned() -> None:
-    """No tracebacks of the reads that are still under way when Orbax gives up on a damaged checkpoint; its error is said."""
+    """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
     logging.getLogger("absl").addFilter(_not_of_orbax)
     logging.getLogger("asyncio").addFilter(_not_abandoned)
     shown = sys.unraisablehook
@@ -88,7 +88,7 @@ def _silence_abandoned() -> None:
 
 
 class _Best(checkpoint_managers.PreservationPolicy):
-    """Keeps the step with the least loss, the first of equals. Orbax's own policy forgets what was before a resume."""
+    """Keeps the step with the least loss, the first of equals. Orbax's own policy forgets the losses before a resume."""
 
     def __init__(self, losses: Mapping[int, float]):
         self.losses = losses
@@ -99,7 +99,7 @@ class _Best(checkpoint_managers.PreservationPolicy):
         *,
         context: checkpoint_managers.PreservationContext,
     ) -> Sequence[bool]:
-        """See `PreservationPolicy.should_preserve`."""
+        """Implements `PreservationPolicy.should_preserve`."""
         known = [(self.losses[each.step], each.step) for each in checkpoints if each.step in self.losses]
         best = min(known)[1] if known else None
         return [each.step == best for each in checkpoints]
@@ -134,11 +134,11 @@ class Checkpoints:
         return sorted(self.manager.all_steps())
 
     def meta(self, step: int) -> dict[str, Any]:
-        """What the checkpoint of a step says of its run; {} where there is none."""
+        """Returns the meta of a step's checkpoint; {} if there is none."""
         return stored_meta(self.folder.parent, step)
 
     def save(self, state: TrainState, step: int, meta: dict[str, Any], loss: float | None) -> None:
-        """Starts writing a checkpoint; `loss` is the held-out loss by which the best one is kept, where it is known."""
+        """Starts writing a checkpoint; `loss` is the held-out loss by which the best one is kept, if known."""
         self.finish()
         if step in self.manager.all_steps():
             return
@@ -147,7 +147,9 @@ class Checkpoints:
             remove_unfinished(self.folder)
         except OSError as error:  # a disk that is gone, no more open files
             failed = error
-        if jax.process_count() > 1:  # where one fails at the start of a save the others wait for it inside of Orbax
+        if (
+            jax.process_count() > 1
+        ):  # if one failed at the start of a save, the others would wait for it inside of Orbax
             self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
         optional = TrainState._field_defaults
         fields = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
@@ -187,24 +189,24 @@ class Checkpoints:
         self._evaluations.clear()
 
     def wait(self) -> bool:
-        """Waits for this process's part of the save under way; whether it worked. May be called from another thread."""
+        """Waits for this process's part of the save under way; True if it worked. May be called from another thread."""
         if (settling := self.settling) is None:
             return True
         settling.join()
         return settling.error is None
 
     def pending(self) -> bool:
-        """Whether a save was started that `finish` was not called for; the same on all processes."""
+        """Returns True if a save was started that `finish` was not called for; the same on all processes."""
         return self.settling is not None
 
     def busy(self) -> bool:
-        """Whether this process is still writing."""
+        """Returns True while this process is still writing."""
         return self.settling is not None and self.settling.is_alive()
 
     def finish(self) -> None:
         """Waits until the save under way is complete, has its checksums and was read back.
 
-        SaveError, on all processes, where one of them failed; nothing is left of that save then.
+        SaveError, on all processes, if one of them failed; nothing is left of that save then.
         """
         if self.settling is not None:
             settling, self.settling = self.settling, None
@@ -217,7 +219,7 @@ class Checkpoints:
         if reason is None:
             return
         with contextlib.suppress(Exception):
-            self.manager.wait_until_finished()  # says the error once more, to this thread
+            self.manager.wait_until_finished()  # raises the error once more, in this thread
         if jax.process_index() == 0:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         with contextlib.suppress(OSError):  # the next save tries again
@@ -228,7 +230,7 @@ class Checkpoints:
         raise SaveError(self.folder, step, reason, [whole for whole in self.steps() if whole != step]) from error
 
     def close(self) -> None:
-        """Finishes the save under way and lets go of the folder; a second call does nothing."""
+        """Finishes the save under way and releases the folder; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -240,7 +242,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
-        """Closes it. After an error a save that fails as well is reported and the error stays the first one."""
+        """Closes it. After an error, a SaveError does not replace that first error."""
         if error is None:
             self.close()
         elif jax.process_count() == 1:
@@ -250,17 +252,18 @@ class Checkpoints:
             self.abandon()
 
     def abandon(self) -> None:
-        """Waits for this process's part of the save under way; unlike `close` it does not meet the other processes."""
+        """Waits for this process's part of the save under way; unlike `close`, without a rendezvous of the processes."""
         self.closed = True
         self.wait()
 
     def restore_newest(self, abstract: TrainState) -> TrainState | None:
-        """The newest whole checkpoint, laid out as `abstract` says (shapes, types, shardings); None where there is none.
+        """Restores the newest whole checkpoint, sharded as in `abstract` (shapes, types, shardings); None if there is none.
 
-        Damaged ones become `STEP.damaged` and are said, once a whole one was found. Those without checksums count as damaged
-        where one with checksums can be read. Raises CheckpointError when there were some and none could be read; they stay as
-        they are then, so that no run starts again from step 0 unasked.
+        Once a whole one was found, damaged ones become `STEP.damaged` and are logged. Those without checksums count as damaged
+        if one with checksums can be read. Raises CheckpointError if there were some and none could be read; they stay unchanged
+        then, so that no run starts again from step 0 unasked.
         """
+        # newest first, but those without checksums last: a kill may have cut them short
         found, passed, unchecked = self.steps(), list[tuple[int, str]](), self._unchecked()
         for step in sorted(reversed(found), key=lambda step: step in unchecked):
             state, reason = None, damage(self.folder / str(step)) if jax.process_index() == 0 else None
@@ -293,7 +296,7 @@ class Checkpoints:
         return {int(step) for step in (_agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
-        """Counters that an older checkpoint does not have begin at 0."""
+        """Restores one step; counters that an older checkpoint does not have begin at 0."""
         wanted, saved = abstract._asdict(), self._saved(step)
         absent = {name: wanted[name] for name in TrainState._field_defaults if name not in saved}
         items = ocp.args.StandardRestore({name: leaf for name, leaf in wanted.items() if name not in absent})
@@ -305,7 +308,7 @@ class Checkpoints:
         return TrainState(**found, **jax.tree.map(zero, absent))
 
     def _saved(self, step: int) -> Collection[str]:
-        """Names of the fields of the state in a checkpoint."""
+        """Returns the names of the state's fields in a checkpoint."""
         with _quiet(), ocp.PyTreeCheckpointer() as reader:
             return reader.metadata((self.folder / str(step) / "state").absolute()).item_metadata.tree.keys()
 
@@ -325,14 +328,14 @@ class Checkpoints:
 
 
 def _agreed(name: str, reason: str | None) -> str | None:
-    """What is wrong with a checkpoint on any process: all of them take it, or none."""
+    """Returns a checkpoint's problem on any process: all of them take it, or none."""
     return next(filter(None, gather(name, reason or "")), None)
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
-    """Step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
+    """Reads step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
 
-    The moments are not read. CheckpointError where files are damaged or missing.
+    Does not read the moments. CheckpointError if files are damaged or missing.
     """
     if reason := damage(folder) or incomplete(folder):
         raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")
@@ -354,7 +357,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
 
 
 def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], step: int = 0) -> None:
-    """A work directory with one checkpoint of weights without moments, which `read_weights` reads."""
+    """Writes a work directory with one checkpoint of weights without moments, which `read_weights` reads."""
     folder = workdir / "checkpoints" / str(step)
     (folder / "meta").mkdir(parents=True)
     with _quiet(), ocp.PyTreeCheckpointer() as writer:
@@ -365,7 +368,7 @@ def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], s
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Orbax warns of files that a manager writes and a single save does not."""
+    """Silences Orbax's warnings of files that a manager writes and a single save does not."""
     _silence_abandoned()
     logger = logging.getLogger("absl")
     level = logger.level
@@ -376,11 +379,8 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-log = logging.getLogger(__name__)
-
-
 class Saving:
-    """Saves every so many steps. Called at the same steps on every process, all of which agree on what failed."""
+    """Saves every `every` steps. All processes call it at the same steps and agree on failures."""
 
     def __init__(self, checkpoints: Checkpoints, meta: dict[str, Any], every: int, retry: int):
         self.checkpoints, self.meta, self.every, self.retry = checkpoints, meta, every, retry
@@ -389,18 +389,18 @@ class Saving:
         """The last step whose save has begun and is not known to have failed."""
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is to be saved after this step."""
+        """Returns True if a checkpoint is due after this step."""
         return step % self.every == 0 or step == self.again
 
     def settle(self, step: int) -> None:
-        """Takes note of a save under way that has ended by now; does not wait for it."""
+        """Finishes a save that has ended by now on all processes; waits for none that has not."""
         if self.checkpoints.pending() and not any_process(self.checkpoints.busy(), "a save is under way"):
             self._finish(step)
 
     def save(self, state: TrainState, step: int, loss: float | None, ends: bool) -> None:
-        """Starts a save. Where the run `ends` here it is waited for, and a failure is raised as SaveError.
+        """Starts a save. If the run `ends` here, waits for it and raises a failure as SaveError.
 
-        NonFiniteError where parameters are not finite: loss and gradient of the step were, its update was not.
+        NonFiniteError if parameters are not finite: loss and gradient of the step were, its update was not.
         """
         if self.checkpoints.pending():
             self._finish(step)
@@ -428,9 +428,9 @@ class Saving:
             self._failed(step, error)
 
     def complete(self, state: TrainState, step: int) -> bool:
-        """Saves the state of this step unless that was done, and waits for it; whether it is on the disk now.
+        """Saves the state of this step unless that was done, and waits for it; True if it is on the disk now.
 
-        For a thread of a process that is about to end: it does not meet other processes.
+        For a thread of a process that is about to end; waits for no other process.
         """
         with contextlib.suppress(SaveError, NonFiniteError):
             if self.newest != step:

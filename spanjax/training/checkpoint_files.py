@@ -24,7 +24,7 @@ EVALUATION = "evaluation.json"  # results of an evaluation, stored after the che
 
 
 def damage(folder: pathlib.Path) -> str | None:
-    """What is wrong with a step's files compared with its checksums; None when they agree or none were written."""
+    """Compares a step's files with its checksums: the damage as text; None if they agree or none were written."""
     path = folder / CHECKSUMS
     if not path.exists():
         return None
@@ -39,13 +39,13 @@ def damage(folder: pathlib.Path) -> str | None:
 
 
 def incomplete(folder: pathlib.Path) -> str | None:
-    """Which parts a step's folder lacks, in words; None when it has them."""
+    """Names the parts that a step's folder lacks, as text; None if it has them."""
     missing = [name for name in ("state", "meta/metadata") if not (folder / name).exists()]
     return f"without {' and '.join(missing)}" if missing else None
 
 
 def write_checksums(folder: pathlib.Path) -> None:
-    """Brings every file of a step to the disk, writes what they hold, and reads them back. OSError where they differ."""
+    """Flushes every file of a step to the disk, writes their checksums, and reads them back. OSError if they differ."""
     write_whole(folder / CHECKSUMS, json.dumps(_contents(folder, to_disk=True)))
     if reason := damage(folder) or incomplete(folder):
         raise OSError(f"what was read back is not what was written ({reason})")
@@ -78,7 +78,7 @@ class CheckpointError(ValueError):
 
 
 class SaveError(CheckpointError):
-    """A save that failed. The message is for a run that ends with it; one that goes on says `what` and `newest`."""
+    """A save that failed. The message is for a run that ends with it; one that continues reports `what` and `newest`."""
 
     def __init__(self, folder: pathlib.Path, step: int, reason: str, whole: list[int]):
         self.what = f"the checkpoint of step {step} could not be written to {folder}: {reason}"
@@ -88,14 +88,14 @@ class SaveError(CheckpointError):
 
 
 def remove_unfinished(folder: pathlib.Path) -> None:
-    """What saves that were killed or failed have left; called again later, as other writes of a failed one may still end."""
+    """Removes leftovers of killed or failed saves; called again later, as other writes of a failed one may still end."""
     if jax.process_index() == 0:
         for path in folder.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
-    """Why a state (a tree of arrays) cannot be saved below a folder: too few bytes free, or nothing can be written."""
+    """Returns an error if a state (a tree of arrays) cannot be saved below a folder: too few bytes free, or not writable."""
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     probe = folder / f"probe{UNFINISHED}-{uuid.uuid4().hex}"
     try:
@@ -112,21 +112,21 @@ def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether a run in this work directory would go on from a checkpoint."""
+    """Returns True if a run in this work directory would resume from a checkpoint."""
     folder = workdir / "checkpoints"
     return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
 
 
 def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
-    """The newest step of a work directory with a whole checkpoint, and what was passed over, in words; nothing is moved.
+    """Finds the newest step with a whole checkpoint; also returns notes on those passed over. Moves nothing.
 
-    CheckpointError where there is none.
+    CheckpointError if there is none.
     """
     return _first_whole(workdir, steps_of(workdir)[::-1])
 
 
 def best_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
-    """As `whole_step`, but the step whose evaluation was best, the first of equals; the newest where none was evaluated."""
+    """As `whole_step`, but the step whose evaluation was best, the first of equals; the newest if none was evaluated."""
     losses = stored_losses(workdir)
     return _first_whole(
         workdir,
@@ -141,14 +141,14 @@ def steps_of(workdir: pathlib.Path) -> list[int]:
 
 
 def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
-    """What evaluations gave at the steps that are kept, less is better; without steps at which none took place.
+    """Returns step -> evaluation value, lower is better, of the steps that are kept and were evaluated.
 
     The meta of every checkpoint lists all evaluations before it, so that of a damaged one is known too.
     """
     found: dict[int, float] = {}
     steps = steps_of(workdir)
     for step in steps:
-        with contextlib.suppress(TypeError, ValueError, AttributeError, OverflowError):  # a meta that is damaged
+        with contextlib.suppress(TypeError, ValueError, AttributeError, OverflowError):  # a damaged meta
             found |= {int(at): float(value) for at, value in stored_meta(workdir, step).get(KEY, [])}
     return {step: found[step] for step in steps if math.isfinite(found.get(step, math.nan))}
 
@@ -169,7 +169,7 @@ def _first_whole(workdir: pathlib.Path, steps: list[int]) -> tuple[int, list[str
 
 
 def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
-    """The meta of one checkpoint of a work directory; {} where it cannot be read."""
+    """Returns the meta of one checkpoint of a work directory; {} if it cannot be read."""
     try:
         return read_meta(workdir / "checkpoints" / str(step))
     except (OSError, ValueError):
@@ -177,7 +177,7 @@ def stored_meta(workdir: pathlib.Path, step: int) -> dict[str, Any]:
 
 
 def read_meta(folder: pathlib.Path) -> dict[str, Any]:
-    """The meta of a step's folder, and the results of an evaluation after the save. OSError, ValueError where it is damaged."""
+    """Reads the meta of a step's folder, and the results of an evaluation after the save. OSError, ValueError if damaged."""
     meta = read_json(folder / "meta" / "metadata")
     with contextlib.suppress(OSError, ValueError):  # none, or cut by a kill: the run evaluates that step again
         meta |= read_json(folder / EVALUATION)
@@ -190,11 +190,11 @@ def write_evaluation(folder: pathlib.Path, found: Mapping[str, Any]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, at most 300 characters."""
+    """Returns the first line of an error's message, at most 300 characters."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def reason_of(error: Exception) -> str:
-    """What the system says to the error number that TensorStore gives beside a chain of paths; else the first line."""
+    """Returns the system's text for the error number that TensorStore gives in a chain of paths; else the first line."""
     number = re.search(r"\[os_error_code='(\d+)'\]", str(error))
     return os.strerror(int(number[1])) if number else first_line(error)

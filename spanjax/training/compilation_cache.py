@@ -1,7 +1,7 @@
 """One cache of compiled programs per user, shared by every run, evaluation and prediction on a machine.
 
 Every length of a batch is a program that takes seconds to compile, and a second run compiles the same ones. The cache is
-jax's own (least recently used entries go first); this module says where it lies and keeps it from ever failing a run.
+jax's own (least recently used entries go first); this module sets its folder and keeps it from ever failing a run.
 """
 
 import contextlib
@@ -43,9 +43,8 @@ CompilationCache = Annotated[
 def use_compilation_cache(wanted: bool = True) -> None:
     """Points jax at the cache of this user; call it before anything is compiled.
 
-    A folder in JAX_COMPILATION_CACHE_DIR is left as it is, with jax's own options. `wanted` False or
-    SPANJAX_COMPILATION_CACHE=off turns every cache off. Process 0 reports a folder that cannot be used once, on stderr, and
-    the command runs without a cache.
+    A folder in JAX_COMPILATION_CACHE_DIR keeps jax's own options. `wanted` False or SPANJAX_COMPILATION_CACHE=off turns every
+    cache off. Process 0 reports an unusable folder once, on stderr.
     """
     import jax
 
@@ -58,6 +57,7 @@ def use_compilation_cache(wanted: bool = True) -> None:
         folder = cache_folder()
         open_folder(folder)
     except (OSError, RuntimeError) as error:
+        # a cache only saves time, so that a command without one runs on
         if jax.process_index() == 0:
             print(
                 f"no compilation cache: {error}; every command compiles anew. Set XDG_CACHE_HOME or {JAX_VARIABLE} to a folder"
@@ -72,7 +72,7 @@ def use_compilation_cache(wanted: bool = True) -> None:
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
-    """$XDG_CACHE_HOME/spanjax/compiled/MACHINE, else ~/.cache/...; RuntimeError where there is no home."""
+    """$XDG_CACHE_HOME/spanjax/compiled/MACHINE, else ~/.cache/...; RuntimeError without a home."""
     # the XDG specification ignores relative paths
     base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
@@ -86,7 +86,7 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
 def machine_kind(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
     """Name of this kind of host, such as x86_64-2-1f0c6d3a: processor, cores of this process, digest of its instructions.
 
-    Homes are shared by unlike machines, and code that XLA makes for one CPU can be an illegal instruction on another; it also
+    Unlike machines share homes, and code that XLA compiles for one CPU can be an illegal instruction on another; it also
     divides loops by the number of cores.
     """
     features = platform.processor()
@@ -101,7 +101,7 @@ def machine_kind(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
 def open_folder(folder: pathlib.Path) -> None:
     """Makes the folder, checks that it is this user's alone, and repairs what a killed process left in it.
 
-    OSError where it cannot be written, RuntimeError where others could: entries are code that will be run.
+    OSError if it cannot be written, RuntimeError if others could write: entries are code that will be run.
     """
     if importlib.util.find_spec("filelock") is None:
         raise RuntimeError("the package filelock is not installed, which jax needs to keep the cache small")

@@ -1,6 +1,6 @@
-"""Large blocks of memory that a step on the CPU frees are kept by the process for the next step.
+"""Keeps the large blocks of memory that a CPU step frees in the process, for the next step.
 
-XLA takes the temporary arrays of a step as one block and frees it at the end. glibc hands such a block back to the kernel, which
+XLA takes the temporary arrays of a step as one block and frees it at the end. glibc returns such a block to the kernel, which
 clears every page again when the next step touches it: measured with MiniLM on one core, that is a tenth of the time of a
 training step. Peak memory was 6 % higher with the blocks kept, and 29 % in a command that compiled all its programs
 (docs/benchmarks.md).
@@ -20,10 +20,10 @@ SET_BY_USER = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
 
 def keep_freed_blocks() -> bool:
-    """Sets the allocator of this process so; call it before jax starts its threads. Returns whether it was done.
+    """Configures this process's allocator; call it before jax starts its threads. Returns True if it did.
 
-    Not done where the process will compute on an accelerator, where the environment sets the allocator already, and where the
-    allocator is another one than glibc's.
+    Does nothing if the process will compute on an accelerator, if the environment configures the allocator already, or if
+    the allocator is not glibc's.
     """
     if not computes_on_cpu() or any(name.startswith(SET_BY_USER) for name in os.environ):
         return False
@@ -35,7 +35,7 @@ def keep_freed_blocks() -> bool:
 
 
 def computes_on_cpu(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether jax will choose the CPU, as far as one can tell without starting it: not where a device's plugin is installed."""
+    """Returns True if jax will choose the CPU, judged without starting it: False if a device's plugin is installed."""
     if wanted := environment.get("JAX_PLATFORMS", ""):
         return wanted.split(",")[0].strip() == "cpu"
     plugins = importlib.metadata.entry_points(group="jax_plugins")

@@ -1,9 +1,9 @@
 """The loop, in plain sight: batch, step, log, save, stop, evaluate.
 
-Order within a step is law: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) the checkpoint,
-(5) a request to stop, (6) evaluation, whose results are stored with the checkpoint. A stop waits neither for an evaluation nor
-for a compilation; an evaluation that was given up is made by the run that resumes. A run that is killed anywhere and started
-again does the same updates on the same batches.
+The order within a step is fixed: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) the
+checkpoint, (5) a request to stop, (6) evaluation, whose results are stored with the checkpoint. A stop waits neither for an
+evaluation nor for a compilation; the resumed run repeats an evaluation that was given up. A run that is killed anywhere and
+restarted does the same updates on the same batches.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ class Window:
     def __init__(self, meta: Mapping[str, Any] | None = None) -> None:
         """`meta` of a checkpoint holds the steps that were not logged when it was saved; 0.1 stored none."""
         self.before: Stored = dict((meta or {}).get(KEY, {"names": [], "shown": [], "statistics": []}))
-        """As `meta` gives them; they were trained by an earlier process and do not count for speed."""
+        """Steps that an earlier process trained, as `meta` returns them; they do not count for speed."""
         self.shown: list[dict[str, Any]] = []
         self.statistics: list[dict[str, float]] = []
         self.flops = 0.0
 
     def meta(self) -> dict[str, Any]:
-        """The steps so far, as entries of the meta of a checkpoint. Floats keep their bits: JSON writes all their digits."""
+        """Returns the steps so far, as entries of a checkpoint's meta. Floats keep their bits: JSON writes all their digits."""
         if not self.shown and not self.before["shown"]:
             return {}
         fetched = jax.device_get(self.shown)
@@ -63,7 +63,7 @@ class Window:
         }
 
     def all_shown(self, fetched: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Metrics of every step of the window: those that a checkpoint held, with the types of `fetched`, and `fetched`."""
+        """Returns the metrics of every step: those that a checkpoint held, with the types of `fetched`, then `fetched`."""
         newest = _named(fetched[-1])
         if list(newest) != self.before["names"]:  # none, or stored by a version with other metrics
             return fetched
@@ -75,9 +75,9 @@ class Window:
         ]
 
     def record(self, shown: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
-        """The window's numbers summed up: `shown` as `all_shown` gives them, steps that are left, seconds that it took.
+        """Summarises the window, from `shown` of `all_shown`, the steps `left` in the run and the seconds that it took.
 
-        Losses and norm are those of the steps whose update was not left out; without any, they are not there.
+        Losses and norm cover the steps whose update was applied; without any, both are absent.
         """
         own = len(self.statistics)
         values: dict[str, float] = {}
@@ -89,6 +89,7 @@ class Window:
             values["train/gradient_norm"] = float(np.mean([entry["gradient_norm"] for entry in done]))
         values["train/learning_rate"] = float(shown[-1]["learning_rate"])
         values["train/skipped"] = float(len(shown) - len(done))
+        # `shown` may begin with steps of an earlier process: they count for losses and statistics, but not for speed
         statistics = [*self.before["statistics"], *self.statistics] if len(shown) > own else self.statistics
         for name in self.statistics[0]:
             values[f"data/{name}"] = float(np.mean([entry[name] for entry in statistics]))
@@ -116,7 +117,7 @@ CHECK_SECONDS = 10.0  # a short run over few rows is over before their checksums
 
 @dataclasses.dataclass(frozen=True)
 class Cadence:
-    """How often things happen, in steps."""
+    """Intervals of logs, evaluations and checkpoints, in steps."""
 
     log_every: AtLeast1 = 20
     """Steps between records of losses and speed."""
@@ -126,16 +127,16 @@ class Cadence:
     checkpoint_every: Derived1 = AUTO
     """Steps between checkpoints; the end is always saved. -1: 1000; of a task, those between evaluations."""
     keep: AtLeast1 = 3
-    """Newest checkpoints that are kept, besides the best one."""
+    """Newest checkpoints that are kept, in addition to the best one."""
     retry_save_steps: AtLeast1 = 100
-    """Steps after which a checkpoint that could not be written (a full disk) is tried again."""
+    """Steps before a failed save (a full disk) is retried."""
     eval_batches: AtLeast0 = 0
     """Held-out batches per evaluation; 0 takes all of them."""
     patience: AtLeast0 = 0
-    """Evaluations in a row that are no better than the best, after which the run ends early; 0 goes on to the end."""
+    """Consecutive evaluations no better than the best after which the run stops early; 0 disables early stopping."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for every problem of these values; empty if there is none."""
         return range_problems(self, "cadence.")
 
 
@@ -144,7 +145,7 @@ TrainStep = Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, di
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Everything `fit` needs besides the state."""
+    """Everything that `fit` needs in addition to the state."""
 
     mesh: Mesh
     steps: int
@@ -152,9 +153,9 @@ class Loop:
     open_step: Callable[[int], TrainStep]
     """The first step -> the training step, compiled for every batch that follows or by its first call."""
     evaluate: Callable[[Any, Callable[[], None]], dict[str, float]]
-    """(parameters, a function to call between batches, which may raise) -> held-out numbers. Empty without held-out rows."""
+    """(parameters, a function to call between batches, which may raise) -> held-out metrics. Empty without held-out rows."""
     judge: Callable[[Mapping[str, float]], float | None]
-    """Held-out numbers -> what the best checkpoint has least of; None where there are none."""
+    """Held-out metrics -> checkpoint-selection metric, lower is better; None if there is none."""
     open_feed: Callable[[int], Iterator[Batch]]
     """The first step -> this process's rows of every batch from there on."""
     statistics: Callable[[Batch], dict[str, float]]
@@ -169,9 +170,9 @@ class Loop:
     profile: Profile = Profile()
     profile_folder: str = ""
     watch: Watch = Watch()
-    """Looks after updates that are left out."""
+    """Reports skipped updates."""
     check_data: Callable[[float], None] = lambda seconds: None
-    """(seconds to wait for a check that still runs): raises ValueError where the data are known to be damaged."""
+    """(seconds to wait for a check that still runs): raises ValueError if the data are known to be damaged."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Passes a record to every writer."""
@@ -179,34 +180,34 @@ class Loop:
             writer.write(step, values)
 
     def evaluates(self, step: int) -> bool:
-        """Whether an evaluation belongs to this step."""
+        """Returns True if an evaluation is due after this step."""
         every = self.cadence.eval_every
         return step == self.steps or (every > 0 and step % every == 0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Result of a run."""
 
     state: TrainState
     step: int
     interrupted: bool
     held_out: dict[str, float]
     best: tuple[int, float] | None = None
-    """Step and value of the best evaluation, as `Loop.judge` sees it."""
+    """Step and value of the best evaluation, by `Loop.judge`."""
 
 
 class Log:
-    """Windows that have ended and are not written yet: a step later the devices are at work while their numbers are fetched."""
+    """Windows that have ended but are not written yet: a step later, the devices compute while the host fetches metrics."""
 
     def __init__(self, loop: Loop, pulse: Pulse, start: int):
         self.loop, self.pulse, self.ended = loop, pulse, list[tuple[int, Window]]()
         self.window = Window(loop.checkpoints.meta(start))
         self.since = time.perf_counter()
-        self.waited = self.handed = 0.0  # seconds of waiting for rows and of handing work over, since then
+        self.waited = self.handed = 0.0  # seconds of waiting for rows and of dispatching work since then
 
     def end(self, step: int) -> None:
-        """The window ends with this step."""
+        """Ends the window with this step."""
         self.ended.append((step, self.window))
         self.window = Window()
 
@@ -234,7 +235,7 @@ class Log:
 
 
 class EvaluationStopped(Exception):
-    """The run is to stop while an evaluation runs."""
+    """A stop request during an evaluation."""
 
 
 class Evaluations:
@@ -244,10 +245,10 @@ class Evaluations:
         self.loop, self.stop, self.log, self.pulse, self.saving = loop, stop, log, log.pulse, saving
         self.history = Judged(loop.checkpoints.meta(start), start, loop.cadence.patience)
         self.held_out: dict[str, float] = {}
-        """Numbers of the newest one."""
+        """Metrics of the newest one."""
 
     def run(self, state: TrainState, step: int) -> bool:
-        """Evaluates the state of this step; whether it was given up because the run is to stop."""
+        """Evaluates the state of this step; returns True if it gave up because of a stop request."""
         self.pulse.at(EVALUATION, step)
         if self.saving.newest != step:
             self.saving.meta = self.meta(step)  # a request to stop may save before the evaluation has ended
@@ -259,7 +260,7 @@ class Evaluations:
                 return False  # the loop stops at its next question, and raises it
             return self.saving.complete(state, step)
 
-        # one of several processes cannot save alone: they leave only what was saved before
+        # one of several processes cannot save alone: they may exit only if the state is saved already
         leavable = jax.process_count() == 1 or self.saving.newest == step
         try:
             with self.stop.leavable(save) if leavable else contextlib.nullcontext():
@@ -269,14 +270,14 @@ class Evaluations:
         if not self.held_out:
             return False
         self.loop.write(step, {f"eval/{name}": value for name, value in self.held_out.items()})
-        if not self.history.knows(step):  # a finished run that is started again evaluates for its summary alone
+        if not self.history.knows(step):  # a restarted finished run evaluates for its summary alone
             loss = self.loop.judge(self.held_out)
             self.history.add(step, loss, self.held_out)
             self.loop.checkpoints.add_evaluation(step, self.history.meta(step), loss)
         return False
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The meta of the checkpoint of a step: that of the run, all evaluations so far, and steps that are not logged yet."""
+        """Returns a checkpoint's meta: that of the run, all evaluations so far, and steps that are not logged yet."""
         return {**self.loop.meta, **self.history.meta(step), **self.log.window.meta()}
 
     def _ask(self) -> None:
@@ -284,14 +285,14 @@ class Evaluations:
             raise EvaluationStopped
 
     def missing(self, step: int) -> bool:
-        """Whether the checkpoint of this step lacks the evaluation that belongs to it: the run ended before or during it."""
+        """Returns True if the checkpoint of this step lacks its evaluation: the run ended before or during it."""
         return step > 0 and self.loop.evaluates(step) and not self.history.knows(step)
 
 
 def fit(loop: Loop, state: TrainState, start: int, stop: StopRequest) -> Outcome:
-    """Trains from step `start` to the end, or until asked to `stop`, which is open; the state is saved either way.
+    """Trains from step `start` to the end, or until asked to `stop`, which is open; saves the state either way.
 
-    ProcessesMissing where a step failed because another process is gone.
+    Raises ProcessesMissing if a step failed because another process is gone.
     """
     assert loop.cadence.eval_every >= 0 < loop.cadence.checkpoint_every, "the run has its defaults: run.with_defaults"
     with Pulse(loop.watch.guard) as pulse:
@@ -308,12 +309,12 @@ def fit(loop: Loop, state: TrainState, start: int, stop: StopRequest) -> Outcome
 
 
 def _fit(loop: Loop, state: TrainState, start: int, stop: StopRequest, pulse: Pulse) -> Outcome:
-    """The steps. The host is a step ahead of the devices: it dispatches a step, fetches the next batch and starts its transfer,
-    and then writes the log of the step before.
+    """Runs the steps. The host is a step ahead of the devices: it dispatches a step, fetches the next batch and starts its
+    transfer, and then writes the log of the step before.
     """
     log, recording = Log(loop, pulse, start), Recording(loop.profile, loop.profile_folder)
     saving = Saving(loop.checkpoints, loop.meta, loop.cadence.checkpoint_every, loop.cadence.retry_save_steps)
-    saving.newest = start  # what the run begins with is on the disk, or made anew from the seed
+    saving.newest = start  # the initial state is on the disk, or the seed reproduces it
     evaluations = Evaluations(loop, stop, log, saving, start)
     history = evaluations.history
 
@@ -377,7 +378,7 @@ def _dispatch(
 
 
 def _save(evaluations: Evaluations, state: TrainState, step: int, ends: bool) -> None:
-    """Starts the save of this step unless that was done; waits for it where the run ends. ValueError where rows are damaged."""
+    """Starts the save of this step unless it was started; waits for it if the run ends. ValueError if rows are damaged."""
     saving = evaluations.saving
     evaluations.pulse.at(SAVING, step)
     evaluations.loop.check_data(CHECK_SECONDS if step == evaluations.loop.steps else 0.0)
@@ -389,7 +390,7 @@ def _save(evaluations: Evaluations, state: TrainState, step: int, ends: bool) ->
 
 
 def _next_batch(loop: Loop, feed: Iterator[Batch], step: int, log: Log) -> dict[str, jax.Array]:
-    """The next batch, on its way to the devices; what it holds is noted in the window of the step that will use it."""
+    """Starts the transfer of the next batch; its statistics go into the window of the step that will use it."""
     asked = time.perf_counter()
     log.pulse.at(ROWS, step)
     rows = next(feed)

@@ -1,4 +1,4 @@
-"""Where numbers go: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
+"""Metric writers: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
 
 import contextlib
 import json
@@ -22,23 +22,23 @@ from spanjax.json_files import parse_json
 from spanjax.storage.local import irregular_problem, write_whole
 
 log = logging.getLogger(__name__)
-FLUSH_SECONDS = 30.0  # between the moments when TensorBoard's file is brought to the disk
+FLUSH_SECONDS = 30.0  # between flushes of TensorBoard's file
 
 
 class Writer(Protocol):
-    """Takes the numbers of a step; a run has several."""
+    """Takes the metrics of a step; a run has several writers."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Takes one record."""
         ...
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Ends the writer."""
         ...
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
-    """The record in a line of metrics.jsonl; None where it holds none."""
+    """Returns the record in a line of metrics.jsonl; None if it holds none."""
     try:
         found = parse_json(line, dict)
     except ValueError:
@@ -48,9 +48,9 @@ def record_of(line: bytes) -> dict[str, Any] | None:
 
 
 class JsonLines:
-    """One JSON object a line with `step` and the values; lines after `resumed_from` are cut off first.
+    """Writes one JSON object per line with `step` and the values; lines after `resumed_from` are cut off first.
 
-    A record of that very step which the file has is not written twice: an evaluation that a resumed run makes once more.
+    A record of that very step is not written twice: a resumed run may repeat an evaluation.
     Damaged lines are reported and dropped; the half line of a killed process is dropped silently.
     """
 
@@ -84,9 +84,9 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden.
+    """Writes scalars in TensorBoard's format; on a resume, events after `resumed_from` are hidden.
 
-    Written here and not on tensorboardX's thread: that ends at the first error, and training would wait for it for ever.
+    Avoids tensorboardX's own thread: that ends at the first error, and training would wait for it for ever.
     """
 
     def __init__(self, folder: pathlib.Path, resumed_from: int):
@@ -125,8 +125,8 @@ class TensorBoard:
 class Steady:
     """A writer whose disk never stops a run: write failures are logged once, and the writer is opened again for the next record.
 
-    Other errors than those of files are raised. `opened` takes the step after which nothing counts. ModuleNotFoundError where it
-    needs a package that is not there.
+    Only errors of files are caught. `opened` takes the step after which earlier records are void. ModuleNotFoundError if it
+    needs a missing package.
     """
 
     def __init__(self, name: str, opened: Callable[[int], Writer], resumed_from: int):
@@ -156,12 +156,12 @@ class Steady:
             return False
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Passes a record on."""
+        """Writes a record, or logs the failure."""
         if self._carefully(lambda: self._open().write(step, values)):
             self.last = step
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Closes the writer; a failure is logged."""
         if self.writer is not None:
             self._carefully(self.writer.close)
 
@@ -176,7 +176,7 @@ def format_duration(seconds: float) -> str:
 
 
 def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
-    """What a person sees of a training record."""
+    """Formats a training record as one line for the terminal."""
     parts = [f"step {step:,}/{steps:,}"]
     parts += [
         f"{name[6:-5]} {value:.3f}"
@@ -200,7 +200,7 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
 class Terminal:
     """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen.
 
-    Nothing is raised where nobody reads any more (a closed terminal, a launcher that was killed).
+    Raises nothing when nobody reads any more (a closed terminal, a launcher that was killed).
     """
 
     def __init__(self, steps: int):
@@ -212,7 +212,7 @@ class Terminal:
             self.live.start()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Training records move the live line; held-out results are printed."""
+        """Updates the live line from a training record, or prints held-out results."""
         held_out = {name: value for name, value in values.items() if name.startswith("eval/")}
         if held_out:
             shown = "  ".join(f"{name[5:]} {value:.4f}" for name, value in held_out.items())
@@ -224,7 +224,7 @@ class Terminal:
                 print(progress_line(step, self.steps, values), flush=True)
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         with contextlib.suppress(OSError, SystemExit):  # rich turns a broken pipe into SystemExit
             self.console.print(text, soft_wrap=True, markup=False)
 
@@ -236,13 +236,13 @@ class Terminal:
 
 
 def utilisation(tflops: float) -> dict[str, float]:
-    """{"speed/mfu": ...}, the model's FLOPs over the data sheet's peak of all devices; {} for a kind that is not known."""
+    """{"speed/mfu": ...}, the model's FLOPs over the data sheet's peak of all devices; {} for an unknown device kind."""
     peak = peak_flops(jax.devices()[0].device_kind)
     return {} if peak is None else {"speed/mfu": tflops * 1e12 / (peak * jax.device_count())}
 
 
 def memory_values() -> dict[str, float]:
-    """Peak memory in GiB of this process and of its first device (where the device tells)."""
+    """Peak memory in GiB of this process and of its first device (if the device reports it)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     values = {"memory/host_peak_gib": peak / 2**30}
     device = jax.local_devices()[0].memory_stats() or {}

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is not finite: their update is left out (`step.py`), and here it is said which ones they were."""
+"""Non-finite handling: `step.py` skips the update of a step whose loss or gradient is not finite; this module reports it."""
 
 import contextlib
 import dataclasses
@@ -19,51 +19,51 @@ FILE = "nonfinite.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """What happens when loss or gradient are not finite (the update is left out, the next batch follows) or nothing moves."""
+    """Limits on skipped updates (loss or gradient not finite; the next batch follows) and on stalls."""
 
     limit: AtLeast0 = 10
-    """So many updates left out in a row stop the run; 0 never stops it. Seen when the next log is written."""
+    """Consecutive skipped updates that stop the run; 0 never stops it. Checked when the next log is written."""
 
     stall_seconds: NotNegative = 300.0
-    """A step that waits so long is told, with the process that holds it up; 0 never tells."""
+    """Seconds before a slow step is reported, naming the process that blocks it; 0 disables."""
     stall_exit_seconds: NotNegative = 1800.0
-    """A wait for rows or devices that is so long ends the run with exit code 3, so that it is started again; 0 never ends it."""
+    """Seconds of waiting for rows or devices that end the run with exit code 3, so that it is restarted; 0 disables."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for every problem of these values; empty if there is none."""
         return range_problems(self, "guard.")
 
 
 class NonFiniteError(ValueError):
-    """Too many updates in a row were left out, or one left parameters that are not finite; the message names the step."""
+    """Too many updates in a row were skipped, or one left non-finite parameters; the message names the step."""
 
 
 @jax.jit
 def all_finite(params: Any) -> jax.Array:
-    """Whether no number in a tree of arrays is NaN or infinite."""
+    """Returns True if no number in a tree of arrays is NaN or infinite."""
     return functools.reduce(
         jnp.logical_and, (jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)), jnp.bool(True)
     )
 
 
 def not_finite(shown: Mapping[str, Any]) -> list[str]:
-    """Names of the numbers of a step that are not finite."""
+    """Returns the names of a step's metrics that are not finite."""
     named = {name: mean[0] for name, mean in shown["means"].items()} | {"gradient_norm": shown["gradient_norm"]}
     return [name for name, value in named.items() if not np.isfinite(value)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """Looks at the numbers of steps that the devices have done; every process sees the same and does the same."""
+    """Checks the metrics of steps that the devices have done; every process sees the same and does the same."""
 
     guard: Guard = Guard()
     folder: pathlib.Path | None = None
-    """Where `nonfinite.jsonl` grows; None on processes that do not write."""
+    """Folder of `nonfinite.jsonl`; None on processes that do not write."""
     rows: Callable[[int], list[int]] = lambda batch: []
     """Number of a global batch -> indices of its rows."""
 
     def look(self, step: int, shown: Sequence[Mapping[str, Any]]) -> None:
-        """Takes the numbers of the steps up to `step`; NonFiniteError where so many are left out in a row as the limit says."""
+        """Takes the metrics of the steps up to `step`; NonFiniteError if `guard.limit` updates in a row were skipped."""
         first = step - len(shown) + 1
         skipped = [(first + place, entry) for place, entry in enumerate(shown) if entry["skipped"]]
         if self.folder is not None:

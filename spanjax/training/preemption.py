@@ -1,4 +1,4 @@
-"""Requests to stop: the one step after which all processes do, and leaving at once where nothing would be lost."""
+"""Stop requests: all processes agree on the step after which they stop, or exit at once if nothing would be lost."""
 
 import contextlib
 import signal
@@ -20,15 +20,15 @@ ASKED, TOLD, LEAVES = "asked to stop", "how far each process is", "leaves"
 
 
 class StopRequest:
-    """A signal of `command.STOP_SIGNALS`, or jax's preemption service, on any process.
+    """A signal of `cli.STOP_SIGNALS`, or jax's preemption service, on any process.
 
-    A process with a signal puts a mark at the coordinator. A thread of every process looks for it there, then tells how many
-    times its loop has asked (at every step and at every batch of an evaluation); the loop waits at its next question until
-    all have told. They stop at the question that follows the furthest one: nobody has passed it, and everybody can still
-    reach it. Until then steps cost nothing.
+    A process with a signal puts a mark at the coordinator. A thread of every process looks for it there, then publishes how
+    many times its loop has asked (at every step and at every batch of an evaluation); the loop waits at its next question
+    until all have answered. They stop at the question that follows the furthest one: nobody has passed it, and everybody can
+    still reach it. Until then steps cost nothing.
 
-    Inside `leavable` the process does not wait for a question: a thread ends it as soon as the signal comes, even while the
-    main thread compiles. Of several processes all must be inside.
+    Inside `leavable` the process does not wait for a question: a thread ends it as soon as the signal arrives, even while the
+    main thread compiles. With several processes, all must be inside.
     """
 
     def __init__(self, leave: Callable[[], None] | None = None) -> None:
@@ -58,14 +58,14 @@ class StopRequest:
             self._thread.join(2 * LOOK_SECONDS)
 
     def _note(self, number: int, _: Any) -> None:
-        """The handler, in the main thread."""
+        """Handles the signal in the main thread."""
         if number == signal.SIGINT and self._interrupted:
             raise KeyboardInterrupt  # a second Ctrl-C does not wait for a checkpoint
         self._interrupted |= number == signal.SIGINT
         self.signal = number
 
     def _arrived(self, number: int) -> None:
-        """The same on the thread of `StopSignals`: a process that is alone ends here where that is allowed."""
+        """Handles it on the thread of `StopSignals`: a single process ends here where that is allowed."""
         self.signal = number
         if jax.process_count() == 1:
             with self._exit:
@@ -73,10 +73,10 @@ class StopRequest:
 
     @contextlib.contextmanager
     def leavable(self, prepare: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """A block that a request to stop may end at any moment, and the process with it.
+        """Opens a block that a stop request may end at any moment, and the process with it.
 
-        `prepare` completes the save of the state first, on the thread that ends the process; False where that failed: then the
-        block goes on and the loop stops at its next question.
+        `prepare` completes the save of the state first, on the thread that ends the process. If it fails (returns False), the
+        block continues and the loop stops at its next question.
         """
         with self._exit:
             self._prepare = prepare
@@ -94,12 +94,12 @@ class StopRequest:
             self.leave()
 
     def agreed(self, step: int) -> bool:
-        """Whether all processes stop after this step. Called once a step, on all of them."""
+        """Returns True if all processes stop after this step. Called once a step, on all of them."""
         del step  # the processes count their questions, of which an evaluation asks some too
         return self.requested()
 
     def requested(self) -> bool:
-        """Whether all processes stop here. Asked as often and in the same order on all of them."""
+        """Returns True if all processes stop here. Every process asks equally often and in the same order."""
         if jax.process_count() == 1:
             return self.signal is not None
         with self._changed:
@@ -112,7 +112,7 @@ class StopRequest:
         return preempted(self._questions)
 
     def _listen(self) -> None:
-        """The thread of one of several processes: from the mark to the agreement. Ends with the loop."""
+        """Runs on a thread, with several processes: from the mark to the agreement. Ends with the loop."""
         told = False
         while not self._ended.is_set():
             try:
@@ -121,7 +121,7 @@ class StopRequest:
                     told = True
                 if not asked(ASKED, LOOK_SECONDS):
                     continue
-                with self._exit:  # whoever says that it leaves stays inside `leavable` until all have answered
+                with self._exit:  # a process that announces its exit stays inside `leavable` until all have answered
                     last, error = self._agree(), None
             except Exception as failed:
                 last, error = None, failed
@@ -131,7 +131,7 @@ class StopRequest:
             return
 
     def _agree(self) -> int:
-        """The question at which all stop; does not return where all of them can leave."""
+        """Returns the question at which all stop; does not return if all of them can exit."""
         with self._changed:
             self._waiting, mine = True, self._questions
         leaves = self._prepare is not None and self.leave is not None

@@ -10,26 +10,26 @@ from spanjax.training.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """A window of steps that is recorded with jax.profiler, into the folder `profile` of the work directory."""
+    """Window of steps that jax.profiler records into the folder `profile` of the work directory."""
 
     start: AtLeast0 = 20
-    """The first step of the window, counted from where this process starts: compilation and warm-up are before it."""
+    """First step of the window, counted from where this process starts: compilation and warm-up are before it."""
     steps: AtLeast0 = 0
     """Length of the window; 0 records nothing."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for every problem of these values; empty if there is none."""
         return range_problems(self, "profile.")
 
 
 class Recording:
-    """Records the window of a Profile. Steps before its ends are waited for, so that it holds whole steps."""
+    """Records the window of a Profile. Waits for the steps before both of its ends, so that it holds whole steps."""
 
     def __init__(self, profile: Profile, folder: str):
         self.profile, self.folder, self.running = profile, folder, False
 
     def before(self, done: int, state: TrainState) -> None:
-        """Called before each step with the number of steps that this process has done."""
+        """Starts or ends the recording before a step; `done` counts the steps of this process."""
         if self.profile.steps and done == self.profile.start:
             jax.block_until_ready(state)
             jax.profiler.start_trace(self.folder)

@@ -1,4 +1,4 @@
-"""Secrets stay where they are: in the environment. What leaves the process or is said goes through `redacted`."""
+"""Redaction: secrets stay in the environment; everything that is sent or logged passes through `redacted`."""
 
 import os
 import re
@@ -13,16 +13,16 @@ HIDDEN = "***"
 
 
 def secrets() -> list[str]:
-    """Values of all environment variables whose name says that they are secret, the longest first."""
+    """Returns the values of all environment variables with the name of a secret, the longest first."""
     found = {value for name, value in os.environ.items() if SECRET_NAMES.search(name)}
     found |= {urllib.parse.quote(value, safe="") for value in found}
     return sorted((value for value in found if len(value) >= SHORTEST_SECRET), key=len, reverse=True)
 
 
 def redacted(value: Any) -> Any:
-    """The same nested dicts and lists with secrets of the environment and `user:password@` of URLs replaced by ***.
+    """Returns nested dicts and lists with secrets of the environment and `user:password@` of URLs replaced by ***.
 
-    Names under "class", by which settings are read again, stay.
+    Names under "class" stay: settings are read back by them.
     """
     known = secrets()
 
@@ -41,7 +41,7 @@ def redacted(value: Any) -> Any:
 
 
 def holds_credentials(uri: str) -> bool:
-    """Whether a URI names a user, a password or a token, before its host or in its query."""
+    """Returns True if a URI names a user, a password or a token, before its host or in its query."""
     parts = urllib.parse.urlsplit(uri)
     named = urllib.parse.parse_qsl(parts.query, keep_blank_values=True)
     return "@" in parts.netloc or any(name == "user" or SECRET_NAMES.search(name) for name, _ in named)

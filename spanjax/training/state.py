@@ -1,8 +1,8 @@
-"""The state of a run: step, fp32 master weights, optimizer moments; all of it lies sharded on the mesh.
+"""Train state: step, fp32 master weights and optimizer moments, all sharded on the mesh.
 
-Where do the weights come from? (1) A checkpoint in the work directory: the run goes on from its newest whole one.
-(2) None there: those of another model, where the run names one (`starting`). (3) Else, and for what that model lacks: fresh
-weights, drawn from the seed alone (the same on every mesh).
+The weights come from (1) the newest whole checkpoint in the work directory, from which the run resumes; (2) without one,
+another model, if the run names one (`experiment/init_from.py`); (3) else, and for what that model lacks, fresh weights,
+sampled from the seed alone (the same on every mesh).
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint holds."""
+    """Contents of a checkpoint."""
 
     step: jax.Array
     """int32: batches done; also the number of the next one."""
@@ -30,11 +30,11 @@ class TrainState(NamedTuple):
     opt_state: Any
     """The optimizer's state, shaped by optax."""
     skipped: Any = np.int32(0)
-    """int32: batches whose update was left out, because loss or gradient was not finite."""
+    """int32: batches whose update was skipped, because loss or gradient was not finite."""
     skipped_in_a_row: Any = np.int32(0)
-    """int32: how many of them are the newest ones."""
+    """int32: consecutive ones of them up to the newest batch."""
     carried: Any = ()
-    """What the rows of a batch hand on to those of the next, by name, [rows of a global batch, ...] each; mostly nothing."""
+    """Recurrent state that rows of a batch pass to those of the next, by name, [rows of a global batch, ...]; often empty."""
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
@@ -51,9 +51,9 @@ def state_factory(
     seed: int,
     carried: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> Callable[[], TrainState]:
-    """A function without arguments that makes the state of step 0, to be jitted or shape-evaluated.
+    """Returns a function without arguments that builds the state of step 0, to be jitted or shape-evaluated.
 
-    `carried` are shapes and types of what rows hand on, for all rows of a batch.
+    `carried` holds shapes and types of the recurrent state, for all rows of a batch.
     """
 
     def make() -> TrainState:
@@ -67,7 +67,7 @@ def state_factory(
 
 
 def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """A TrainState of shardings, one for every leaf; moments lie as their parameters do, what is carried as its rows."""
+    """Returns a TrainState of shardings; moments are sharded like their parameters, recurrent state like its rows."""
     shardings = parameter_shardings(abstract.params, mesh)
     whole = replicated(mesh)
 
@@ -88,7 +88,7 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
 
 
 def count_parameters(params: Any, encoder: EncoderConfig) -> int:
-    """Parameters of a model with its true vocabulary. What is stored and not used is not counted: rows that only pad the token
+    """Counts the parameters of a model with its true vocabulary. Unused ones are not counted: rows that only pad the token
     table and biases, and with `norm_first` the first layer's first LayerNorm.
     """
     total = 0

@@ -1,8 +1,9 @@
 """The training step: gather, differentiate, reduce-scatter, update. One jitted function; the state is donated.
 
 Inside `shard_map` over the row axes every device gathers the parameters (cast to the compute type once), runs its
-microbatches, and hands each device the part of the gradient whose master weights it holds (ZeRO-1). The optimizer then works
-on shards. Losses are (total, count); totals are divided by the count over all microbatches, devices and hosts.
+microbatches, and reduce-scatters the gradient so that each device gets the part of the master weights that it holds (ZeRO-1).
+The optimizer then works on shards. Losses are (total, count); totals are divided by the count over all microbatches, devices
+and hosts.
 """
 
 import dataclasses
@@ -34,17 +35,17 @@ class SeededStep(NamedTuple):
     seed: np.uint32
 
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Any]]:
-        """See `StepBuilder.train_step`."""
+        """Runs one step, as `StepBuilder.train_step` describes it."""
         return self.function(state, batch, self.seed)
 
     def lower(self, state: Any, batch: Any) -> Any:
-        """`jax.jit`'s, of arrays or their shapes; what it compiles takes `seed` as its third argument."""
+        """Lowers the step for arrays or their shapes, as `jax.jit` does; the program takes `seed` as its third argument."""
         return self.function.lower(state, batch, self.seed)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepBuilder:
-    """Everything that is fixed while a run lasts: builds the training and the evaluation function."""
+    """Builds the training and the evaluation step from everything that is fixed during a run."""
 
     objective: Objective
     structure: Any
@@ -55,11 +56,11 @@ class StepBuilder:
     microbatches: int
     seed: int
     fsdp: bool = False
-    """Parameters of layers are gathered when the layer runs."""
+    """Gather the parameters of a layer only when it runs."""
 
     @property
     def reduce_dtype(self) -> Any:
-        """What gradients are summed in: the compute type, but fp32 on CPU, where XLA aborts on a bf16 reduce-scatter."""
+        """Type in which gradients are summed: the compute type, but fp32 on CPU, where XLA aborts on a bf16 reduce-scatter."""
         on_cpu = self.mesh.devices.flat[0].platform == "cpu"
         return jnp.float32 if on_cpu else self.compute_dtype
 
@@ -68,8 +69,8 @@ class StepBuilder:
     ) -> "SeededStep":
         """(state, global batch) -> (state after one update, {"means", "gradient_norm", "learning_rate", "skipped"}).
 
-        A loss or gradient that is not finite leaves everything as it was, on all devices alike; only the number
-        of the batch goes on. "skipped" is how many updates in a row were left out, this one the last; 0 where it was done.
+        A non-finite loss or gradient changes nothing, on all devices alike; only the batch number advances.
+        "skipped" counts the consecutive skipped updates up to this one; 0 if this update was applied.
         """
         gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
         optimizer = optax.with_extra_args_support(optimizer)
@@ -81,7 +82,7 @@ class StepBuilder:
             )
             norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
-            # sums over all microbatches, devices and hosts: whole numbers, so that every split gives the same
+            # a count over all microbatches, devices and hosts: a whole number, so every split gives the same
             targets = means[next(iter(self.objective.loss_weights()))].count
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
             updated = (optax.apply_updates(state.params, updates), opt_state, carried or ())
@@ -97,7 +98,7 @@ class StepBuilder:
         return SeededStep(compiled, np.uint32(self.seed & 0xFFFFFFFF))
 
     def _finite(self, norm: jax.Array, means: Means) -> jax.Array:
-        """Whether the global norm of the gradient and every loss are finite; both are sums over all devices."""
+        """True if the global norm of the gradient and every loss are finite; both are sums over all devices."""
         losses = [means[name].total for name in self.objective.loss_weights()]
         return jnp.isfinite(norm) & jnp.isfinite(jnp.stack(losses)).all()
 
@@ -114,9 +115,9 @@ class StepBuilder:
     def predict_step(
         self, judged: Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]
     ) -> Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]:
-        """(parameters, global batch) -> (means as `eval_step` gives them, outputs of all rows on every device).
+        """(parameters, global batch) -> (means as from `eval_step`, outputs of all rows on every device).
 
-        `judged` gives both for the rows of one device.
+        `judged` returns both for the rows of one device.
         """
 
         def local(params: Any, batch: Batch, _: jax.Array) -> tuple[Means, dict[str, jax.Array]]:
@@ -129,9 +130,9 @@ class StepBuilder:
         return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)), out_shardings=whole)
 
     def _mapped(self, function: Callable, results: Callable[[Any, Any, Any], Any]) -> Callable:
-        """`function` on every device; `results` lays out what it returns, of the specs of parameters, rows and equal values."""
+        """Maps `function` over all devices; `results` picks its output specs from those of parameters, rows and equal values."""
         specs, rows, whole = manual_specs(self.abstract_params, self.mesh)
-        # an axis that is left to the partitioner, even of size 1, is refused by the kernels of Pallas
+        # Pallas kernels reject an axis that is left to the partitioner, even one of size 1
         manual = set(ROW_AXES) if self.mesh.shape["tensor"] > 1 else set(AXES)
         return jax.shard_map(
             function,
@@ -143,7 +144,7 @@ class StepBuilder:
         )
 
     def _dimension(self, name: str) -> int | None:
-        """The dimension of a parameter that is split over `data`; None where nothing is: a collective over one device copies."""
+        """Returns the dimension that is split over `data`; None for no collective: over one device it would only copy."""
         if self.mesh.shape["data"] == 1:
             return None
         return data_dimension(name, self._leaves[name].shape, self.mesh)
@@ -153,7 +154,7 @@ class StepBuilder:
         return named_leaves(self.abstract_params)
 
     def _late(self, name: str) -> bool:
-        """Whether a parameter is gathered when its layer runs; never one that is split over the layers themselves."""
+        """True if a parameter is gathered when its layer runs; never one that is split over the layers themselves."""
         return self.fsdp and "/layers/" in name and bool(self._dimension(name))
 
     def _sum(self, leaf: jax.Array, axes: tuple[str, ...]) -> jax.Array:
@@ -161,7 +162,7 @@ class StepBuilder:
         return jax.lax.psum(leaf, axes) if axes else leaf
 
     def _gather(self, params: Any) -> Any:
-        """Shards of master weights -> whole parameters in the compute type; `_late` ones stay as they are."""
+        """Shards of master weights -> whole parameters in the compute type; `_late` ones stay unchanged."""
 
         def gather(name: str, leaf: jax.Array) -> jax.Array:
             if self._late(name):
@@ -172,7 +173,7 @@ class StepBuilder:
         return map_named(gather, params)
 
     def _fetch(self, layers: str, layer: Any) -> Any:
-        """The parameters of one layer, whole and in the compute type; the gradient of this is a reduce-scatter."""
+        """Gathers the parameters of one layer in the compute type; the gradient of this is a reduce-scatter."""
 
         def gather(name: str, leaf: jax.Array) -> jax.Array:
             name = f"{layers}/{name}"
@@ -187,7 +188,7 @@ class StepBuilder:
         return map_named(gather, layer)
 
     def _module(self, params: Any) -> Any:
-        """The module with parameters of `_gather`."""
+        """Builds the module from parameters of `_gather`."""
         module = nnx.merge(self.structure, params)
         for path, node in nnx.iter_modules(module) if self.fsdp else ():
             if isinstance(node, LayerStack):
@@ -211,6 +212,7 @@ class StepBuilder:
     def _local_gradients(self, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Means, dict[str, jax.Array]]:
         whole = self._gather(params)
         weights, extra = self.objective.loss_weights(), self.objective.extra_counts()
+        # counts cover the whole global batch, so that gradients of microbatches and devices add up to that of one mean
         counts = jax.lax.psum(self.objective.counts(batch), ROW_AXES)
         whole_counts = {name: counts[name] + extra[name] for name in weights}
         divisors = {name: jnp.where(count > 0, count, 1.0) for name, count in whole_counts.items()}

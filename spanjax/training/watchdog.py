@@ -1,4 +1,4 @@
-"""Steps that do not end: which process holds them up, and why."""
+"""Stall detection: reports the process that blocks a step, and why."""
 
 import json
 import logging
@@ -24,11 +24,11 @@ ROWS, DEVICES, STEP, EVALUATION, SAVING = (
     "saves",
 )
 ENDLESS = (ROWS, DEVICES)
-"""What may take so long only when something is wrong."""
+"""Phases in which a long wait means a fault."""
 
 
 class Pulse:
-    """Tells the other processes what this one is at, and says who is to blame when nothing moves. A thread of its own.
+    """Sends heartbeats to the other processes and names the one that blocks a step, on a thread of its own.
 
     A process is silent when its mark has not changed for a few ticks: it is stopped, cut off, or dead.
     """
@@ -57,7 +57,7 @@ class Pulse:
         self._thread.join(self.tick + 1)
 
     def at(self, phase: str, step: int) -> None:
-        """What the loop does from now on, and the step that it is in."""
+        """Sets the phase of the loop and its step from now on."""
         self.now = (step, phase, time.monotonic())
 
     def _beat(self) -> None:
@@ -82,7 +82,7 @@ class Pulse:
                 return
 
     def _say(self, step: int, phase: str, spent: float) -> bool:
-        """Says what holds the step up; of several processes the first that is not silent does. False while that is not known."""
+        """Reports what blocks the step; the first process that is not silent logs it. Returns False while that is unknown."""
         if jax.process_count() == 1:
             log.warning("step %d does not go on: this process %s for %.0f s", step, phase, spent)
             return True
@@ -96,7 +96,7 @@ class Pulse:
         return True
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
-        """Process id -> its mark [beats, step, phase, seconds]; and the seconds for which the silent ones have been so."""
+        """Returns process id -> its mark [beats, step, phase, seconds], and silent process id -> seconds of silence."""
         found, now = marks("pulse"), time.monotonic()
         with self._hearing:
             for each, text in found.items():
@@ -106,9 +106,9 @@ class Pulse:
         return {each: json.loads(text) for each, text in found.items()}, silent
 
     def gone(self) -> list[int]:
-        """Processes that are silent; takes a few ticks. Process 0 where the coordinator, which it runs, does not answer.
+        """Returns the silent processes; takes a few ticks. Process 0 if the coordinator, which it runs, does not answer.
 
-        Nobody is named when asking fails for another reason, which is logged: that says nothing of any process.
+        Names nobody if asking fails for another reason, which is logged: that tells nothing about any process.
         """
         silent: dict[int, float] = {}
         for _ in range(2 * (SILENT_TICKS + 2)):
@@ -124,7 +124,7 @@ class Pulse:
 
 
 def blame(said: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
-    """Who holds a step up, in words."""
+    """Names the processes that block a step, as text."""
     parts = [f"{name_of(each)} has not been heard of for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
     parts += [
         f"{name_of(each)} {phase} (step {step}) for {seconds} s"

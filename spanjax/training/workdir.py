@@ -1,7 +1,7 @@
 """One run at a time in a work directory.
 
-`run.lock` is held with flock, which the system lets go of when the process ends, however it ends. Where the file system has no
-flock, its holder touches it every minute, and one that was not touched for ten is taken over.
+A run holds `run.lock` with flock, which the system releases when the process ends, however it ends. On a file system without
+flock, the holder touches the file every minute, and another run takes over one not touched for ten.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from spanjax.storage.local import write_whole
 
 FILE = "run.lock"
 BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
-# Time for a rename by another host to show where there is no flock (NFS, FUSE). Chosen, not measured: a mount that caches names
-# for longer can let two runs in that start within that time; heartbeats every minute tell any later one.
+# Time for another host's rename to become visible without flock (NFS, FUSE). Chosen, not measured: a mount that caches names
+# for longer can let two runs in that start within that time; heartbeats every minute keep any later one out.
 SETTLE_SECONDS = 1.0
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL})
 
@@ -34,7 +34,7 @@ class LockedError(ValueError):
 
 @contextlib.contextmanager
 def sole_run(workdir: pathlib.Path) -> Iterator[None]:
-    """Holds the lock of a work directory, which is made where it is missing. LockedError names the run that has it."""
+    """Holds the lock of a work directory, which it makes if missing. LockedError names the run that has it."""
     workdir.mkdir(parents=True, exist_ok=True)
     file = workdir / FILE
     try:
@@ -56,6 +56,7 @@ def sole_run(workdir: pathlib.Path) -> Iterator[None]:
                 raise
             held = False
         if held:
+            # the descriptor stays open until the run ends: closing it releases the lock
             _write(descriptor, _self())
             yield
             return
@@ -71,7 +72,7 @@ def _self() -> dict[str, Any]:
 
 
 def _write(descriptor: int, content: dict[str, Any]) -> None:
-    """What the lock says is for people: a full disk does not keep it from being held."""
+    """Writes the lock's content, which is for people only: on a full disk the lock holds without it."""
     with contextlib.suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(content) + "\n").encode(), 0)
@@ -94,7 +95,7 @@ def _locked(workdir: pathlib.Path, holder: dict[str, Any], more: str = "") -> Lo
 
 @contextlib.contextmanager
 def _beating(workdir: pathlib.Path) -> Iterator[None]:
-    """The lock without flock: the file belongs to whom it names, as long as it is touched."""
+    """Holds the lock without flock: the file belongs to the process that it names, as long as that touches it."""
     file, own = workdir / FILE, _self()
     holder = _holder(file)
     if holder and _alive(workdir, holder):
@@ -123,7 +124,7 @@ def _beating(workdir: pathlib.Path) -> Iterator[None]:
 
 
 def _alive(workdir: pathlib.Path, holder: dict[str, Any]) -> bool:
-    """Whether the holder's process is there (on this host) or has touched the lock of late, by the file system's clock."""
+    """True if the holder's process exists (on this host) or touched the lock recently, by the file system's clock."""
     if holder.get("host") == socket.gethostname() and isinstance(holder.get("pid"), int):
         try:
             os.kill(holder["pid"], 0)

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import random
 import shutil
@@ -51,6 +50,10 @@ class Supervisor:
         self.random, self.running = random.Random(seed), list[subprocess.Popen]()
         self.workdir, self.slow, self.launches = folder / "disk" / "run", folder / "slow", 0
         self.cache = folder / "compiled"
+        if (
+            signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        ):  # in the background of a shell; children would ignore Ctrl-C too
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self.rows = folder / "rows"  # faults damage them
         shutil.copytree(rows, self.rows)
 
@@ -95,7 +98,6 @@ class Supervisor:
                     env={key: value for key, value in variables.items() if value is not None},
                     stdout=target,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=attentive,
                 )
                 if surroundings.head:
                     target.close()
@@ -151,9 +153,3 @@ class Supervisor:
     def victim(self) -> subprocess.Popen:
         """Any process."""
         return self.random.choice(self.running)
-
-
-def attentive() -> None:
-    """In a new process: it hears Ctrl-C, which the children of a shell in the background ignore."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.umask(0o022)

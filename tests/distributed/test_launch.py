@@ -6,6 +6,8 @@ import pytest
 
 from spanjax.distributed import Launch, detect, device_problems
 
+pytestmark = pytest.mark.unit
+
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_ID": "0",

@@ -14,6 +14,8 @@ import pytest
 from spanjax.distributed import ProcessesMissing, meeting
 from spanjax.distributed.meeting import GREETING, attend, receive
 
+pytestmark = pytest.mark.unit
+
 TOKEN = "3b1f0c"
 
 

@@ -8,6 +8,8 @@ import yaml
 
 from tests.launching import EVIL, printed
 
+pytestmark = pytest.mark.unit
+
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not here: pip install kubernetes-validate")
 
 NAME = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}

@@ -8,6 +8,8 @@ import pytest
 from spanjax.plan.hlo import Program, exhausted, memory_of, shapes, size, split_type, tuple_parts
 from spanjax.sharding import MeshConfig, make_mesh, manual_specs
 
+pytestmark = pytest.mark.unit
+
 LOOP = """HloModule step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (1, {}, must-alias) }
 
 %add (x: bf16[], y: bf16[]) -> bf16[] {

@@ -8,6 +8,8 @@ from spanjax.hardware import CHIPS
 from spanjax.plan import topology
 from spanjax.plan.hlo import Collective
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize(
     ("name", "slices", "size", "domain", "text"),

@@ -8,6 +8,8 @@ import pytest
 from spanjax.predict import main
 from spanjax.predict.answering import file_problem
 
+pytestmark = pytest.mark.unit
+
 OWN = {
     "qa": ("Questions on --context", "`question` and `context`", "Windows that go through", "null odds"),
     "classify": ("The second sentences, one for each of --text", "`sentence1` and `sentence2`", "Rows that go through"),

@@ -10,6 +10,8 @@ import pytest
 
 from spanjax.report.plot import POINTS, WIDTH, Line, bar_plot, colours, line_plot, log_ticks, thinned, tick_text, ticks
 
+pytestmark = pytest.mark.unit
+
 
 def points_of(svg: str) -> list[list[tuple[float, float]]]:
     """The stretches of every curve of a drawing."""

@@ -15,6 +15,8 @@ from spanjax.run import describe, load
 from tests.report.made_runs import cola, made_run
 from tests.running import ROOT
 
+pytestmark = pytest.mark.unit
+
 
 def text_rows(table: object) -> dict[str, list[str]]:
     """name -> cells of a table."""

@@ -15,6 +15,8 @@ from spanjax.storage.outputs import (
     replace_problem,
 )
 
+pytestmark = pytest.mark.unit
+
 OWN = ("a", "sub/b")
 
 

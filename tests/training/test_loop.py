@@ -26,6 +26,8 @@ from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile
 from spanjax.training.state import TrainState
 
+pytestmark = pytest.mark.unit
+
 
 class Noted:
     """Every event of a run in its order, and the numbers that were logged."""

@@ -12,6 +12,8 @@ from spanjax.training import watchdog
 from spanjax.training.nonfinite import Guard
 from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Pulse, blame
 
+pytestmark = pytest.mark.unit
+
 
 def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), Pulse(Guard(stall_seconds=0.2, stall_exit_seconds=0)) as pulse:

@@ -31,9 +31,9 @@ class Batch(TypedDict):
     types_BL: Any
     """int32, 0; 0 and 1 in the two segments of a pair."""
     row_B: Any
-    """int32, place of the row in the global batch."""
+    """int32, index of the row in the global batch."""
     slot_position_BK: Any
-    """int32, where a masked token is. Slots of a row are sorted by position; unused slots are 0 everywhere."""
+    """int32, position of a masked token. Slots of a row are sorted by position; unused slots are 0 everywhere."""
     slot_target_BK: Any
     """int32, its original id."""
     slot_weight_BK: Any
@@ -47,7 +47,7 @@ class Batch(TypedDict):
     slot_boundary_weight_BK: Any
     """float32, 1 where the token has boundaries that may be used, else 0."""
     pair_position_BP: Any
-    """int32, where the [CLS] of a pair of segments is; 0 where there is no pair."""
+    """int32, position of the [CLS] of a pair of segments; 0 where there is no pair."""
     pair_label_BP: Any
     """int32, 1 where the second segment is not what follows the first; see the pairing."""
     pair_weight_BP: Any
@@ -69,21 +69,20 @@ def batch_spec(rows_per_batch: int, length: int, slots: int, pairs: int) -> dict
 
 @dataclasses.dataclass(frozen=True)
 class FeedSpec:
-    """How rows become batches: everything that decides what global batch number `step` holds, but the rows
-    themselves."""
+    """Settings that turn rows into batches: with the rows they decide the content of global batch number `step`."""
 
     seed: int
-    """Every draw of order and masks hashes it."""
+    """Seed that every draw of order and masks hashes."""
     batch_size: int
     """Rows of the global batch, over all hosts."""
     masking: MaskingPolicy = GeometricSpans()
-    """Which tokens are masked and what replaces them."""
+    """Masking policy: the tokens to predict and their replacement."""
     boundaries: Boundaries = Boundaries()
-    """Which masked tokens have span boundaries."""
+    """Masked tokens with span boundaries."""
     order: Order = "uniform"
-    """How an epoch orders its rows."""
+    """Order of the rows of an epoch."""
     pairing: Pairing = Single()
-    """What the sequences are: single blocks or pairs of segments."""
+    """Type of the sequences: single blocks or pairs of segments."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -100,27 +99,27 @@ class FeedSpec:
 
 
 class RowKeys(typing.NamedTuple):
-    """Where rows come from and when, which decides their draws."""
+    """Origin and epoch of rows, which decide their draws."""
 
     epoch_B: np.ndarray
     index_B: np.ndarray
-    row_B: np.ndarray  # place in the global batch
+    row_B: np.ndarray  # index in the global batch
     rate_B: np.ndarray  # float64, share of text tokens to mask
     policy: MaskingPolicy | None = None  # of the step; None: that of held-out rows
 
 
 class RowFacts(typing.NamedTuple):
-    """What all rows of a folder have in common, as far as a batch depends on it."""
+    """Properties common to all rows of a folder, as far as a batch depends on them."""
 
     specials: SpecialIds
-    cumulative_V: np.ndarray  # int64, running sum of the counts that random tokens are drawn from
+    cumulative_V: np.ndarray  # int64, running sum of the counts that random tokens are sampled from
     slots: int
     pairs: int
     layers: tuple[str, ...]  # of tags
-    unknown_count: int = 0  # count of [UNK], which `cumulative_V` leaves out
+    unknown_count: int = 0  # count of [UNK], which `cumulative_V` skips
 
     def random_counts(self, replacement: Replacement) -> np.ndarray:
-        """Running sum of the counts that the random tokens of `replacement` are drawn from: int64 [V]."""
+        """Running sum of the counts that the random tokens of `replacement` are sampled from: int64 [V]."""
         if not (replacement.unknown and self.unknown_count):
             return self.cumulative_V
         cumulative_V = self.cumulative_V.copy()
@@ -129,8 +128,8 @@ class RowFacts(typing.NamedTuple):
 
 
 def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
-    """Masks rows and lays out their slots. The result of a row is a function of (spec, epoch, index) and the row
-    alone."""
+    """Masks rows and fills their slots. The result of a row is a function of (spec, epoch, index) and the row alone."""
+    # a key for each purpose: another replacement leaves the choice of masked tokens unchanged
     mask_key, kind_key, random_key = (
         row_keys(spec.seed, purpose, keys.epoch_B, keys.index_B)
         for purpose in (Purpose.MASK, Purpose.REPLACE, Purpose.UNIGRAM)
@@ -173,7 +172,7 @@ def batch_sizes(batch: Batch) -> tuple[int, int, int]:
 
 
 def batch_statistics(batch: Batch) -> dict[str, float]:
-    """Figures of a NumPy batch for logs; what is said of text is right for single segments.
+    """Figures of a NumPy batch for logs; those of text are right for single segments.
 
     fill: share of positions that are not padding, which an empty row is throughout. masked: masked tokens over text tokens
     ([CLS] and [SEP] of every block are not text). span_tokens: mean length of the spans. row_spans: mean number of spans of the

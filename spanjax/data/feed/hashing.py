@@ -1,7 +1,7 @@
 """Random numbers without a stream: a 64-bit hash of a key and a counter (the finaliser of SplitMix64, Steele et al.
 2014).
 
-A draw depends on what it is for (seed, purpose, epoch, row, counter) and on nothing that was drawn before it, so any
+A draw depends on what it is for (seed, purpose, epoch, row, counter) and not on earlier draws, so any
 host can draw any row's numbers in any order. `kernels` has `fold` and `uniform` of single numbers; both give the same bits.
 """
 
@@ -19,8 +19,7 @@ Unsigned = npt.NDArray[np.uint64]
 
 
 class Purpose(enum.IntEnum):
-    """What a draw is for; draws for different purposes are independent. Never renumber: masks and order would
-    change."""
+    """Purpose of a draw; draws for different purposes are independent. Never renumber: masks and order would change."""
 
     ORDER = 1
     MASK = 2

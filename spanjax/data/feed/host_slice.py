@@ -1,4 +1,4 @@
-"""One host's part of every global batch: which rows, from which epoch, at which place. Both feeds read through it.
+"""One host's part of every global batch: rows, their epochs and their batch indices. Both feeds read through it.
 
 Shapes: B rows of this host, R rows of the global batch that are not empty, L positions, P pairs a row.
 """
@@ -16,10 +16,10 @@ AnyRows = Rows | MixedRows
 
 
 class HostShare:
-    """Reads the rows of host `host` of `hosts`: places host * B/hosts ... of each global batch.
+    """Reads the rows of host `host` of `hosts`: batch indices host * B/hosts ... of each global batch.
 
-    Held-out rows come in stored order, once, as epoch 0. A short batch (the last of held-out rows, one an epoch in the order
-    by_length) is filled up with empty rows, in which every segment and every weight is 0.
+    Held-out rows are read in stored order, once, as epoch 0. A short batch (the last of held-out rows, one an epoch in the
+    order by_length) is filled up with empty rows, in which every segment and every weight is 0.
     """
 
     def __init__(self, rows: AnyRows, spec: FeedSpec, host: int = 0, hosts: int = 1, held_out: bool = False):
@@ -27,6 +27,7 @@ class HostShare:
         self.streams = spec.order in ("streams", "both_ways") and not held_out
         tags = rows.manifest.tags
         missing = [tag for tag in spec.masking.tags if tag not in tags]
+        # one error lists all problems, so every condition is computed and must survive the bad values of the others
         refuse(
             "feed",
             {

@@ -1,8 +1,8 @@
-"""The loops that make batches, compiled by numba: one row, one block, one round after another, as docs/design.md says it.
+"""The loops that make batches, compiled by numba: one row, one block, one round after another, as in docs/design.md.
 
-A row costs a few microseconds and the interpreter is free meanwhile, so a feed's thread runs beside the training loop.
-Compiled code is kept on disk. All that is compiled is in this one file: numba notices a change of a function's own
-file alone. `masking`, `slots` and `order` stand in front of it: `text` is a `masking.LawText`,
+A row costs a few microseconds and the interpreter is free meanwhile, so a feed's thread runs alongside the training loop.
+numba keeps the machine code on disk. All compiled functions are in this one file: numba notices a change of a function's own
+file alone. Callers use `masking`, `slots` and `order`: `text` is a `masking.LawText`,
 `law` a `masking.Law`, `layout` a `slots.Layout`.
 
 Shapes: B rows, L positions, K slots a row, V vocabulary; M blocks and X masked tokens of the whole batch, R rounds of a
@@ -39,7 +39,7 @@ class Slots(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Room for what is known of one block, used again for the next."""
+    """Scratch arrays for one block, reused for the next."""
 
     first_W: np.ndarray  # position of a word's first piece, and the block's end
     word_L: np.ndarray  # the word of every position
@@ -97,7 +97,7 @@ def _next_block(text, row, begin):  # noqa: ANN001, ANN202
 
 @compiled
 def _find_words(text, law, row, begin, end, room):  # noqa: ANN001, ANN202
-    """Words and tagged spans of a block, into `room`; how many there are."""
+    """Writes words and tagged spans of a block into `room`; returns their numbers."""
     starts, words, tags = text.word_starts_BL[row], 0, 0
     for place in range(begin, end):
         if place == begin or law.every_token or starts[place]:
@@ -166,7 +166,7 @@ def budget_of(rate, tokens):  # noqa: ANN001, ANN201
 
 @compiled
 def masked_tokens(text, law, key_B, rate_B):  # noqa: ANN001, ANN201
-    """Which tokens are masked: bool [B, L]."""
+    """Mask of the tokens to predict: bool [B, L]."""
     rows, length = text.tokens_BL.shape
     mask_BL, room = np.zeros((rows, length), np.bool_), _room(length)
     for row in range(rows):
@@ -209,7 +209,7 @@ def proposals(text, law, key_B, rounds):  # noqa: ANN001, ANN201
 def lay_out(tokens_BL, segments_BL, place_X, layout, cumulative_V, kind_B, random_B, slots):  # noqa: ANN001, ANN201
     """The ids that the model sees [B, L], the slots, and the most masked tokens of a row, which may be over `slots`.
 
-    `place_X` are row * L + position, rising. Where a row has too many, the rest of it is left out.
+    `place_X` are row * L + position, rising. Where a row has too many, the rest of it is skipped.
     """
     rows, length = tokens_BL.shape
     seen_BL = tokens_BL.copy()
@@ -229,6 +229,7 @@ def lay_out(tokens_BL, segments_BL, place_X, layout, cumulative_V, kind_B, rando
             and segments_BL[row, last + 1] == segment
         ):
             last, end = last + 1, end + 1
+        # compiled code checks no bounds: both are inside the row, as specials surround every block and are never masked
         left, right = first - 1, last + 1
         bounded = layout.edges or (
             tokens_BL[row, left] != layout.cls
@@ -256,7 +257,7 @@ def lay_out(tokens_BL, segments_BL, place_X, layout, cumulative_V, kind_B, rando
 
 @compiled
 def restarted_positions(segments_BL):  # noqa: ANN001, ANN201
-    """See `slots.restarted_positions`."""
+    """Implements `slots.restarted_positions`."""
     positions_BL = np.zeros(segments_BL.shape, np.int32)
     for row in range(len(segments_BL)):
         for place in range(1, segments_BL.shape[1]):
@@ -267,7 +268,7 @@ def restarted_positions(segments_BL):  # noqa: ANN001, ANN201
 
 @compiled
 def permuted(index_B, size, key_B, half_bits, rounds):  # noqa: ANN001, ANN201
-    """See `order.permuted`; the network works on numbers of 2 * `half_bits` bits."""
+    """Implements `order.permuted`; the network works on numbers of 2 * `half_bits` bits."""
     shift, low = np.uint64(half_bits), (_ONE << np.uint64(half_bits)) - _ONE
     result_B = np.empty(len(index_B), np.int64)
     for place in range(len(index_B)):

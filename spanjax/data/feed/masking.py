@@ -1,8 +1,7 @@
-"""Which tokens are masked: policies, from BERT's single tokens to SpanBERT's geometric spans (Joshi et al. 2020, sections 3.1
-and 6.1).
+"""Masking policies, from BERT's single tokens to SpanBERT's geometric spans (Joshi et al. 2020, sections 3.1 and 6.1).
 
-A policy answers one question, `masked_places`; all that follows from them (spans, replacement, slots) is in `slots`.
-Every policy here is a law by which rounds propose spans of words; `kernels` draws them until the budget is spent.
+A policy chooses tokens, `masked_places`; everything after that (spans, replacement, slots) is in `slots`. Each span policy
+defines a span-length distribution; `kernels` samples spans of words in rounds until the masking budget is used up.
 
 Shapes: B rows, L positions; M blocks of the batch, R rounds.
 """
@@ -30,17 +29,16 @@ def refuse(what: str, problems: Mapping[str, bool]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Replacement:
-    """What stands in the place of a masked token: [MASK], a token drawn from the corpus unigram distribution, or itself
-    (D13)."""
+    """Replacement of a masked token: [MASK], a token sampled from the corpus unigram distribution, or itself (D13)."""
 
     mask: float = 0.8
     """Probability of [MASK]."""
     random: float = 0.1
     """Probability of a random token; the rest is kept."""
     unit: Literal["span", "token"] = "span"
-    """Whether one draw decides for a whole span (SpanBERT) or for each token (BERT)."""
+    """Unit of one draw: a whole span (SpanBERT) or each token (BERT)."""
     unknown: bool = False
-    """Draws [UNK] among the random tokens, as often as the text has it: as released (D13). False never draws it."""
+    """Sample [UNK] among the random tokens, as often as the text has it: as released (D13). False never samples it."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -59,11 +57,11 @@ class Replacement:
 
 @dataclasses.dataclass(frozen=True)
 class Boundaries:
-    """Which masked tokens have the two boundary tokens that the span boundary objective reads (D5)."""
+    """Masked tokens with the two boundary tokens that the span boundary objective reads (D5)."""
 
     specials: bool = True
-    """Whether [CLS] or [SEP] may be a boundary: the paper has every masked token in the loss, the released code drops
-    spans at a block's edge."""
+    """Allow [CLS] or [SEP] as a boundary: the paper has every masked token in the loss, the released code drops spans at
+    a block's edge."""
     max_offset: int = 15
     """Tokens at this offset and further inside their span have no boundary."""
 
@@ -84,9 +82,9 @@ class MaskingPolicy(abc.ABC):
     schedule: tuple[tuple[int, float], ...] = ()
     """A rate that changes: (step, rate) pairs, linear in between and constant outside; held-out rows keep `rate`."""
     replacement: Replacement = Replacement()
-    """What is put in their place."""
+    """Replacement of the masked tokens."""
     copies: int = dataclasses.field(default=0, kw_only=True)
-    """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 draws new ones every epoch."""
+    """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 samples new ones every epoch."""
 
     tag = ""
     """The layer of tags that the policy reads; empty where it reads none."""
@@ -95,7 +93,7 @@ class MaskingPolicy(abc.ABC):
         refuse(type(self).__name__, self.problems())
 
     def problems(self) -> dict[str, bool]:
-        """Everything that may be wrong with the settings -> whether it is."""
+        """Possible problems of the settings -> True if one applies."""
         steps = [step for step, _ in self.schedule]
         bad = [rate for rate in (self.rate, *(rate for _, rate in self.schedule)) if not 0 < rate <= 1]
         return {
@@ -112,7 +110,7 @@ class MaskingPolicy(abc.ABC):
 
     @property
     def policies(self) -> tuple["MaskingPolicy", ...]:
-        """All policies that ever mask: this one, or those that `at` gives."""
+        """All policies that ever mask: this one, or all that `at` returns."""
         return (self,)
 
     @property
@@ -133,7 +131,7 @@ class MaskingPolicy(abc.ABC):
 
     @property
     def most(self) -> float:
-        """The highest rate that ever comes."""
+        """Highest rate of any step."""
         return max(self.rate, *(rate for _, rate in self.schedule)) if self.schedule else self.rate
 
     @abc.abstractmethod
@@ -146,7 +144,7 @@ class MaskingPolicy(abc.ABC):
 
 
 class LawText(NamedTuple):
-    """What the loops read of rows: C-contiguous arrays of exactly these types."""
+    """The fields of rows that the kernels read: C-contiguous arrays of exactly these types."""
 
     tokens_BL: np.ndarray  # int32
     segments_BL: np.ndarray  # int32
@@ -157,10 +155,10 @@ class LawText(NamedTuple):
 
 
 class Law(NamedTuple):
-    """How a round proposes a span and how a span is cut. See `SpanPolicy`."""
+    """Span sampler: settings by which a round proposes and cuts a span. See `SpanPolicy`."""
 
     steps_S: np.ndarray  # float64, distribution function of the number of words
-    by_piece: bool  # a span starts at the word of a uniformly drawn piece
+    by_piece: bool  # a span starts at the word of a uniformly sampled subword
     exact: bool  # the last span ends inside a word, at the budget
     every_token: bool  # each token counts as a word
     share: float  # of rounds that propose a tagged span
@@ -169,19 +167,19 @@ class Law(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SpanPolicy(MaskingPolicy):
-    """Proposes spans of so many words at such words, until the budget is spent. See docs/design.md, "Span masking, exactly"."""
+    """Samples spans of words until the masking budget is used up. See docs/design.md, "Span masking, exactly"."""
 
     starts: Literal["words", "pieces"] = "words"
-    """A span starts at a uniformly drawn word, or at the word of a uniformly drawn piece (D2)."""
+    """A span starts at a uniformly sampled word, or at the word of a uniformly sampled subword (D2)."""
     cut: Literal["words", "exact"] = "words"
     """The last span ends before the word that is over the budget, or inside it, at the budget exactly (D3)."""
 
     every_token = False
-    """Whether each token counts as a word."""
+    """True if each token counts as a word."""
 
     @property
     def tagged(self) -> tuple[float, int]:
-        """Share of rounds that propose one of the block's tagged spans, and of how many words at most."""
+        """Share of rounds that propose one of the block's tagged spans, and the most words of one."""
         return 0.0, 0
 
     def problems(self) -> dict[str, bool]:
@@ -206,7 +204,7 @@ class SpanPolicy(MaskingPolicy):
         return steps
 
     def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
-        """See `MaskingPolicy.masked_places`."""
+        """Implements `MaskingPolicy.masked_places`."""
         from spanjax.data.feed import kernels
 
         return np.flatnonzero(kernels.masked_tokens(*self._law(rows, specials), key_B, rate_B))
@@ -221,7 +219,7 @@ class SpanPolicy(MaskingPolicy):
         return kernels.proposals(*self._law(rows, specials), key_B, rounds)
 
     def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[LawText, Law]:
-        """What `kernels` asks for."""
+        """First arguments of the kernels."""
         tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
         text = LawText(
             np.ascontiguousarray(rows.tokens_BL, np.int32),
@@ -237,10 +235,10 @@ class SpanPolicy(MaskingPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Tokens(SpanPolicy):
-    """Single tokens, drawn without replacement (BERT; "subword tokens" of SpanBERT's table 6)."""
+    """Single tokens, sampled without replacement (BERT; "subword tokens" of SpanBERT's table 6)."""
 
     replacement: Replacement = Replacement(unit="token")
-    """What is put in their place."""
+    """Replacement of the masked tokens."""
     every_token = True
 
     def length_distribution(self) -> Distribution:
@@ -253,7 +251,7 @@ class WholeWords(SpanPolicy):
     """Single whole words (SpanBERT's table 6; whole-word masking of BERT)."""
 
     replacement: Replacement = Replacement(unit="token")
-    """What is put in their place."""
+    """Replacement of the masked tokens."""
 
     def length_distribution(self) -> Distribution:
         """One word."""
@@ -265,7 +263,7 @@ class GeometricSpans(SpanPolicy):
     """Spans of whole words with geometric lengths (SpanBERT): the defaults are the paper, `as_released` is its code."""
 
     p: float = 0.2
-    """Parameter of the geometric distribution of span lengths in words."""
+    """Parameter of the geometric distribution of a span's number of words."""
     max_words: int = 10
     """The distribution is cut here and renormalised (D1)."""
 
@@ -294,7 +292,7 @@ class Ngrams(SpanPolicy):
     """n consecutive words with probability proportional to 1/n (ALBERT, section 3.1; XLNet's spans have max_words 5)."""
 
     replacement: Replacement = Replacement(unit="token")
-    """What is put in their place."""
+    """Replacement of the masked tokens."""
     max_words: int = 3
     """The longest n-gram."""
 
@@ -321,10 +319,10 @@ class TaggedSpans(SpanPolicy):
     tag: str = "entities"
     """The layer of tags, as `prepare --tags` named it."""
     share: float = 0.5
-    """Probability that a round proposes one of the block's tagged spans, uniformly drawn; else, and in a block without any,
+    """Probability that a round proposes one of the block's tagged spans, uniformly sampled; else, and in a block without any,
     it proposes the `fallback`."""
     longest: int = 10
-    """Of longer tagged spans the first so many words are proposed."""
+    """Most words of a tagged span: of a longer one the first are proposed."""
     fallback: Literal["words", "geometric"] = "words"
     """Proposal of a round without a tagged span: one word (the paper), or a span of 1 to 10 words of the distribution of
     `GeometricSpans`, as released with the published arguments (D17)."""
@@ -345,7 +343,7 @@ class TaggedSpans(SpanPolicy):
 
     @property
     def tagged(self) -> tuple[float, int]:
-        """See `SpanPolicy.tagged`."""
+        """Implements `SpanPolicy.tagged`."""
         return float(self.share), self.longest
 
 
@@ -356,19 +354,19 @@ class Stage:
     first_step: int = 0
     """The first step of the stage."""
     policy: MaskingPolicy = WholeWords()
-    """What masks from that step on, with a rate and a replacement of its own."""
+    """Policy from that step on, with its own rate and replacement."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Staged(MaskingPolicy):
-    """Stages in turn; held-out rows are masked by the last. `rate`, `schedule` and `replacement` are those of the stages, and
-    are refused here; `copies` is that of all, and is refused there."""
+    """Stages in turn; the last masks held-out rows. `rate`, `schedule` and `replacement` belong to the stages and are
+    refused here; `copies` counts for all stages and is refused there."""
 
     stages: tuple[Stage, ...] = (Stage(),)
     """The first begins at step 0."""
 
     def problems(self) -> dict[str, bool]:
-        """Stages that are out of order, or not there; settings that nothing reads."""
+        """Stages that are missing or out of order; settings that nothing reads."""
         steps = [stage.first_step for stage in self.stages]
         return super().problems() | {
             f"stages begin at the steps {steps}: expected at least one, 0 first, rising": not steps
@@ -390,28 +388,28 @@ class Staged(MaskingPolicy):
 
     @property
     def policies(self) -> tuple[MaskingPolicy, ...]:
-        """See `MaskingPolicy.policies`."""
+        """Implements `MaskingPolicy.policies`."""
         return tuple(stage.policy for stage in self.stages)
 
     def at(self, step: int | None) -> MaskingPolicy:
-        """See `MaskingPolicy.at`."""
+        """Implements `MaskingPolicy.at`."""
         begun = [stage.policy for stage in self.stages if step is None or stage.first_step <= step]
         return begun[-1]
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """See `MaskingPolicy.tags`."""
+        """Implements `MaskingPolicy.tags`."""
         return tuple(dict.fromkeys(tag for each in self.policies for tag in each.tags))
 
     @property
     def most(self) -> float:
-        """See `MaskingPolicy.most`."""
+        """Implements `MaskingPolicy.most`."""
         return max(each.most for each in self.policies)
 
     def rate_at(self, step: int) -> float:
-        """See `MaskingPolicy.rate_at`."""
+        """Implements `MaskingPolicy.rate_at`."""
         return self.at(step).rate_at(step)
 
     def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
-        """Those of the last stage; batches are masked by the stage of their step, see `at`."""
+        """Masks with the last stage; batches are masked by the stage of their step, see `at`."""
         return self.at(None).masked_places(rows, specials, key_B, rate_B)

@@ -2,7 +2,7 @@
 
 As in a seqio mixture every folder has a rate; but where seqio samples a stream, here place p of the endless sequence of
 training rows belongs to a folder by arithmetic, so that a batch can be named by its step, at once, on any host. Places come in
-cycles of 65,536; a cycle holds each folder's share of them, in an order drawn for the cycle.
+cycles of 65,536; a cycle holds each folder's share of them, in an order sampled for the cycle.
 
 Shapes: B places, F folders, N rows of a folder, V ids, M blocks.
 """
@@ -24,7 +24,7 @@ CYCLE = 2**16
 
 
 def shares(weights: Sequence[float]) -> Integers:
-    """Places of a cycle that every folder gets [F]: in proportion to the weights, at least one each, 65,536 in all."""
+    """Number of places of a cycle for every folder [F]: in proportion to the weights, at least one each, 65,536 in all."""
     exact_F = np.asarray(weights, np.float64) / np.sum(weights) * CYCLE
     share_F = np.maximum(1, np.floor(exact_F)).astype(np.int64)
     while (missing := CYCLE - int(share_F.sum())) != 0:
@@ -77,6 +77,7 @@ class MixedRows:
         self.parts = tuple(parts)
         sizes = tuple(len(part) for part in parts)
         self.weights = tuple(weights) or tuple(float(size) for size in sizes)
+        # a batch mixes rows of all folders: shapes, ids and tag layers must mean the same in each
         first = parts[0].manifest
         problems = [
             f"{part.folder} has {what} {theirs}, {parts[0].folder} has {ours}: prepare them alike"
@@ -149,7 +150,7 @@ class MixedRows:
         return sum(self.sizes)
 
     def fetch(self, index_B: np.ndarray) -> RowBatch:
-        """See `Rows.fetch`."""
+        """Implements `Rows.fetch`."""
         index_B = np.asarray(index_B, np.int64)
         if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
             raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
@@ -163,7 +164,7 @@ class MixedRows:
         return RowBatch(*(np.concatenate(arrays)[back] for arrays in zip(*fetched, strict=True)))
 
     def block_documents(self, row_M: np.ndarray, block_M: np.ndarray) -> np.ndarray:
-        """See `Rows.block_documents`; documents of different folders have different numbers."""
+        """Implements `Rows.block_documents`; documents of different folders have different numbers."""
         part_M = np.searchsorted(self._first, row_M, side="right") - 1
         number_M = np.zeros(len(row_M), np.int64)
         before = 0

@@ -24,8 +24,7 @@ def numpy_feed(
 
 
 def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
-    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised where its item would
-    be."""
+    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised in place of its item."""
     ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
     stop = threading.Event()
 
@@ -51,6 +50,7 @@ def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
             yield item  # pyright: ignore[reportReturnType]
     finally:
         stop.set()
+        # the worker may wait for room in the full queue: take items until it sees `stop`
         while worker.is_alive():
             try:
                 ready.get(timeout=0.01)

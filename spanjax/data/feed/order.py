@@ -3,7 +3,7 @@
 Epoch e is a keyed permutation of range(rows): a Feistel network over the next power of four (Luby and Rackoff 1988) in
 which numbers outside the range walk on along their cycle until they are inside (Black and Rogaway 2002).
 
-Shapes: B places in the global batch, N rows, R rows of a batch that may be short.
+Shapes: B indices in the global batch, N rows, R rows of a batch that may be short.
 """
 
 from typing import Literal
@@ -18,8 +18,8 @@ ROUNDS = 8
 Order = Literal["uniform", "by_length", "streams", "both_ways"]
 """uniform: a batch is a uniform sample of rows (SpanBERT, appendix A). by_length: batches are made once, of rows of
 similar length, and an epoch permutes the batches (what the released code does, D11); the batch of the longest rows is short
-where the rows do not divide evenly. streams: each place of the batch reads consecutive rows, in stored order
-(Transformer-XL). both_ways: the odd places read theirs from the end (XLNet)."""
+where the rows do not divide evenly. streams: each batch index reads consecutive rows, in stored order
+(Transformer-XL). both_ways: the odd indices read theirs from the end (XLNet)."""
 
 BY_LENGTH_VERSION = 2
 """Version of the order `by_length`, stored in run.json. 1 (spanjax 0.1) never read the remainder of rows // batch_size."""
@@ -28,7 +28,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def permuted(index_B: Integers, size: int, key_B: Unsigned) -> Integers:
-    """Where the permutation of range(size) with key `key_B` sends each index; every place may have its own key."""
+    """Images of the indices under the permutation of range(size) with key `key_B`; every index may have its own key."""
     from spanjax.data.feed import kernels
 
     half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
@@ -38,7 +38,7 @@ def permuted(index_B: Integers, size: int, key_B: Unsigned) -> Integers:
 
 
 def sorted_by_length(lengths_N: np.ndarray) -> Integers:
-    """Row indices from the shortest row to the longest, ties in stored order: what `by_length` cuts into batches."""
+    """Row indices from the shortest row to the longest, ties in stored order; `by_length` cuts them into batches."""
     return np.argsort(lengths_N, kind="stable").astype(np.int64)
 
 
@@ -66,17 +66,17 @@ def global_rows(
 
 
 def steps_per_epoch(order: Order, batch_size: int, rows: int) -> float:
-    """Steps in which every row is read once; of streams, those until they are cut anew."""
+    """Steps in which every row is read once; for streams, the steps until they are cut anew."""
     if order == "uniform":
         return rows / batch_size
     return -(-rows // batch_size) if order == "by_length" else rows // batch_size
 
 
 def stream_rows(seed: int, step: int, batch_size: int, rows: int, both_ways: bool) -> tuple[Integers, Integers]:
-    """Row indices and epochs of global batch `step` ([B], [B]) where every place reads a stream of N // B consecutive rows.
+    """Row indices and epochs of global batch `step` ([B], [B]) where every batch index reads N // B consecutive rows.
 
-    Each epoch cuts the rows, as a circle, elsewhere; those that are left over are other ones then. ValueError where there are
-    fewer rows than places.
+    Each epoch cuts the rows, as a circle, elsewhere, so that it skips other rows. ValueError where there are fewer rows than
+    batch indices.
     """
     length = rows // batch_size
     if not length:

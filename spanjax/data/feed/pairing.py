@@ -1,7 +1,7 @@
-"""How the blocks of stored rows become the sequences that are trained on: one segment, pairs of segments, or whole rows.
+"""Turns the blocks of stored rows into training sequences: one segment, pairs of segments, or whole rows.
 
 A pairing is applied when rows are fetched, on the NumPy side that both feeds share, so that every policy works on the same rows
-in the same order. What it draws is a function of (seed, purpose, epoch, row index), as every draw.
+in the same order. Its draws depend on (seed, purpose, epoch, row index), as all draws.
 
 Shapes: B rows, L positions, P pairs a row (as many as a row has blocks); M blocks, F pairs with a foreign segment.
 """
@@ -47,7 +47,7 @@ class Draw(enum.IntEnum):
 
 
 class PairedRows(Protocol):
-    """What pairing reads of rows; what `fetch` returns is written into."""
+    """Interface of the rows that pairing reads; pairing writes into the arrays that `fetch` returns."""
 
     @property
     def length(self) -> int: ...
@@ -63,9 +63,9 @@ class Pairing(abc.ABC):
     """Turns stored rows into sequences; a new pairing is one more frozen dataclass, whose settings are probabilities."""
 
     parts = 1
-    """Into how many parts that are masked apart a block may be cut: what `slots_needed` counts with."""
+    """Most parts of a block that are masked apart; `slots_needed` counts with them."""
     types = 1
-    """Token types that come."""
+    """Number of token types."""
     label = ""
     """Name of the loss that its labels are for, "nsp" or "sop"; empty where there are no pairs."""
 
@@ -97,7 +97,7 @@ class Single(Pairing):
     """Every block is a sequence of its own: single-sequence training (SpanBERT, section 3.3)."""
 
     def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
-        """See `Pairing.examples`; nothing is drawn."""
+        """Implements `Pairing.examples`; nothing is sampled."""
         del epoch_B, seed
         batch = rows.fetch(index_B)
         return Examples(*batch, np.zeros_like(batch.tokens_BL), *no_pairs(len(batch.tokens_BL), pairs))
@@ -107,7 +107,7 @@ class Single(Pairing):
 class FullSentences(Pairing):
     """A row is one sequence, [CLS] text [SEP] text [SEP] ..., with attention across its documents (RoBERTa's FULL-SENTENCES).
 
-    Positions run on through the row, so `encoder.positions` has to be at least its length. fairseq cuts the corpus into
+    Positions run on through the row, so `encoder.positions` must be at least its length. fairseq cuts the corpus into
     contiguous blocks, where the text after a document's end is the next document of the corpus; here it is a block that the
     packer put into the same row because it fits, with other neighbours from the longest to the shortest and the same in every
     epoch. Rows prepared with --no-pack have one document each (RoBERTa's DOC-SENTENCES). Every text keeps a masking budget of
@@ -115,7 +115,7 @@ class FullSentences(Pairing):
     """
 
     def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
-        """See `Pairing.examples`; nothing is drawn. The inner [CLS] are dropped, what follows moves up."""
+        """Implements `Pairing.examples`; nothing is sampled. The inner [CLS] are dropped, the tokens after them move up."""
         del epoch_B, seed
         batch = rows.fetch(index_B)
         blocks = find_blocks(batch)
@@ -134,7 +134,7 @@ class FullSentences(Pairing):
 
 
 class Cut(NamedTuple):
-    """Where the segments of a block's pair may come from."""
+    """Sizes of the segments of a block's pair, and whether B must be foreign."""
 
     a_M: np.ndarray  # tokens of A, from the block's beginning
     rest_M: np.ndarray  # tokens of the block that follow them and belong to the pair
@@ -146,26 +146,26 @@ class Cut(NamedTuple):
 class TwoSegments(Pairing):
     """A block of n text tokens becomes [CLS] A [SEP] B [SEP] in its n + 2 positions: A and B have at most n - 1 tokens.
 
-    A is the first 1 ... s-1 of the block's s sentences, uniformly. With one sentence A ends before a uniformly drawn word inside
-    it and B is foreign: text of another document, from a uniformly drawn sentence of a uniform block of a uniform row on,
-    whole sentences until there are n tokens in all or that block ends (BERT; after 10 draws the document may be the same).
+    A is the first 1 ... s-1 of the block's s sentences, uniformly. With one sentence A ends before a uniformly sampled word
+    inside it and B is foreign: text of another document, from a uniformly sampled sentence of a uniform block of a uniform row
+    on, whole sentences until there are n tokens in all or that block ends (BERT; after 10 draws the document may be the same).
     Then the longer segment loses tokens at its ends until the pair fits, see `segments.removed_tokens`. Blocks of fewer than 3
     tokens stay as they are. A tag span that lost its beginning begins where it now begins.
     """
 
     short: float = 0.0
-    """Probability of a shorter pair: the first sentences of the block that reach a length drawn uniformly from 2 ... n-1 stand
-    for the block, and the rest is left out in this epoch (0.1 in BERT and ALBERT, 0 in SpanBERT's own runs)."""
+    """Probability of a shorter pair: the first sentences of the block that reach a length sampled uniformly from 2 ... n-1 stand
+    for the block, and this epoch skips the rest (0.1 in BERT and ALBERT, 0 in SpanBERT's own runs)."""
 
     parts = 2
     types = 2
 
     @abc.abstractmethod
     def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which pairs have a foreign B, and which are swapped, by a draw from [0, 1): bool [M] and [M]. Label 1 is either."""
+        """The pairs with a foreign B, and the swapped ones, by a draw from [0, 1): bool [M] and [M]. Label 1 is either."""
 
     def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
-        """See `Pairing.examples`. Every block keeps its place; what a pair leaves free becomes padding behind it."""
+        """Implements `Pairing.examples`. Every block keeps its place; positions that a pair leaves free become padding."""
         batch = rows.fetch(index_B)
         blocks = find_blocks(batch)
         key_M = fold(row_keys(seed, Purpose.PAIR, epoch_B, index_B)[blocks.row_M], blocks.number_M)
@@ -180,7 +180,7 @@ class TwoSegments(Pairing):
             other, source_M2[place, 1], length_M2[place, 1] = foreign_segments(
                 rows, index_B, blocks, place, (cut.target_M - cut.a_M)[place], key_M[place]
             )
-            source_M2[place, 1] += batch.tokens_BL.size
+            source_M2[place, 1] += batch.tokens_BL.size  # places of `other` follow, see `put_together`
             sources.append(other)
         source_M2[swapped_M], length_M2[swapped_M] = source_M2[swapped_M, ::-1], length_M2[swapped_M, ::-1]
         most_M = np.where(pair_M, blocks.tokens_M - 1, blocks.tokens_M)
@@ -194,7 +194,7 @@ class TwoSegments(Pairing):
         return Examples(*whole, *fields)
 
     def cut(self, batch: RowBatch, blocks: Blocks, pair_M: np.ndarray, key_M: Unsigned) -> Cut:
-        """Draws where A ends; blocks that are too small for a pair are all A."""
+        """Samples the end of A; blocks that are too small for a pair are all A."""
         u_M = uniform(fold(key_M, Draw.CUT))
         target_M = blocks.tokens_M
         if self.short > 0:
@@ -214,7 +214,7 @@ class TwoSegments(Pairing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NextSentence(TwoSegments):
-    """Does B follow A? (BERT, section 3.1; SpanBERT, section 2.) Label 1: B is from another document. See `TwoSegments`."""
+    """Next-sentence prediction (BERT, section 3.1; SpanBERT, section 2): label 1 if B is from another document."""
 
     random: float = 0.5
     """Probability that B is from another document; blocks of one sentence have it always."""
@@ -222,13 +222,13 @@ class NextSentence(TwoSegments):
     label = "nsp"
 
     def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `TwoSegments.choices`."""
+        """Implements `TwoSegments.choices`."""
         return (u_M < self.random) | alone_M, np.zeros_like(alone_M)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceOrder(TwoSegments):
-    """Which of two consecutive segments came first? (ALBERT, section 3.1.) Label 1: they are swapped. See `TwoSegments`.
+    """Sentence-order prediction (ALBERT, section 3.1): label 1 if two consecutive segments are swapped.
 
     A block of one sentence cannot be swapped; as in ALBERT's code its B is from another document and its label 1.
     """
@@ -239,14 +239,14 @@ class SentenceOrder(TwoSegments):
     label = "sop"
 
     def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `TwoSegments.choices`."""
+        """Implements `TwoSegments.choices`."""
         return alone_M, (u_M < self.swap) & ~alone_M
 
 
 def foreign_segments(
     rows: PairedRows, index_B: np.ndarray, blocks: Blocks, own_F: np.ndarray, target_F: np.ndarray, key_F: Unsigned
 ) -> tuple[RowBatch, np.ndarray, np.ndarray]:
-    """Text of other documents for the blocks `own_F`: rows, and where in them a segment begins and how long it is, [F] each.
+    """Text of other documents for the blocks `own_F`: rows, and place and length of a segment in them, [F] each.
 
     Whole sentences of one block until there are at least `target_F` tokens, and at least one.
     """
@@ -254,7 +254,7 @@ def foreign_segments(
     key_row_F, key_block_F = fold(key_F, Draw.ROW), fold(key_F, Draw.BLOCK)
     row_F, number_F, left = np.zeros_like(own_F), np.zeros_like(own_F), np.arange(len(own_F))
     fetched: RowBatch | None = None
-    for turn in range(TRIES):
+    for turn in range(TRIES):  # bounded: a corpus of one document has no other
         row_F[left] = np.floor(uniform(fold(key_row_F[left], turn)) * len(rows))
         found = rows.fetch(row_F[left])
         blocks_F = found.segments_BL.max(axis=1)

@@ -1,7 +1,7 @@
 """Packed rows on disk, read by index. `shards` writes them.
 
 A row is a record of fixed size: tokens uint16[L] (uint32 from 65,537 ids on), then marks uint8[L]: the number of the
-block in the low seven bits (0 is padding), word start in the high bit; then flags uint8[L] (see `block`).
+block in the low seven bits (0 is padding), word start in the high bit; then flags uint8[L] (see `packing`).
 Legend: N rows, B rows of a batch, L positions, V ids, M blocks.
 """
 
@@ -36,7 +36,7 @@ class RowBatch(NamedTuple):
     tokens_BL: np.ndarray  # int32 ids, with [CLS] ... [SEP] around every block, pad elsewhere
     segments_BL: np.ndarray  # int32, 0 padding, 1, 2, ... the block of this row
     word_starts_BL: np.ndarray  # bool, True at the first piece of every word (False on specials and padding)
-    flags_BL: np.ndarray  # uint8, where sentences begin, and tags: see `block`
+    flags_BL: np.ndarray  # uint8, where sentences begin, and tags: see `packing`
 
 
 class Rows:
@@ -70,7 +70,7 @@ class Rows:
     def fetch(self, index_B: np.ndarray) -> RowBatch:
         """Rows of any indices 0 ... N-1, in any order, with repetitions; IndexError outside.
 
-        DamagedRowsError, which names the shard, where one has changed since the rows were opened or does not hold rows.
+        DamagedRowsError names a shard that has changed since the rows were opened or does not hold rows.
         """
         index_B = np.asarray(index_B, np.int64)
         if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
@@ -90,9 +90,9 @@ class Rows:
         return RowBatch(tokens_BL, block_BL.astype(np.int32), marks_BL >= WORD_START, record_B["flags"].copy())
 
     def _wrong(self, block_BL: np.ndarray, length_B: np.ndarray) -> np.ndarray:
-        """Rows whose block numbers are not 1 1 ... 2 2 ... 0 0 of the length in lengths.npy, or whose slots would not do [B].
+        """Rows whose block numbers are not 1 1 ... 2 2 ... 0 0 of the length in lengths.npy, or that need too many slots [B].
 
-        Masking relies on these; what else is wrong in a row only its checksum tells.
+        Masking relies on these; only the checksum reveals other damage in a row.
         """
         most_M, number_B = self._most_tokens, block_BL.max(axis=1, initial=0)
         before_BL, after_BL = block_BL[:, :-1], block_BL[:, 1:]
@@ -125,7 +125,7 @@ class Rows:
         return self._checked_documents(read_records([self._documents], np.zeros_like(place_M), place_M))
 
     def documents_of_blocks(self, first: int, end: int) -> np.ndarray:
-        """Numbers of the documents of blocks `first` to `end` (not itself), counted through all rows: int64 [end - first]."""
+        """Numbers of the documents of blocks `first` to `end` (exclusive), counted through all rows: int64 [end - first]."""
         return self._checked_documents(self._documents.read(first, end))
 
     def _checked_documents(self, number_M: np.ndarray) -> np.ndarray:
@@ -149,7 +149,7 @@ def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:
 
 
 def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) -> Rows:
-    """Opens rows written by `prepare`, with the vocabulary stored beside them.
+    """Opens rows written by `prepare`, with the vocabulary stored next to them.
 
     ValueError for a folder that is missing, unfinished or damaged, of another format or another vocabulary.
     """
@@ -172,6 +172,7 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
         raise ValueError(
             f"{folder}: its vocabulary cannot be read ({error}); prepare or copy the rows again"
         ) from error
+    # the stored vocabulary too: its files may have been exchanged after the rows were written
     for other, what in (
         (stored, f"the vocabulary stored in {folder / VOCABULARY}"),
         (vocabulary, "the vocabulary in use"),

@@ -1,4 +1,4 @@
-"""What pairing is made of: the blocks of fetched rows with their sentences, and new rows put together from pieces of them.
+"""Parts of pairing: the blocks of fetched rows with their sentences, and new rows assembled from pieces of them.
 
 NumPy, all blocks of a batch at once. A place is row * L + position.
 Shapes: B rows, L positions; M blocks, S sentence bounds and R pieces of the whole batch, X items of ragged lists, 2 segments.
@@ -20,7 +20,7 @@ class Examples(NamedTuple):
     tokens_BL: np.ndarray  # int32
     segments_BL: np.ndarray  # int32, 0 padding, 1, 2, ... attention stays inside
     word_starts_BL: np.ndarray  # bool, False on specials and padding
-    flags_BL: np.ndarray  # uint8, see `block`
+    flags_BL: np.ndarray  # uint8, see `packing`
     types_BL: np.ndarray  # int32, 0, or 1 on B and its [SEP]
     pair_position_BP: np.ndarray  # int32, where the [CLS] of a pair is; 0 where there is none
     pair_label_BP: np.ndarray  # int32, 1 where B is random or the segments are swapped
@@ -40,7 +40,7 @@ class Blocks(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What rows are put together from, in the order of the new rows; pieces may be empty. Gaps become padding."""
+    """Pieces of which rows are assembled, in the order of the new rows; pieces may be empty. Gaps become padding."""
 
     place_R: np.ndarray  # where a piece begins in the new rows
     source_R: np.ndarray  # where it begins in the rows it is taken from
@@ -82,7 +82,7 @@ def ragged(count_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def inner_words(rows: RowBatch, first_M: np.ndarray, tokens_M: np.ndarray, u_M: np.ndarray) -> np.ndarray:
-    """Tokens before a word start that u in [0, 1) draws inside every text of at least 2 tokens, its first word left out.
+    """Tokens before a word start, other than the first, that u in [0, 1) samples inside every text of at least 2 tokens.
 
     Any token but the first is taken for a word start where there is no other word: "un ##believ ##able" gives 1 or 2.
     """
@@ -95,7 +95,7 @@ def inner_words(rows: RowBatch, first_M: np.ndarray, tokens_M: np.ndarray, u_M: 
 
 
 def removed_tokens(length_M2: np.ndarray, most_M: np.ndarray, key_M: Unsigned) -> tuple[np.ndarray, np.ndarray]:
-    """How many tokens BERT's truncate_seq_pair takes from the front and from the back of both segments, each [M, 2].
+    """Numbers of tokens that BERT's truncate_seq_pair takes from the front and from the back of both segments, each [M, 2].
 
     While a pair has more than `most` tokens, the longer segment (B of two equal ones) loses its first or its last token, by
     removal number 0, 1, ... of the key: lengths 4 1 and most 3 take two tokens of A.
@@ -118,8 +118,8 @@ def put_together(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The first five fields of `Examples`, [B, L] = `shape`. `sources` are numbered on: the places of the second follow.
 
-    `begins_R` says which pieces are segments of text: their first token begins a word, and a tag span that lost its beginning
-    begins there.
+    `begins_R` marks the pieces that are segments of text: their first token begins a word, and a tag span that lost its
+    beginning begins there.
     """
     ends_R = pieces.place_R + pieces.length_R
     runs = np.empty(2 * len(ends_R) + 1, np.int64)  # gap, piece, gap, piece, ..., gap
@@ -141,7 +141,7 @@ def put_together(
     begins = pieces.place_R[begins_R & (pieces.length_R > 0)]
     starts[begins] = True
     for layer in range(MOST_LAYERS):
-        lost = layer_tags(flags[begins], layer) == 2
+        lost = layer_tags(flags[begins], layer) == 2  # xor with 3 makes 2 (continues) a 1 (begins)
         flags[begins] ^= tag_flags(np.where(lost, 3, 0), layer)
     return (
         tokens.reshape(shape),

@@ -13,14 +13,14 @@ from spanjax.data.feed.words import Integers, SpecialIds
 
 
 class LaidOut(NamedTuple):
-    """What masking makes of rows."""
+    """Masked rows: model input and prediction slots."""
 
     tokens_BL: np.ndarray  # int32, the ids that the model sees
     slots: dict[str, np.ndarray]  # the `slot_` fields of the batch contract, slots sorted by position
 
 
 class Layout(NamedTuple):
-    """What replaces masked tokens and which of them have boundaries. See `replacement`."""
+    """`Replacement` and `Boundaries` as plain numbers for the kernels."""
 
     mask: float  # probability of [MASK]
     random: float  # of a random token
@@ -43,15 +43,16 @@ def lay_out(
     keys: tuple[Unsigned, Unsigned],
     slots: int,
 ) -> LaidOut:
-    """Replaces the tokens at the places (row * L + position, rising) and lays them out in `slots` slots a row.
+    """Replaces the tokens at the places (row * L + position, rising) and writes them into `slots` slots a row.
 
     A span is a maximal run of masked tokens in a block (D4). `keys` are the rows' keys for the kind of replacement and for
-    random tokens: one draw at the span's first position (or at every position) decides the kind; each random token is a draw
-    at its own position from the counts whose running sum is `cumulative_V`, so an id with count zero never comes.
+    random tokens: one draw at the span's first position (or at every position) decides the kind; each random token is sampled
+    at its own position from the counts whose running sum is `cumulative_V`, so an id with count zero never occurs.
     AssertionError where a row has more masked tokens than slots.
     """
     from spanjax.data.feed import kernels
 
+    # exact types and C order: numba compiles the kernel again for every other signature
     layout = Layout(
         float(replacement.mask),
         float(replacement.random),

@@ -47,7 +47,7 @@ def open_feed(
 
 
 def _checked(feed: Generator[Batch], checks: Sequence[ShardCheck]) -> Generator[Batch]:
-    """The same batches, until one of the checks finds damage; it is looked for while they are used."""
+    """The same batches, until one of the checks, which run meanwhile, finds damage."""
     with ending_the_run(), contextlib.closing(feed), whole_rows(checks) as look:
         for batch in feed:
             look()
@@ -56,7 +56,7 @@ def _checked(feed: Generator[Batch], checks: Sequence[ShardCheck]) -> Generator[
 
 @contextlib.contextmanager
 def ending_the_run() -> Iterator[None]:
-    """Damage to rows as a ValueError that says what becomes of the run."""
+    """Turns damage to rows into a ValueError that describes the end of the run."""
     try:
         yield
     except DamagedRowsError as error:
@@ -69,7 +69,7 @@ def ending_the_run() -> Iterator[None]:
 def tf_feed(
     rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
 ) -> Generator[Batch]:
-    """`numpy_feed` by seqio and tf.data. TensorFlow is told to leave accelerators alone."""
+    """`numpy_feed` by seqio and tf.data. TensorFlow uses no accelerator."""
     share, failed = HostShare(rows, spec, host, hosts, held_out), list[Exception]()
     task = seqio_task(share, share.steps(start_step), failed)
     dataset = task.get_dataset(sequence_length=None, split="train", shuffle=False, use_cached=False)
@@ -86,8 +86,8 @@ def _drained(batches: Iterator[Any], failed: Sequence[Exception]) -> Generator[B
 def seqio_task(share: HostShare, steps: range, failed: list[Exception] | None = None) -> Any:
     """Returns an unregistered seqio.Task whose elements are this host's batches of `steps`: the same in every dataset.
 
-    `failed` gets what goes wrong in reading and masking, of which TensorFlow passes on only the text; a batch of zeros stands
-    in its place.
+    `failed` gets the exceptions of reading and masking, of which TensorFlow passes only the text; a batch of zeros stands in
+    their place.
     """
     tf = import_tensorflow()
     import seqio
@@ -107,7 +107,7 @@ def seqio_task(share: HostShare, steps: range, failed: list[Exception] | None = 
     }
 
     def source(split: str, shuffle_files: bool, seed: int | None = None) -> Any:
-        del split, shuffle_files, seed
+        del split, shuffle_files, seed  # the order of rows follows from the step alone
         return tf.data.Dataset.range(steps.start, steps.stop).map(lambda step: {"step": step})
 
     return seqio.Task(
@@ -120,11 +120,9 @@ def seqio_task(share: HostShare, steps: range, failed: list[Exception] | None = 
 
 
 def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callable[[Any], Any]:
-    """Preprocessor: {"step"} -> this host's batch, the next batches while this one is used.
-
-    The function is NumPy and compiled loops, which run without the interpreter's lock, and not a graph of hundreds of small
-    operations; docs/design.md says why.
-    """
+    """Preprocessor: {"step"} -> this host's batch, the next batches while this one is used."""
+    # NumPy and compiled loops, which run without the interpreter's lock, and not a graph of hundreds of small operations:
+    # docs/design.md says why
     tf = import_tensorflow()
     facts = share.facts
     shapes = batch_spec(share.size, share.rows.length, facts.slots, facts.pairs)
@@ -161,7 +159,7 @@ def import_tensorflow() -> Any:
 
 @contextlib.contextmanager
 def _held_back_stderr() -> Iterator[None]:
-    """TensorFlow's C++ code tells every machine without CUDA that it has none; that is shown only when starting fails."""
+    """Shows the messages of TensorFlow's C++ code (on every machine without CUDA, that it has none) only if starting fails."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as held:

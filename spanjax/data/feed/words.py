@@ -1,4 +1,4 @@
-"""What masking reads of a batch of rows; its words, blocks and spans laid flat, for figures.
+"""The fields of a batch of rows that masking reads; its words, blocks and spans as flat arrays, for figures.
 
 Shapes: B rows, L positions; W words, M blocks and X masked tokens of the whole batch, in the order of the rows. A block is a
 maximal run of text between special tokens; a place is row * L + position.
@@ -28,7 +28,7 @@ _CJK_LEAD_BYTES = range(0xE3, 0xEA)  # the first byte of U+3000 ... U+9FFF in UT
 
 
 def begins_unspaced(text: str) -> bool:
-    """Whether the first character is of a script without blanks between words, and no mark that combines with another."""
+    """True if the first character is of a script without blanks between words, and no mark that combines with another."""
     if not text:
         return False
     code = ord(text[0])
@@ -37,7 +37,7 @@ def begins_unspaced(text: str) -> bool:
 
 
 def bytes_begin_unspaced(content: bytes) -> bool:
-    """The same of the UTF-8 bytes of a piece, which may end inside a character: for part of one, whether it may be CJK."""
+    """`begins_unspaced` of the UTF-8 bytes of a piece, which may end inside a character: part of one counts if it may be CJK."""
     text = content.decode("utf-8", "ignore")
     if content and content[0] in _CJK_LEAD_BYTES:
         return True
@@ -63,12 +63,12 @@ class SpecialIds(Protocol):
 
 
 class TextRows(NamedTuple):
-    """What masking reads of rows."""
+    """The fields of rows that masking reads."""
 
     tokens_BL: np.ndarray
     segments_BL: np.ndarray
     word_starts_BL: np.ndarray
-    tags_BL: np.ndarray | None  # uint8, the layer of tags that the policy asked for: 0, 1 begins, 2 goes on
+    tags_BL: np.ndarray | None  # uint8, the layer of tags that the policy reads: 0, 1 begins, 2 continues
 
 
 class Text(NamedTuple):
@@ -90,7 +90,7 @@ class Spans(NamedTuple):
 
 
 def find_words(rows: TextRows, specials: SpecialIds) -> Text:
-    """The words and blocks of a batch; what begins a block begins a word.
+    """The words and blocks of a batch; the first token of a block begins a word.
 
     [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, first_M 1 6, tokens_M 3 1.
     """

@@ -1,4 +1,4 @@
-"""Masked rows in words: what stood there, what the model sees, the boundaries and offsets of spans, tags.
+"""Masked rows as text: the original, the model input, the boundaries and offsets of spans, tags.
 
     |an| «american football → [MASK]₀ [MASK]₁ [MASK]₂» |game| was played at ⟨Levi 's Stadium⟩
 
@@ -29,17 +29,17 @@ class Token(NamedTuple):
     """One position of a block."""
 
     place: int  # position in the row
-    text: str  # as it stood there, with the blank before it; see `spelled` for a part of a character
+    text: str  # of the original token, with the blank before it; see `spelled` for a part of a character
     piece: str  # the piece the model sees, for reading
     kind: Role  # text or special, or mask, random or kept where it is masked
     offset: int | None  # from the left boundary of its span, where it has boundaries
     side: Role | None  # left, right or both where it is a boundary
     second: bool  # of the second segment of a pair
-    tags: tuple[int, ...]  # of every layer that is shown: 0 outside, 1 where a tagged span begins, 2 where it goes on
+    tags: tuple[int, ...]  # of every layer that is shown: 0 outside, 1 where a tagged span begins, 2 where it continues
 
 
 class Fragment(NamedTuple):
-    """A stretch of text that is shown in one way; the fragments of a block joined are the block in words."""
+    """A stretch of text that is shown in one way; the fragments of a block joined are the block as text."""
 
     text: str
     role: Role
@@ -75,7 +75,7 @@ def spelled(ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
     A token that ends inside a character has the text before it, and the character comes with the token that completes it.
     """
     texts: list[str] = []
-    anchor, shown = 0, ""  # the text of ids[anchor:] that is out
+    anchor, shown = 0, ""  # the text of ids[anchor:] so far
     for place in range(len(ids)):
         whole = vocabulary.decode(ids[anchor : place + 1])
         finished = whole if place + 1 == len(ids) else whole.rstrip(_UNFINISHED)
@@ -116,6 +116,7 @@ def block_tokens(
     texts = _texts(original, places, vocabulary)
     tokens = []
     for place in places:
+        # specials[2:] are [CLS], [SEP] and [MASK]: an unknown token stands for text
         kind: Role = "special" if original[place] in vocabulary.specials[2:] else "text"
         if place in slots:
             same: Role = "kept" if seen[place] == original[place] else "random"
@@ -184,7 +185,7 @@ def fragments(tokens: Sequence[Token], offsets: bool = True, isolates: bool = Fa
 
 
 def masked(token: Token) -> bool:
-    """Whether the model is to predict it."""
+    """True if the model predicts the token."""
     return token.kind in ("mask", "random", "kept")
 
 
@@ -245,7 +246,7 @@ def _span(tokens: Sequence[Token], place: int, count: int, offsets: bool, isolat
 
 
 def right_to_left(text: str) -> bool:
-    """Whether there are letters of a right-to-left script in it."""
+    """True if the text has letters of a right-to-left script."""
     return any(unicodedata.bidirectional(letter) in ("R", "AL") for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""What a masking does to rows, measured on batches: budget, spans, replacement, boundaries, tags; and what a policy proposes.
+"""Figures of masking, measured on batches: budget, spans, replacement, boundaries, tags; and proposals of a policy.
 
 A measured span is a maximal run of masked tokens: adjacent and overlapping proposals are one (D4), and the last proposal of a
 block is cut by the budget. So measured lengths differ from proposed ones, in both directions.
@@ -25,7 +25,7 @@ KINDS = ("mask", "random", "kept")
 
 
 class TagShares(NamedTuple):
-    """How a layer of tags meets the mask."""
+    """Overlap of a layer of tags with the mask."""
 
     text: float  # share of text tokens inside its spans
     masked: float  # share of masked tokens inside them
@@ -33,7 +33,7 @@ class TagShares(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class MaskingFigures:
-    """Figures of the rows that were looked at."""
+    """Figures of the measured rows."""
 
     rows: int
     text_tokens: int
@@ -42,7 +42,7 @@ class MaskingFigures:
     masked_share: float
     """Masked tokens of all text tokens."""
     budget_share: float
-    """What the budgets, ceil(rate * tokens) of every block, add up to, of all text tokens."""
+    """Sum of the budgets, ceil(rate * tokens) of every block, over all text tokens."""
     slots: int
     """Prediction slots a row."""
     slots_used: float
@@ -55,7 +55,7 @@ class MaskingFigures:
     words_per_span: float
     """Words that a span touches."""
     seen_tokens: dict[str, float]
-    """Share of masked tokens that the model sees as [MASK], as another token, or as they are (a random draw may hit the token
+    """Share of masked tokens that the model sees as [MASK], as another token, or unchanged (a random draw may hit the token
     itself)."""
     seen_spans: dict[str, float]
     """The same for spans, by their first token."""
@@ -74,26 +74,26 @@ class MaskingFigures:
     proposed_words: tuple[float, ...] | None
     """[l]: probability that the policy proposes l words, or tokens where `every_token`; None where it proposes nothing."""
     proposed_drawn: bool
-    """Whether `proposed_words` is drawn from these rows' tags; else it is the closed form."""
+    """True if `proposed_words` is sampled from these rows' tags; else it is the closed form."""
     every_token: bool
-    """Whether the policy takes every token for a word."""
+    """True if the policy takes every token for a word."""
     tags: dict[str, TagShares]
     """By layer."""
 
     @property
     def measured_lengths(self) -> tuple[int, ...]:
-        """Spans by their length in what the policy proposes: words, or tokens."""
+        """Spans by their length in the policy's unit: words, or tokens."""
         return self.span_tokens if self.every_token else self.span_words
 
 
 def span_mean(counts: Sequence[float]) -> float:
-    """The mean of a histogram whose places are the values."""
+    """The mean of a histogram whose indices are the values."""
     values = np.asarray(counts, np.float64)
     return float(values @ np.arange(len(values)) / max(values.sum(), 1e-300))
 
 
 class MaskingCounts:
-    """Adds up what `MaskingFigures` tells, batch by batch."""
+    """Accumulates `MaskingFigures`, batch by batch."""
 
     def __init__(self, spec: FeedSpec, specials: SpecialIds, layers: tuple[str, ...]):
         self._spec, self._specials, self._layers = spec, specials, layers
@@ -161,8 +161,9 @@ class MaskingCounts:
             self._tags[layer] += [int(inside[text_places].sum()), int(inside[place_X].sum())]
 
     def figures(self) -> MaskingFigures:
-        """The figures of all that was added."""
+        """The figures of all added batches."""
         sums, policy = self._sums, self._policy
+        # shares of rows without text, masked tokens or spans are 0
         text, masked, spans = (max(1, sums[name]) for name in ("text", "masked", "spans"))
         histograms = {name: tuple(counts.tolist()) for name, counts in self._histograms.items()}
         return MaskingFigures(

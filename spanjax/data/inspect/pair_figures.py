@@ -1,4 +1,4 @@
-"""What a pairing makes of stored blocks: which pairs have a foreign segment, and how much of the text they show.
+"""Figures of the pairs that a pairing makes of stored blocks: foreign segments, and the share of the text in the pairs.
 
 Shapes: B rows; M blocks of the batch.
 """
@@ -15,7 +15,7 @@ from spanjax.data.feed.words import SpecialIds
 
 @dataclasses.dataclass(frozen=True)
 class PairFigures:
-    """Figures of the pairs that were looked at; shares are of pairs where nothing else is said."""
+    """Figures of the measured pairs; shares are of pairs unless noted."""
 
     label: str
     """nsp or sop."""
@@ -29,9 +29,9 @@ class PairFigures:
     first_tokens: float
     """Mean text tokens of the first segment."""
     second_tokens: float
-    """And of the second."""
+    """Mean text tokens of the second segment."""
     kept_text: float
-    """Share of the stored text that is in the sequences; the rest was cut, or left out for a foreign segment."""
+    """Share of the stored text that is in the sequences; the rest was cut, or skipped for a foreign segment."""
     foreign_text: float
     """Share of the sequences' text that is foreign."""
 
@@ -39,7 +39,7 @@ class PairFigures:
 def foreign_pairs(
     rows: PairedRows, pairing: Pairing, index_B: np.ndarray, epoch_B: np.ndarray, seed: int
 ) -> tuple[Blocks, np.ndarray]:
-    """The stored blocks of rows, and whether the pairing gives each a second segment from elsewhere: bool [M]."""
+    """The stored blocks of rows, and True for those that the pairing gives a second segment from elsewhere: bool [M]."""
     batch = rows.fetch(index_B)
     blocks = find_blocks(batch)
     if not isinstance(pairing, TwoSegments):
@@ -51,14 +51,14 @@ def foreign_pairs(
 
 
 class PairCounts:
-    """Adds up what `PairFigures` tells, batch by batch."""
+    """Accumulates `PairFigures`, batch by batch."""
 
     def __init__(self, label: str):
         self.label = label
         self._sums = np.zeros(9, np.int64)
 
     def add(self, examples: Examples, blocks: Blocks, foreign_M: np.ndarray, specials: SpecialIds) -> None:
-        """One batch: its sequences and what `foreign_pairs` says of its blocks."""
+        """One batch: its sequences and the result of `foreign_pairs` for its rows."""
         tokens_BL, most = examples.tokens_BL, int(blocks.number_M.max(initial=0)) + 1
         text_BL = (examples.segments_BL > 0) & (tokens_BL != specials.cls) & (tokens_BL != specials.sep)
         row_X, position_X = np.nonzero(text_BL)
@@ -75,7 +75,7 @@ class PairCounts:
         ]  # fmt: skip
 
     def figures(self) -> PairFigures:
-        """The figures of all that was added."""
+        """The figures of all added batches."""
         pairs, unpaired, labels, foreign, first, second, stored, shown, theirs = self._sums.tolist()
         some = max(1, pairs)
         return PairFigures(

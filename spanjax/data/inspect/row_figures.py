@@ -1,6 +1,6 @@
-"""What rows are like before anything is masked: totals of the manifest, and how long documents, blocks and rows are.
+"""Figures of rows before masking: totals of the manifest, and lengths of documents, blocks and rows.
 
-Shapes: N rows, B rows of a batch, M blocks, D documents that are looked at.
+Shapes: N rows, B rows of a batch, M blocks, D measured documents.
 """
 
 import dataclasses
@@ -15,13 +15,13 @@ from spanjax.data.feed.segments import find_blocks
 from spanjax.data.shards.manifest import Manifest
 
 _TOGETHER = 256  # rows read at a time
-_SLICE = 1 << 22  # blocks looked through at a time
-_PURPOSE = 1 << 32  # a key of its own beside those of `hashing.Purpose`
+_SLICE = 1 << 22  # blocks searched at a time
+_PURPOSE = 1 << 32  # a key of its own, apart from those of `hashing.Purpose`
 
 
 @dataclasses.dataclass(frozen=True)
 class Totals:
-    """What the manifest says of a folder of rows."""
+    """Totals of a folder of rows, from its manifest."""
 
     documents: int
     sentences: int
@@ -37,9 +37,9 @@ class Totals:
     unknown_share: float
     """Unknown tokens of all text tokens."""
     tokens_per_word: float
-    """Fertility of the vocabulary on this text, in words as they are masked: what follows a word start."""
+    """Fertility of the vocabulary on this text; a word is a word start and the tokens up to the next, as in masking."""
     unigram_entropy: float
-    """Nats: the loss of a model that knows frequencies only."""
+    """Nats: the loss of a model that knows only frequencies."""
     tagged_spans: dict[str, int]
     skipped: dict[str, int]
     fingerprint: str
@@ -71,7 +71,7 @@ class Lengths:
     """A histogram of lengths in tokens."""
 
     count: int
-    """How many were looked at."""
+    """Number of lengths."""
     mean: float
     quantiles: tuple[float, ...]
     """Least, quartiles and largest."""
@@ -112,7 +112,7 @@ def block_lengths(rows: Rows, index_B: np.ndarray) -> np.ndarray:
 
 
 def parts(index_B: np.ndarray) -> Iterator[np.ndarray]:
-    """Indices, so many at a time as are read together."""
+    """Indices in parts that are read together."""
     for start in range(0, len(index_B), _TOGETHER):
         yield index_B[start : start + _TOGETHER]
 

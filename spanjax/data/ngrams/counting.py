@@ -3,7 +3,7 @@
 1. Portions of documents are cleaned and split into sentences and words, in any number of processes. Each leaves a list of
    its words with their counts, in order, and the words of its text as numbers in that list.
 2. The lists are merged. Words that occur often enough get numbers; the others can be in no n-gram that does.
-3. For n = 2, 3, ...: n words can occur often only where their first n - 1 and their last n - 1 do. What is left has a key
+3. For n = 2, 3, ...: n words can occur often only where their first n - 1 and their last n - 1 do. Such candidates have a key
    (number of the first n - 1 words, number of the last word); keys are counted in sorted runs on disk.
 
 An n-gram lies inside a sentence. The most frequent come first; among equals the order is that of their words.
@@ -39,7 +39,7 @@ log = logging.getLogger("spanjax.prepare")
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What the counting may take; none of it changes the result."""
+    """Resource limits of the counting; none of them changes the result."""
 
     memory: int
     """Bytes of working memory, about, besides the words and n-grams that are kept."""
@@ -93,7 +93,7 @@ def _portion(folder: pathlib.Path, number: int) -> _Portion:
 
 
 def read_portion(texts: Sequence[str], settings: NgramSettings, files: _Portion) -> int:
-    """Writes a portion's list of words and its text in numbers of that list (-1: no word); returns how many words it has."""
+    """Writes a portion's list of words and its text in numbers of that list (-1: no word); returns its number of words."""
     numbers, cleaning = _Numbers(), Cleaning(settings.normalization)
     found = array("i")
     for text in texts:
@@ -162,7 +162,7 @@ class _Grams(NamedTuple):
 
 
 def _count_level(portions: Sequence[_Portion], n: int, more_than: int, runs: SortedRuns) -> _Grams:
-    """Counts n words, and leaves in every portion at which word which of the kept ones begins."""
+    """Counts n-grams of n words, and writes for every portion which of the kept ones begins at each word."""
     for one in portions:
         runs.add(_keys(one, n)[1])
     kept = [block[block["count"] > more_than] for block in runs.merged()]

@@ -1,4 +1,4 @@
-"""The n-gram dictionary of span fine-tuning (Bao et al., 2021): what a word is, its file, and look-up.
+"""The n-gram dictionary of span fine-tuning (Bao et al., 2021): definition of words, file format and look-up.
 
 The file is text: a first line `# n-grams {settings as JSON}`, then one n-gram a line, its words with blanks between them, a
 tab, its count. The most frequent come first, so that the first lines are the dictionary of a smaller size.
@@ -29,26 +29,26 @@ Punctuation = Literal["apart", "attached"]
 
 @dataclasses.dataclass(frozen=True)
 class NgramSettings:
-    """What is counted as an n-gram and which ones are kept; the defaults are the paper's."""
+    """Definition of n-grams and the choice of those to keep; the defaults are the paper's."""
 
     most_words: int = 5
     """Longest n-gram. The shortest has two words: a word on its own is a span without a dictionary."""
     more_than: int = 10
-    """Keep what occurs more often than this. The released code keeps what occurs 10 times: 9 (D25)."""
+    """Keep n-grams that occur more often than this. The released code keeps those that occur 10 times: 9 (D25)."""
     most_ngrams: int = 0
-    """Keep at most so many, the most frequent; 0 keeps all. The paper's best sizes on two tasks: 20,000 to 200,000."""
+    """Most n-grams to keep, the most frequent first; 0 keeps all. The paper's best sizes on two tasks: 20,000 to 200,000."""
     lower_case: bool = True
     """Lower-case words, here and when a sentence is looked up, as the released code does."""
     punctuation: Punctuation = "apart"
-    """apart: punctuation at the ends of a word is a word each; attached: words are what lies between blanks, as the released
-    code has it, for text whose punctuation stands apart already."""
+    """apart: punctuation at the ends of a word is a word each; attached: words are the parts between blanks, as in the released
+    code, for text whose punctuation stands apart already."""
     with_punctuation: bool = False
-    """Count n-grams that hold a word of nothing but punctuation or symbols; the released code leaves them out."""
+    """Count n-grams that hold a word of nothing but punctuation or symbols; the released code skips them."""
     normalization: Normalization = "none"
     """Unicode normalisation of the text."""
 
     def problems(self) -> list[str]:
-        """What is wrong with the settings, a line each."""
+        """Problems of the settings, a line each."""
         rules = {
             f"--most-words {self.most_words}: expected {LEAST_WORDS} to {MOST_WORDS}": not (
                 LEAST_WORDS <= self.most_words <= MOST_WORDS
@@ -75,7 +75,7 @@ class Ngram(NamedTuple):
 
 @functools.lru_cache(1 << 16)
 def _ends_apart(part: str) -> tuple[str, ...]:
-    """What lies between two blanks, with the marks at both of its ends as words of their own; joined it is the part."""
+    """Words of a part between two blanks, the marks at both of its ends as words of their own; joined they are the part."""
     first, last = 0, len(part)
     while first < last and _is_mark(part[first]):
         first += 1
@@ -116,7 +116,7 @@ def find_words(text: str, settings: NgramSettings) -> Words:
 
 
 def is_punctuation(word: str) -> bool:
-    """Whether every character is punctuation or a symbol (Unicode categories P and S)."""
+    """True if every character is punctuation or a symbol (Unicode categories P and S)."""
     return all(map(_is_mark, word))
 
 
@@ -152,11 +152,11 @@ class NgramDictionary:
         self._levels = list(_levels(words_KN))
 
     def __len__(self) -> int:
-        """How many n-grams."""
+        """Number of n-grams."""
         return self._size
 
     def __contains__(self, words: Sequence[str]) -> bool:
-        """Whether these words are an n-gram of the dictionary."""
+        """True if these words are an n-gram of the dictionary."""
         inside = LEAST_WORDS <= len(words) <= self.settings.most_words
         return inside and bool(self.matches(words)[0, len(words) - 1])
 
@@ -166,7 +166,7 @@ class NgramDictionary:
         return sum(level.keys.nbytes + level.whole.nbytes for level in self._levels)
 
     def matches(self, words: Sequence[str]) -> np.ndarray:
-        """bool[W, N]: whether the n words that begin at word w are in the dictionary, at [w, n - 1].
+        """bool[W, N]: [w, n - 1] is True if the n words that begin at word w are in the dictionary.
 
         A word on its own always is. Words are lower-cased where the settings say so.
         """
@@ -192,7 +192,7 @@ def ngram_keys(prefix: np.ndarray, word: np.ndarray) -> np.ndarray:
 
 
 def find_keys(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """int64 place of every wanted key in `keys`, which rise; -1 where it is not there."""
+    """int64 place of every wanted key in `keys`, which rise; -1 where it is missing."""
     if not len(keys):
         return np.full(len(wanted), -1, np.int64)
     place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
@@ -213,7 +213,7 @@ def _levels(words_KN: np.ndarray) -> Iterator[_Level]:
 
 
 def read_ngrams(path: str | pathlib.Path, most: int = 0) -> NgramDictionary:
-    """The dictionary of a file, of its first `most` n-grams (0: all). ValueError says all that is wrong with the file."""
+    """The dictionary of a file, of its first `most` n-grams (0: all). ValueError lists all problems of the file."""
     path = pathlib.Path(path)
     if not path.is_file():
         raise ValueError(f"{path}: no such file; expected what `python -m spanjax.prepare ngrams` writes")
@@ -239,7 +239,7 @@ def read_ngrams(path: str | pathlib.Path, most: int = 0) -> NgramDictionary:
 
 
 def is_dictionary(path: pathlib.Path) -> bool:
-    """Whether a file begins as `write_ngrams` writes it."""
+    """True if a file begins as `write_ngrams` writes it."""
     with open(path, "rb") as file:
         return file.read(len(HEADER)) == HEADER.encode()
 

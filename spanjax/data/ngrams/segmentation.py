@@ -39,8 +39,8 @@ def by_dictionary(words: Sequence[str], dictionary: NgramDictionary, tail: Tail 
 def shuffled(first_S: np.ndarray, words: int, seed: int, epoch: int, index: int) -> np.ndarray:
     """int32 first_S of the same spans' lengths in a random order: the random segmentation of the paper's ablation.
 
-    The paper does not say how its random spans are long. Here every sentence keeps how many spans it has and how long they
-    are, so that nothing but their places is random. A function of the seed, the epoch and the sentence's number alone.
+    The paper does not give the lengths of its random spans. Here every sentence keeps the number and the lengths of its
+    spans, so that only their places are random. A function of the seed, the epoch and the sentence's number alone.
     """
     size_S = span_sizes(first_S, words)
     draw_S = fold(row_keys(seed, Purpose.SEGMENT, epoch, index), np.arange(len(size_S)))
@@ -78,7 +78,7 @@ def single_words(words: int) -> np.ndarray:
 
 
 def span_sizes(first_S: np.ndarray, words: int) -> np.ndarray:
-    """int64[S]: how many words each span has."""
+    """int64[S]: number of words of each span."""
     return np.diff(first_S.astype(np.int64), append=words)
 
 

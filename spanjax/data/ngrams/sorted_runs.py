@@ -1,7 +1,7 @@
 """Counting by sorting when not everything fits into memory: sorted runs on disk, merged.
 
-A record is a uint64 key and a count. A run holds rising keys, each once. What is merged does not depend on how the records
-were spread over runs. `merge_words` does the same with files of words.
+A record is a uint64 key and a count. A run holds rising keys, each once. The merged result does not depend on how the
+records were spread over runs. `merge_words` does the same with files of words.
 """
 
 import heapq
@@ -67,7 +67,7 @@ class SortedRuns:
         self.written += 1
 
     def merged(self) -> Iterator[np.ndarray]:
-        """Gives all records in blocks: keys rise from block to block, each once with its count. Removes the runs."""
+        """Yields all records in blocks: keys rise from block to block, each once with its count. Removes the runs."""
         if self._waiting:
             self._spill()
         while len(self._runs) > _MOST_TOGETHER:
@@ -82,7 +82,7 @@ class _Run(NamedTuple):
 
 
 def _merged_runs(runs: Sequence[_Run], most: int) -> Iterator[np.ndarray]:
-    """The records of some runs, as `SortedRuns.merged` gives them; `most` of them are in memory. Removes the runs."""
+    """The records of some runs, as `SortedRuns.merged` yields them; `most` of them are in memory. Removes the runs."""
     block = max(_LEAST_BLOCK, most // max(1, len(runs)))
     read = [0] * len(runs)
     ahead = [np.empty(0, RECORD) for _ in runs]
@@ -120,7 +120,7 @@ def read_words(path: pathlib.Path) -> Iterator[tuple[str, int]]:
 def merge_words(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> Iterator[tuple[str, int]]:
     """Every word of files that `write_words` wrote, in order, with the sum of its counts; few files are open at once.
 
-    `folder` is for what is merged on the way and holds nothing else.
+    `folder` is for intermediate files and holds nothing else.
     """
     number = 0
     while len(paths) > _MOST_TOGETHER:

@@ -29,10 +29,10 @@ class LaidRow(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SpanLayout:
-    """The shapes, and what is left out where they do not hold everything.
+    """The shapes of a row, and the removal of spans that do not fit.
 
-    Spans are left out from the end, each as a whole, of the sentence that then has more pieces (for `length`) or more
-    spans (for `spans`), the second of equals. Only where a sentence's first span alone is too long it is cut. Of a span
+    Spans are removed from the end, each as a whole, of the sentence that then has more pieces (for `length`) or more
+    spans (for `spans`), the second of equals. A sentence's first span is cut only where it alone is too long. Of a span
     with more than `pieces` pieces the first ones are pooled; the others stay in the row.
     """
 
@@ -47,7 +47,7 @@ class SpanLayout:
     halves: bool = False
     """As the released code treats pairs: each sentence has at most half of the room, however short the other is."""
     separators: int = 1
-    """How many [SEP] stand between two sentences, see `Vocabulary.separators`."""
+    """Number of [SEP] between two sentences, see `Vocabulary.separators`."""
 
     def __post_init__(self) -> None:
         most = 4 + self.separators  # the specials of a pair, and a piece of each sentence
@@ -79,7 +79,7 @@ class SpanLayout:
         return LaidRow(*(np.concatenate(arrays).astype(np.int32) for arrays in zip(*parts, strict=True)))
 
     def fitted(self, row: Sequence[Sentence]) -> list[Sentence]:
-        """The sentences of a row without what is left out."""
+        """The sentences of a row without the spans that do not fit."""
         specials = 2 + self.separators * (len(row) - 1)
         pieces, spans = self.length - specials, self.spans - specials * self.special_spans
         if self.halves:

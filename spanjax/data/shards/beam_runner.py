@@ -1,7 +1,7 @@
 """Writes portions with Apache Beam: on Dataflow, Flink or Spark, or in this process with Beam's direct runner.
 
 Groups -> portions -> shards, with the functions of the local runner, so that the files are the same. All workers write into
-the folder of the work, which they have to share; the launching process finishes the rows. Beam is imported in here only.
+the folder of the work, which they must share; the launching process finishes the rows. Only this module imports Beam.
 """
 
 import shlex
@@ -32,7 +32,7 @@ class _Cut(beam.DoFn):
         self._one, self._work = one, work
 
     def process(self, element: tuple[int, Any]) -> Iterator[tuple[_Key, Portion]]:
-        """See `read_group`."""
+        """Yields the portions of `read_group`."""
         for portion in read_group(self._work, self._one, *element):
             yield (portion.group, portion.number), portion
 
@@ -69,7 +69,7 @@ class _Write(beam.DoFn):
         self._rows = PortionRows(self._one.settings, vocabulary_from_files(self._files), self._folders)
 
     def process(self, portion: Portion) -> Iterator[Written]:
-        """Writes the shards that are not there yet."""
+        """Writes the missing shards."""
         if not self._folders.has(self._one.settings.splits, portion.name):
             yield self._rows.write(portion)
 

@@ -15,7 +15,7 @@ from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files
 
 
 def begin_worker() -> None:
-    """Runs first in a worker process: it leaves Ctrl-C to its parent and ends when that does, even if that was killed."""
+    """Runs first in a worker process, which leaves Ctrl-C to its parent and ends with the parent, even a killed one."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the pool
     parent = multiprocessing.parent_process()
@@ -48,7 +48,7 @@ class _Worker:
 def write_portions(
     portions: Iterable[Portion], settings: RowSettings, vocabulary: Vocabulary, folders: Folders, workers: int
 ) -> Iterator[Written]:
-    """Writes the shards of all portions, with `workers` processes (1: this one), and tells of each when it is written.
+    """Writes the shards of all portions, with `workers` processes (1: this one), and yields each portion's totals.
 
     At most one portion for every worker and one more are in memory, besides the one that is being cut.
     """
@@ -63,7 +63,7 @@ def write_portions(
     try:
         for portion in portions:
             pending.add(pool.submit(_Worker.run, portion))
-            del portion
+            del portion  # or this process would keep its documents in memory during the wait
             if len(pending) > workers:
                 done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
                 yield from (future.result() for future in done)

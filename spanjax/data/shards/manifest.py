@@ -1,4 +1,4 @@
-"""What a folder of packed rows says about itself, and the number of prediction slots that follows from it."""
+"""Manifest of a folder of packed rows, and the number of prediction slots that follows from it."""
 
 import dataclasses
 import fractions
@@ -23,7 +23,7 @@ class Shard(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a folder of rows holds; `manifest.json` on disk."""
+    """Description of a folder of rows; `manifest.json` on disk."""
 
     format: int
     fingerprint: (
@@ -48,7 +48,7 @@ class Manifest:
     unigram_entropy: float  # nats, of these text tokens' own distribution
     text_tokens_by_blocks: tuple[int, ...]  # [m]: most text tokens of any row with m blocks
     tags: tuple[str, ...]  # names of the tag layers, in the order of the flags
-    settings: dict[str, Any]  # what prepare did to the text: cleaning, holding out, removing duplicates
+    settings: dict[str, Any]  # of prepare: cleaning, holding out, removing duplicates
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> "Manifest":
@@ -73,7 +73,7 @@ class Manifest:
 
 
 def _problems(fields: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the types of a manifest's fields, and with the names in it, in words."""
+    """Problems with the types of a manifest's fields, and with the names in it, as text."""
     kinds = {"int": int, "float": (int, float), "str": str, "dict": dict, "tuple": list}
     found = []
     for field in dataclasses.fields(Manifest):
@@ -98,7 +98,7 @@ def slots_needed(manifest: Manifest, rate: float, parts: int = 1) -> int:
 
     A block is masked in `parts` parts (the two segments of a pair). For m parts of N tokens in all, the sum of ceil(n p/q) is
     at most floor(N p/q + m (q-1)/q), and equal for m = 1.
-    Taken for the decimal `rate` and for the float beside it, since 0.55 * 100 rounds up to 56 in floating point.
+    The larger result for the decimal `rate` and for its float counts, since 0.55 * 100 rounds up to 56 in floating point.
     """
     if not 0 < rate <= 1:
         raise ValueError(f"rate is {rate}: expected more than 0 and at most 1")

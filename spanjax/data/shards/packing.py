@@ -24,7 +24,7 @@ class Block:
     ids: np.ndarray
     """int32 [n]."""
     flags: np.ndarray
-    """uint8 [n], see the module."""
+    """uint8 [n]: `SENTENCE_START`, and the tags of every layer, see `layer_tags`."""
     document: int
     """Number of the document among those of its shard; becomes its number among all."""
 
@@ -33,12 +33,12 @@ class Block:
 
 
 def layer_tags(flags: np.ndarray, layer: int) -> np.ndarray:
-    """Tags of one layer of flags of any shape: uint8, 0 outside, 1 where a tagged span begins, 2 where it goes on."""
+    """Tags of one layer of flags of any shape: uint8, 0 outside, 1 where a tagged span begins, 2 where it continues."""
     return (flags >> np.uint8(1 + 2 * layer)) & np.uint8(3)
 
 
 def tag_flags(tags: np.ndarray, layer: int) -> np.ndarray:
-    """`layer_tags` the other way: flags with the tags (0, 1, 2) of one layer."""
+    """Inverse of `layer_tags`: flags with the tags (0, 1, 2) of one layer."""
     return tags.astype(np.uint8) << np.uint8(1 + 2 * layer)
 
 
@@ -54,10 +54,10 @@ Packed = TypeVar("Packed", bound=_Sized)
 
 
 def block_bounds(sizes: Sequence[int], starts_T: np.ndarray, limit: int) -> list[tuple[int, int]]:
-    """Where the blocks of a document begin and end: whole sentences while they fit into `limit` tokens.
+    """Start and end of the blocks of a document: whole sentences while they fit into `limit` tokens.
 
-    `sizes` are the tokens of its sentences, `starts_T` says where words begin. A sentence over the limit begins a block
-    and is cut into parts before a word where one begins in reach, else anywhere; what is left of it goes on as any
+    `sizes` are the tokens of its sentences, `starts_T` is True where words begin. A sentence over the limit begins a block
+    and is cut into parts before a word where one begins in reach, else anywhere; its rest is packed like any other
     sentence. Every token is in exactly one block, in order.
     """
     bounds: list[tuple[int, int]] = []

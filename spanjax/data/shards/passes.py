@@ -1,6 +1,6 @@
-"""A pass over a source: its documents become the rows of one split or two. What is left to do of it, and the end of it.
+"""A pass over a source: its documents become the rows of one split or two. Finds the unwritten portions and joins the shards.
 
-Beside the shards every group leaves a record of how many portions it has and what its reader skipped, so that the
+Apart from the shards every group leaves a record of its number of portions and of what its reader skipped, so that the
 totals are known and a group whose portions are all written is not read again.
 """
 
@@ -25,7 +25,7 @@ from spanjax.storage.local import write_whole
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """One reading of a source and what becomes of its documents."""
+    """One reading of a source and the processing of its documents."""
 
     source: Source
     settings: RowSettings
@@ -44,7 +44,7 @@ class Pass:
 
 
 def folders(work: Unfinished, splits: tuple[str, ...]) -> Folders:
-    """Where the shards of these splits are written, made if need be."""
+    """Folders for the shards of these splits, made if need be."""
     for split in splits:
         work.subfolder("result", split)
         work.subfolder("figures", split)
@@ -53,7 +53,7 @@ def folders(work: Unfinished, splits: tuple[str, ...]) -> Folders:
 
 
 def write_record(path: pathlib.Path, count: int, skipped: Mapping[str, int]) -> None:
-    """Says how many portions a group was cut into, and what its reader skipped."""
+    """Records the number of portions that a group was cut into, and what its reader skipped."""
     write_whole(path, json.dumps({"portions": count, "skipped": dict(skipped)}).encode())
 
 
@@ -65,12 +65,12 @@ def _read(path: pathlib.Path) -> dict[str, Any] | None:
 
 
 def written(work: Unfinished, one: Pass) -> int:
-    """How many portions of a pass are written."""
+    """Number of written portions of a pass."""
     return len(list((work.folder / "figures" / one.settings.splits[-1]).glob("rows-*.npz")))
 
 
 def _whole(work: Unfinished, one: Pass, places: Folders, number: int) -> bool:
-    """Whether group `number` was read to its end and all its portions are written."""
+    """True if group `number` was read to its end and all its portions are written."""
     record = _read(one.group_record(work, number))
     names = (portion_name(number, place) for place in range(record["portions"])) if record else ()
     return record is not None and all(places.has(one.settings.splits, name) for name in names)
@@ -79,7 +79,7 @@ def _whole(work: Unfinished, one: Pass, places: Folders, number: int) -> bool:
 def read_group(
     work: Unfinished, one: Pass, number: int, group: Group, occurred: Occurred | None = None, most: int | None = None
 ) -> Iterator[Portion]:
-    """Reads and cuts group `number`: gives its portions, written or not, and leaves its record at the end.
+    """Reads and cuts group `number`: yields its portions, written or not, and leaves its record at the end.
 
     Repeated documents are those that `occurred` has seen; of the group only the first `most` documents are taken. A group
     that is whole is not read, except where the groups after it depend on what is in it.
@@ -95,7 +95,7 @@ def read_group(
 
 
 def unwritten(work: Unfinished, one: Pass) -> Iterator[Portion]:
-    """Reads and cuts the source, in order; gives the portions that are not written yet."""
+    """Reads and cuts the source, in order; yields the portions that are not written yet."""
     places = folders(work, one.settings.splits)
     occurred = Occurred() if one.deduplicate else None
     left = one.most or None

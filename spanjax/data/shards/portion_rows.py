@@ -28,30 +28,30 @@ _CHUNK_CHARACTERS = 250_000  # tokenized at a time, so that memory stays small
 
 @dataclasses.dataclass(frozen=True)
 class RowSettings:
-    """What is done to every portion, in whichever process; small, and sent to all of them."""
+    """Settings of the processing of a portion, the same in every process; small, since all of them receive it."""
 
     length: int
     most_blocks: int
     cleaning: Cleaning
-    splits: tuple[str, ...]  # what a portion is divided into: train, validation, or both
+    splits: tuple[str, ...]  # of a portion: train, validation, or both
     holdout: float = 0.0  # share of documents for validation, where both
     tags: tuple[str, ...] = ()
     annotator: str = ""
 
 
 class Folders(NamedTuple):
-    """Where shards and, while they are being written, their figures go: a subfolder for every split."""
+    """Folders of shards and, while they are being written, of their figures: a subfolder for every split."""
 
     rows: pathlib.Path
     figures: pathlib.Path
 
     def has(self, splits: Sequence[str], name: str) -> bool:
-        """Whether the shards `name` of all these splits are written."""
+        """True if the shards `name` of all these splits are written."""
         return all(has_shard(self.figures / split, name) for split in splits)
 
 
 class Written(NamedTuple):
-    """What became of a portion."""
+    """Totals of a portion whose shards are written."""
 
     name: str
     documents: int
@@ -85,6 +85,7 @@ class PortionRows:
             by_split: dict[str, list[Document]] = {name: [] for name in settings.splits}
             for document, repeated in chunk:
                 name = self._split(document)
+                # content decides the split, so a repeated document counts in that of its first occurrence
                 if repeated:
                     splits[name].counts[DUPLICATES] += 1
                 else:
@@ -158,7 +159,7 @@ class PortionRows:
 
 
 def _chunks(portion: Portion) -> Iterator[list[tuple[Document, bool]]]:
-    """The documents of a portion, some at a time, each with whether it occurred before."""
+    """The documents of a portion, some at a time, each with True if it occurred before."""
     chunk: list[tuple[Document, bool]] = []
     size = 0
     for place, document in enumerate(portion.documents):

@@ -14,7 +14,7 @@ DUPLICATES = "duplicate documents"
 
 
 class Portion(NamedTuple):
-    """Documents in their order, cut before duplicates are left out."""
+    """Documents in their order, cut before duplicates are skipped."""
 
     group: int
     number: int  # 0, 1, ... in the group
@@ -23,7 +23,7 @@ class Portion(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its shards are called; names sort as the groups and portions do."""
+        """Name of its shards; names sort as the groups and portions do."""
         return portion_name(self.group, self.number)
 
 
@@ -33,7 +33,7 @@ def portion_name(group: int, number: int) -> str:
 
 
 def portion_characters(sizes: Sequence[int | None]) -> int:
-    """How many characters a portion has: 4 million, more from 2 GB on (about 512 portions until 32 GB), less below 12 MB.
+    """Characters of a portion: 4 million, more from 2 GB on (about 512 portions until 32 GB), less below 12 MB.
 
     A function of the bytes of all groups of the input (None: not known), so that all runners cut alike. Rows of 512
     positions of the wiki text of 39 MB are filled to 96.75 % with portions of 1 million characters, 97.01 % with 4 and
@@ -48,8 +48,8 @@ def portion_characters(sizes: Sequence[int | None]) -> int:
 def cut(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
     """Cuts documents, in order, into lists of `size` characters and a little more; the last has half of it or more.
 
-    A list is given out when the next one has half its size, so that a small rest joins the last: rows of small portions
-    are less full. How a list is cut does not depend on what comes after the half of the next.
+    The function yields a list when the next one has half its size, so that a small rest joins the last: rows of small portions
+    are less full. The cuts of a list do not depend on anything after the half of the next.
     """
     waiting: list[Document] = []
     gathered: list[Document] = []

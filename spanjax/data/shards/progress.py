@@ -1,4 +1,4 @@
-"""Progress and totals of prepare: a bar on a terminal, a line now and then elsewhere."""
+"""Progress and totals of prepare: a bar on a terminal, a log line at intervals elsewhere."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ Column = TypeVar("Column")
 
 
 class Progress:
-    """Context manager that shows how many portions, documents, tokens and characters are done."""
+    """Context manager that shows the numbers of finished portions, documents, tokens and characters."""
 
     def __init__(self, name: str):
         self._name = name
@@ -40,7 +40,7 @@ class Progress:
             self._bar.stop()
 
     def update(self, documents: int, tokens: int, characters: int) -> None:
-        """One more portion, of so many documents, tokens and characters."""
+        """Adds a portion of so many documents, tokens and characters."""
         self._portions += 1
         self._documents += documents
         self._tokens += tokens

@@ -26,7 +26,7 @@ class DamagedRowsError(ValueError):
 class RecordFile:
     """The records of one file, which must stay as it was when it was opened. Safe to read from several threads.
 
-    DamagedRowsError, here and from every method, names a file that is of another size, has changed or cannot be read.
+    DamagedRowsError, here and from every method, names a file that has another size, has changed or cannot be read.
     """
 
     def __init__(self, path: pathlib.Path, dtype: np.dtype, count: int, offset: int = 0):
@@ -60,7 +60,7 @@ class RecordFile:
         )
 
     def status(self, handle: int | None = None) -> os.stat_result:
-        """The status of the open file; DamagedRowsError where size or time of change are no longer those of the start."""
+        """The status of the open file; DamagedRowsError where size or time of change differ from those at the start."""
         try:
             found = os.stat(self.path) if handle is None else os.fstat(handle)
         except OSError as error:
@@ -97,7 +97,7 @@ class RecordFile:
             content, place = content[got:], place + got
 
     def read(self, first: int = 0, end: int | None = None) -> np.ndarray:
-        """Records `first` to `end` (not itself): [end - first]."""
+        """Records `first` to `end` (exclusive): [end - first]."""
         found = np.empty((self.count if end is None else end) - first, self.dtype)
         self.read_into(found.view(np.uint8).data, first)
         self.status(self.handle)
@@ -151,7 +151,7 @@ def read_records(files: Sequence[RecordFile], file_B: np.ndarray, place_B: np.nd
 def open_array(path: pathlib.Path, size: int | None = None) -> RecordFile:
     """The numbers of a .npy file of a folder of rows, of which there are `size`; Python objects are refused.
 
-    DamagedRowsError where the file is damaged or holds something else; a header that says more than there is takes no memory.
+    DamagedRowsError where the file is damaged or holds something else; a header that claims too many numbers takes no memory.
     """
     try:
         with open(path, "rb") as file:

@@ -1,7 +1,7 @@
 """Checksums of the shards of a folder of rows, compared with its manifest in the background, once per folder and machine.
 
-A thread compares; it imports nothing. What was right is remembered in the user's cache folder by the inode, size and times of
-each shard, so that the next run on this machine compares only shards that were written since.
+A thread compares; it imports nothing. The user's cache folder remembers correct shards by inode, size and times, so that the
+next run on this machine compares only shards that were written since.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class ShardCheck:
     def __init__(self, folder: pathlib.Path, shards: Sequence[Shard], files: Sequence[RecordFile]):
         self.folder, self._shards, self._files = folder, tuple(shards), tuple(files)
         self.compared = 0
-        """Shards that are right, remembered ones included."""
+        """Shards that are correct, remembered ones included."""
         self._damage = ""
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
@@ -51,7 +51,7 @@ class ShardCheck:
         return len(self._shards) - self.compared
 
     def raise_damage(self, seconds: float | None = 0.0) -> None:
-        """DamagedRowsError that names a damaged shard, where one is found by now; waits so long for the end (None: no limit)."""
+        """Raises DamagedRowsError if a damaged shard is found by now; waits so long for the end (None: no limit)."""
         if seconds != 0.0:
             self.start().join(seconds)
         if self._damage:
@@ -86,11 +86,9 @@ class ShardCheck:
 
 @contextlib.contextmanager
 def whole_rows(checks: Sequence[ShardCheck], wait: float = 0.0) -> Iterator[Callable[[], None]]:
-    """Starts the checks and gives a function that raises the damage they have found by now.
+    """Starts the checks and yields a function that raises the damage they have found by now.
 
-    What is found until `wait` seconds after the end of the block is raised there.
-
-    Where the block fails with an error that names no file (an IndexError of masking, say), all shards are compared first.
+    At its end the block waits up to `wait` seconds for the checks and raises the damage found until then.
     """
 
     def look(seconds: float | None = 0.0) -> None:
@@ -107,6 +105,7 @@ def whole_rows(checks: Sequence[ShardCheck], wait: float = 0.0) -> Iterator[Call
     except DamagedRowsError:
         raise
     except Exception as error:
+        # damaged rows can cause an error that names no file (an IndexError of masking, say): compare all shards first
         try:
             look(None)
         except DamagedRowsError as damage:
@@ -115,7 +114,7 @@ def whole_rows(checks: Sequence[ShardCheck], wait: float = 0.0) -> Iterator[Call
 
 
 class _Known:
-    """Shards that were right: name -> sha256, inode, size and times. Lost where the cache cannot be written."""
+    """Shards that were correct: name -> sha256, inode, size and times. Lost where the cache cannot be written."""
 
     def __init__(self, path: pathlib.Path | None):
         self.path, self.shards, self.changed = path, dict[str, Any](), False
@@ -143,7 +142,7 @@ def cache_file(folder: pathlib.Path, environment: Mapping[str, str] = os.environ
 
 @contextlib.contextmanager
 def _remembered(folder: pathlib.Path | None) -> Iterator[_Known]:
-    """What is known of a folder, saved at the end. Of several processes of a host one compares while the others wait for it."""
+    """The known shards of a folder, saved at the end. One process of a host compares while the others wait for it."""
     with contextlib.ExitStack() as opened:
         path = cache_file(folder) if folder else None
         with contextlib.suppress(OSError):

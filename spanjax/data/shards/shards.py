@@ -1,7 +1,7 @@
 """Writing packed rows: shards that are made on their own, by any process in any order, and the manifest that joins them.
 
 A shard is `NAME.bin` (records of fixed size) and, while rows are being written, `NAME.npz` with its figures, in a folder
-beside them. Names are rows-NNNNN or rows-GGGGG-NNNNN (see `portions`). A shard is there whole or not at all. `finish_rows`
+next to them. Names are rows-NNNNN or rows-GGGGG-NNNNN (see `portions`). A shard exists whole or not at all. `finish_rows`
 joins the figures in the order of the numbers in the names; the result depends on the shards' content alone.
 
 Legend: L positions, V ids, N rows.
@@ -34,14 +34,14 @@ WORD_START, BLOCK = np.uint8(0x80), np.uint8(0x7F)
 
 
 def record(length: int, vocabulary_size: int) -> np.dtype:
-    """The record of a row of `length` positions: tokens, marks (block number, word start), flags (see `block`)."""
+    """The record of a row of `length` positions: tokens, marks (block number, word start), flags (see `packing`)."""
     token = "<u2" if vocabulary_size <= 2**16 else "<u4"
     return np.dtype([("tokens", token, (length,)), ("marks", "u1", (length,)), ("flags", "u1", (length,))])
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardSource:
-    """What a shard was made from, for the totals."""
+    """Counts of the documents of a shard, for the totals."""
 
     documents: int
     sentences: int
@@ -85,7 +85,7 @@ def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int
 
 
 def written_files(folder: pathlib.Path) -> set[str]:
-    """Names of the files of rows in `folder`, as its manifest tells; empty where that is none. OSError, ValueError likewise."""
+    """Names of the files of rows in `folder`, by its manifest; without a manifest of rows empty, or OSError or ValueError."""
     manifest = read_json(folder / MANIFEST)
     if not {"fingerprint", "vocabulary_fingerprint", "shards"} <= {*manifest}:
         return set()
@@ -95,7 +95,7 @@ def written_files(folder: pathlib.Path) -> set[str]:
 
 
 def has_shard(figures: pathlib.Path, name: str) -> bool:
-    """Whether `write_shard` has written this one."""
+    """True if `write_shard` has written this one."""
     return (figures / f"{name}.npz").is_file()
 
 
@@ -135,6 +135,7 @@ def shard_files(
     np.savez_compressed(
         figures,
         unigram=np.bincount(text, minlength=vocabulary.size).astype(np.int64),
+        # MAX_LENGTH fits into uint16, MOST_BLOCKS into uint8
         lengths=np.array([sum(map(len, row)) + 2 * len(row) for row in rows], np.uint16),
         blocks=np.array([len(row) for row in rows], np.uint8),
         documents=np.array([block.document for block in blocks], np.uint32),
@@ -190,7 +191,7 @@ def finish_rows(
 ) -> Manifest:
     """Joins the shards in `folder`, whose figures lie in `figures`: writes the manifest, the vocabulary and the totals.
 
-    `tags` names the tag layers, `settings` what was done to the text, `skipped` adds to the counts of what was left out.
+    `tags` names the tag layers, `settings` the processing of the text, `skipped` adds to the counts of skipped input.
     ValueError where there are no rows.
     """
     if len(tags) > MOST_LAYERS:
@@ -207,6 +208,7 @@ def finish_rows(
     for name, arrays in ((LENGTHS, totals.lengths), (BLOCKS, totals.blocks), (DOCUMENTS, totals.documents)):
         np.save(folder / name, np.concatenate(arrays))
     save_vocabulary(vocabulary, folder / VOCABULARY)
+    # last: a folder without a manifest counts as unfinished
     write_whole(folder / MANIFEST, (json.dumps(dataclasses.asdict(manifest), indent=1) + "\n").encode())
     return manifest
 
@@ -223,6 +225,7 @@ def _manifest(
 ) -> Manifest:
     rows = sum(shard.rows for shard in totals.shards)
     used = int(sum(int(lengths.sum(dtype=np.int64)) for lengths in totals.lengths))
+    # without the names of the shards: equal rows have equal fingerprints
     identity = [FORMAT, length, vocabulary.fingerprint, list(tags), [list(shard[1:]) for shard in totals.shards]]
     most = int(np.max(np.flatnonzero(totals.by_blocks), initial=0))
     return Manifest(
@@ -265,7 +268,7 @@ def write_rows(
     tags: Sequence[str] = (),
     shard_rows: int = 10_000,
 ) -> Manifest:
-    """Writes rows that are at hand into an empty folder, `shard_rows` a shard: what tests and benchmarks make."""
+    """Writes given rows into an empty folder, `shard_rows` a shard, for tests and benchmarks."""
     folder.mkdir(parents=True, exist_ok=True)
     waiting = list(rows)
     with tempfile.TemporaryDirectory() as figures:

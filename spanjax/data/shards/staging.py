@@ -1,7 +1,7 @@
 """Folders that appear finished or not at all, and work on them that a killed process leaves to the next one.
 
-The work on FOLDER lies in `.FOLDER.unfinished` beside it: `result`, which becomes FOLDER by a rename when it is whole;
-`plan.json`, what is being made of what; and whatever the work needs besides. One process at a time works there.
+The work on FOLDER lies in `.FOLDER.unfinished` next to it: `result`, which becomes FOLDER by a rename when it is whole;
+`plan.json`, the inputs and settings of the work; and its other files. One process at a time works there.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from spanjax.storage.local import swap_in, write_whole
 from spanjax.storage.outputs import Written, replace_problem
 
 _LOCK, _PLAN, _RESULT, _REPLACED = "being-written", "plan.json", "result", "replaced"
-_SHOWN = 5  # differences of a kind that are told
+_SHOWN = 5  # differences of a kind that are reported
 log = logging.getLogger("spanjax.prepare")
 
 
@@ -41,7 +41,7 @@ class Unfinished:
 
 
 def unfinished_path(folder: pathlib.Path) -> pathlib.Path:
-    """Where the unfinished work on `folder` lies."""
+    """Path of the unfinished work on `folder`."""
     folder = pathlib.Path(os.path.abspath(folder))
     return folder.parent / f".{folder.name}.unfinished"
 
@@ -83,7 +83,7 @@ def _locked(work: pathlib.Path, folder: pathlib.Path) -> Iterator[None]:
 
 
 def _differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
-    """Where two plans differ, a line each."""
+    """Differences of two plans, a line each."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             yield from _differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
@@ -107,7 +107,7 @@ def _empty(work: pathlib.Path) -> None:
 
 
 def _continues(work: pathlib.Path, plan: Mapping[str, Any], overwrite: bool) -> bool:
-    """Whether there is work with this plan; ValueError where it has another and may not be thrown away."""
+    """True if there is work with this plan; ValueError where it has another and may not be thrown away."""
     try:
         old = parse_json((work / _PLAN).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -153,7 +153,7 @@ def unfinished_folder(
     written: Written = lambda _: (),
     reads: Iterable[str] = (),
 ) -> Iterator[Unfinished]:
-    """Gives the folder of unfinished work; its `result` becomes `folder` when the block ends well.
+    """Yields the folder of unfinished work; its `result` becomes `folder` when the block ends without an error.
 
     When the block fails or the process is killed the work stays, and the next one with the same plan finds it
     (`continued`). ValueError where `folder` exists and `overwrite` is not set, where it may not be replaced (`written` and

@@ -1,8 +1,8 @@
-"""Tagged spans of documents: found by spaCy or given with the input, and laid onto whole words of tokens.
+"""Tagged spans of documents: found by spaCy or given with the input, and mapped onto the tokens of whole words.
 
 SpanBERT, section 6.1, masks named entities ("non-numerical": D17) and noun phrases instead of random spans. A span that the
-end of a sentence or of a block cuts is dropped: half an entity is none. Spans of one layer do not overlap: of those that
-do, the longest stays, of equal ones the left one. Both layers of wiki text take spaCy's en_core_web_sm 48 CPU seconds a
+end of a sentence or of a block cuts is dropped: half an entity is none. Spans of one layer do not overlap: the longest of
+overlapping ones stays, the left one of equals. Both layers of wiki text take spaCy's en_core_web_sm 48 CPU seconds a
 million characters.
 
 Legend: T tokens of a document, W words.
@@ -33,7 +33,7 @@ class Annotator(Protocol):
     """Finds the spans of documents."""
 
     def __call__(self, texts: Sequence[str], sentences: Sequence[Spans], given: Sequence[Layers]) -> list[Layers]:
-        """Character spans by layer of cleaned texts, of which the sentences and the spans of the input are known."""
+        """Character spans by layer of cleaned texts, given their sentences and the spans of the input."""
         ...
 
 
@@ -44,7 +44,7 @@ def given_spans(texts: Sequence[str], sentences: Sequence[Spans], given: Sequenc
 
 
 def annotator_problems(annotator: str, tags: Sequence[str]) -> list[str]:
-    """What is wrong with the name of an annotator, or with layers that it does not know."""
+    """Problems with the name of an annotator, or with layers that it does not know."""
     if annotator == GIVEN:
         return []
     if not annotator.startswith(SPACY):
@@ -90,7 +90,7 @@ class SpacyAnnotator:
         self._tags = tuple(tags)
 
     def __call__(self, texts: Sequence[str], sentences: Sequence[Spans], given: Sequence[Layers]) -> list[Layers]:
-        """See `Annotator`; `given` is not used. Long texts are read in pieces of whole sentences."""
+        """Implements `Annotator`; `given` is not used. Long texts are read in parts of whole sentences."""
         del given
         found: list[dict[str, list[tuple[int, int]]]] = [{tag: [] for tag in self._tags} for _ in texts]
         pieces = (
@@ -107,7 +107,7 @@ class SpacyAnnotator:
 
 
 def _pieces(sentences: Spans) -> Iterator[tuple[int, int]]:
-    """Joins consecutive sentences to pieces of at most `_PIECE` characters; a longer sentence is cut."""
+    """Joins consecutive sentences to parts of at most `_PIECE` characters; a longer sentence is cut."""
     first = end = -1
     for start, stop in sentences:
         if first >= 0 and stop - first > _PIECE:
@@ -140,6 +140,7 @@ def span_flags(
     token_ends_W = np.append(word_tokens_W[1:], len(part_T))
     for layer, name in enumerate(tags):
         tags_T = np.zeros(len(part_T), np.uint8)
+        # the first of overlapping spans stays, so the longest come first, the left one of equals
         for start, end in sorted(layers.get(name, ()), key=lambda span: (span[0] - span[1], span[0])):
             inside = text[start:end]
             start += len(inside) - len(inside.lstrip())

@@ -8,14 +8,14 @@
    with them: Arabic and its like, the Indic scripts, Myanmar, Khmer, Mongolian, ... (Persian writes suffixes after a
    non-joiner, Sinhala and Malayalam letters are made with joiners.) Of several in a row one stays. All others (inside of
    emoji, between Latin letters) are removed, and with `keep_joiners=False` these too.
-5. Unicode normalisation, if any is asked for: NFC, or NFKC, which also turns full-width forms, ligatures and the like into
+5. Unicode normalisation, if requested: NFC, or NFKC, which also turns full-width forms, ligatures and the like into
    plain letters.
 
 Cleaning a text that is clean changes nothing. Letters are never changed without 5: no case, no accents, no quotes.
 
 For English and other Latin text rules 1 to 4 leave what BERT's own cleaning leaves, so that ids are those of the published
 vocabularies. The joiners of rule 4 are the exception. BERT's WordPiece removes them itself, so that its ids are the same
-either way; tf_text's normaliser puts a blank in their place, which is why `seqio_vocab` removes them first; SentencePiece
+either way; tf_text's normaliser puts a blank in their place, which is why `vocab.seqio` removes them first; SentencePiece
 and byte-level vocabularies see them, as they do in raw text. NFC and NFKC change the ids of text that was not normalised: a
 vocabulary should see the policy it was trained with.
 """
@@ -55,7 +55,7 @@ class _Marks:
     newlines: re.Pattern[str]
     spaces: re.Pattern[str]
     removed: re.Pattern[str]
-    joiners: re.Pattern[str]  # groups: what stays of a run of joiners
+    joiners: re.Pattern[str]  # groups: the joiner that stays of a run
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def _marks() -> _Marks:
 
 @functools.cache
 def _starts(form: Literal["NFC", "NFKC"]) -> re.Pattern[str]:
-    """A character before which text can be cut and normalised in two parts: it joins with nothing that stands before it."""
+    """Pattern of characters before which text can be cut and normalised in two parts: they join with nothing before them."""
     seconds = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}  # of Hangul syllables
     for code in range(0xC0, 0x20000):
         parts = unicodedata.decomposition(chr(code)).split()
@@ -102,7 +102,7 @@ def _starts(form: Literal["NFC", "NFKC"]) -> re.Pattern[str]:
 
 
 def _replaced(text: str, pattern: re.Pattern[str], at: _Positions) -> tuple[str, _Positions]:
-    """Leaves of every match only what its groups hold; positions, which are in order, move along."""
+    """Reduces every match to its groups; positions, which are in order, move along."""
     if not at:
         return pattern.sub(lambda found: "".join(filter(None, found.groups())), text), at
     pieces, moved, end, length = [], [], 0, 0
@@ -123,7 +123,7 @@ def _replaced(text: str, pattern: re.Pattern[str], at: _Positions) -> tuple[str,
 
 
 def _normalized(text: str, form: Literal["NFC", "NFKC"], at: _Positions) -> tuple[str, _Positions]:
-    """Normalises; a position inside of what becomes one letter moves behind it."""
+    """Normalises; a position inside characters that become one letter moves behind it."""
     if not at:
         return unicodedata.normalize(form, text), at
     starts = _starts(form)
@@ -152,7 +152,7 @@ class Cleaning:
         return self._clean(text, ())[0]
 
     def with_spans(self, text: str, spans: Mapping[str, Sequence[tuple[int, int]]]) -> tuple[str, Spans]:
-        """The clean text, and spans of `text` as spans of it; a span of which nothing is left is dropped."""
+        """The clean text, and spans of `text` as spans of it; a span that becomes empty is dropped."""
         at = sorted({place for layer in spans.values() for span in layer for place in span})
         cleaned, moved = self._clean(text, at)
         if not spans:
@@ -164,7 +164,7 @@ class Cleaning:
         }
 
     def _clean(self, text: str, at: _Positions) -> tuple[str, _Positions]:
-        """The clean text, and where positions of the text, in order, are in it."""
+        """The clean text, and the places in it of positions of the text, which are in order."""
         if not text.replace("\n", "").replace("\t", "").isprintable():  # what rules 1 to 4 change is not printable
             marks = _marks()
             text, at = _replaced(marks.spaces.sub(" ", marks.newlines.sub("\n", text)), marks.removed, at)

@@ -1,7 +1,7 @@
 """Sources of documents by name: files of text, the docstrings of installed packages, TFDS data sets, and several at once.
 
 A name is a path or a glob, here or behind scheme:// (`paths`, `readers`), the word installed-docs, or
-tfds:NAME[/CONFIG][:VERSION][@SPLIT] (`tfds_source`).
+tfds:NAME[/CONFIG][:VERSION][@SPLIT] (`tfds`).
 """
 
 import collections
@@ -32,12 +32,12 @@ class InstalledDocs:
 
     @property
     def name(self) -> str:
-        """The word that asks for it."""
+        """Its name as an input."""
         return INSTALLED_DOCS
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """Human-readable description, one line."""
         return f"{INSTALLED_DOCS} ({', '.join(self.packages)})"
 
     @property
@@ -82,7 +82,7 @@ class FileGroup:
 
     @property
     def bytes(self) -> int | None:
-        """Its size as it is stored, None where that of a file is not known."""
+        """Its stored size, None where that of a file is unknown."""
         sizes = [file.size for file in self.files if file.size is not None]
         return sum(sizes) if len(sizes) == len(self.files) else None
 
@@ -106,7 +106,7 @@ class FileSource:
         return ", ".join(names if len(names) <= 20 else [*names[:10], f"... ({len(names) - 11:,} more)", names[-1]])
 
     def groups(self) -> Sequence[FileGroup]:
-        """A group for every file of 64 MiB or more, and for what lies between two of them as often as it fills one."""
+        """A group for every file of 64 MiB or more; the files between two of them are grouped until they reach that size."""
         groups: list[list[File]] = []
         size = _GROUP_BYTES
         for file in self.files:
@@ -136,7 +136,7 @@ class Sources:
 
     @property
     def description(self) -> str:
-        """What the parts are."""
+        """Descriptions of the parts."""
         return ", ".join(part.description for part in self.parts)
 
     def groups(self) -> Sequence[Group]:
@@ -154,10 +154,10 @@ class Sources:
 
 
 def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSettings()) -> Source:  # noqa: B008 frozen
-    """The source that these names ask for, in their order, each file once; one ValueError says all that is wrong."""
+    """The source that these names request, in their order, each file once; one ValueError lists all problems."""
     problems: list[str] = []
     parts: list[Source] = []
-    taken: set[str] = set()
+    taken: set[str] = set()  # over all runs: `find` removes repeated files only within one
     if settings.max_document < 1:
         problems.append(f"--max-document {settings.max_document}: expected 1 MiB or more")
     if not patterns:

@@ -66,7 +66,7 @@ def _unwanted(line: str, following: str) -> bool:
 
 
 def _field_text(line: str) -> str:
-    """What "name: description" says after the name; nothing of NumPy's "name : type"."""
+    """Text after the name of "name: description", all of any other line; empty for NumPy's "name : type"."""
     found = _FIELD.match(line)
     if found is None:
         return line.strip()
@@ -104,7 +104,7 @@ def prose(docstring: str) -> list[str]:
             continue
         elif _CODE_START.match(line):
             close()
-            session = True
+            session = True  # up to the next blank line: the output of a doctest may look like prose
             code_indent = None
         elif _unwanted(line, following):
             close()
@@ -116,7 +116,7 @@ def prose(docstring: str) -> list[str]:
                 close()
             item = starts_item
             gathered.append(_BULLET.sub("", _field_text(line)))
-            if line.rstrip().endswith("::"):
+            if line.rstrip().endswith("::"):  # reStructuredText: a literal block follows, indented deeper
                 gathered[-1] = gathered[-1].rstrip(":") + ":"
                 close()
                 code_indent = indent
@@ -167,7 +167,7 @@ def _module_documents(tree: ast.Module, name: str, seen: set[str]) -> Iterator[t
 def package_documents(packages: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """(prose, "package/module.py:line") of every module or long class of the installed ones of `packages`.
 
-    No paragraph comes twice. The order is fixed for given versions.
+    No paragraph occurs twice. The order is fixed for given versions.
     """
     seen: set[str] = set()
     documents: list[tuple[str, str]] = []

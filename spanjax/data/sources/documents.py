@@ -1,7 +1,7 @@
-"""What a corpus is made of: documents, the groups that they are read in, and sources of groups.
+"""Parts of a corpus: documents, the groups that they are read in, and sources of groups.
 
-A group is a part of the input that can be read on its own, in a fixed order, in any process: it can be pickled. Which groups
-there are, and what is in them, follows from the input alone, never from who reads it.
+A group is a part of the input that can be read on its own, in a fixed order, in any process: it can be pickled. The groups and
+their content follow from the input alone, never from who reads it.
 """
 
 import collections
@@ -19,9 +19,9 @@ def content_key(text: str) -> bytes:
 
 
 def held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the held-out `share`, 0 to 1, of all documents; its content alone decides.
+    """True if a document belongs to the held-out `share`, 0 to 1, of all documents; its content alone decides.
 
-    What a smaller share holds out, a larger one does too.
+    A larger share holds out every document that a smaller one does.
     """
     return int.from_bytes(content_key(text)[:8], "big") < share * 2.0**64
 
@@ -71,16 +71,16 @@ class Group(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """Human-readable description, one line."""
         ...
 
     @property
     def bytes(self) -> int | None:
-        """Its size as it is stored (compressed, if it is), None where that is not known."""
+        """Its stored size (compressed, if it is), None if unknown."""
         ...
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """Yields the documents in a fixed order; counts in `skipped`, by reason, what it leaves out."""
+        """Yields the documents in a fixed order; counts in `skipped`, by reason, what it skips."""
         ...
 
 
@@ -89,7 +89,7 @@ class Source(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, in a line."""
+        """Human-readable description, one line."""
         ...
 
     def groups(self) -> Sequence[Group]:
@@ -111,14 +111,14 @@ MAX_DOCUMENT = 32
 
 @dataclasses.dataclass(frozen=True)
 class SourceSettings:
-    """How sources are read."""
+    """Settings for reading sources."""
 
     text_field: str = "text"
     """The field (JSON lines), column (Parquet) or feature (TFDS) that holds the text."""
     skip_bad: bool = False
     """Skip and count bad lines, rows and files instead of stopping at the first."""
     data_dir: str | None = None
-    """Where TFDS data sets lie; None for TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets)."""
+    """Folder of TFDS data sets; None for TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets)."""
     download: bool = False
     """Download and prepare TFDS data sets that are not in the folder yet."""
     max_document: int = MAX_DOCUMENT
@@ -127,7 +127,7 @@ class SourceSettings:
 
 @dataclasses.dataclass
 class Trouble:
-    """Bad input of one file: an error that says where and what to do, or a count where bad input is to be skipped."""
+    """Bad input of one file: an error with the place and the remedy, or a count where bad input is to be skipped."""
 
     path: str
     skip_bad: bool
@@ -137,7 +137,7 @@ class Trouble:
 
     @property
     def most(self) -> int:
-        """Bytes of a line or characters of a document that are not too many."""
+        """Most bytes of a line, most characters of a document."""
         return self.max_document << 20
 
     def report_size(self, line: int, what: str) -> None:
@@ -155,7 +155,7 @@ class Trouble:
 
 
 def checked_spans(value: Any, length: int) -> Spans:
-    """The spans of a document of `length` characters as they came from a file; ValueError says what is wrong with them."""
+    """The spans of a document of `length` characters as read from a file; ValueError names the problem."""
     if value is None:
         return NO_SPANS
     if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):

@@ -1,4 +1,4 @@
-"""Files by path or glob, here or behind scheme:// (gs, s3, memory, ...): which there are, how large, and their bytes.
+"""Files by path or glob, local or behind scheme:// (gs, s3, memory, ...): their names, sizes and bytes.
 
 Other schemes go through fsspec; the package of a scheme (gcsfs for gs) is needed only where one is used.
 """
@@ -17,7 +17,7 @@ _BUFFER = 1 << 20  # bytes
 
 
 class File(NamedTuple):
-    """A file that is there: its path, its size (None: unknown) and what changes when it is written again."""
+    """An existing file: its path, its size (None: unknown) and a stamp that changes when it is written again."""
 
     path: str
     size: int | None = None
@@ -30,12 +30,12 @@ class File(NamedTuple):
 
 
 def is_file_name(name: Any) -> bool:
-    """Whether a name that a file gives is that of a file in its own folder: no path, neither up nor elsewhere."""
+    """True if a name read from a file is that of a file in the same folder: no path, neither up nor elsewhere."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
-    """Files that paths or globs name, each once, sorted within a pattern; and what is wrong with the patterns."""
+    """Files that paths or globs name, each once, sorted within a pattern; and the problems of the patterns."""
     found: dict[str, File] = {}
     problems: dict[str, None] = {}
     for pattern in patterns:
@@ -53,7 +53,7 @@ def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
 
 
 def local_files(patterns: Sequence[str]) -> list[str]:
-    """The files of this machine that paths or globs name; what is elsewhere or no file is passed over."""
+    """The files of this machine that paths or globs name; others are skipped."""
     return [file.path for pattern in patterns if _SCHEME not in pattern for file in _local(pattern)[0]]
 
 

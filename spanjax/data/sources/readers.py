@@ -1,8 +1,8 @@
 """Documents of one file: text, JSON lines or Parquet, by the name.
 
 *.jsonl, *.ndjson and *.json hold one JSON object a line, *.parquet and *.pq a document a row; any other file is text with a
-blank line between documents. Text and JSON lines may be compressed (.gz, .xz, .bz2, .zst). A line is read when it is
-asked for, Parquet row group by row group. No line and no document is larger than `SourceSettings.max_document`.
+blank line between documents. Text and JSON lines may be compressed (.gz, .xz, .bz2, .zst). Lines are read on demand,
+Parquet row group by row group. No line and no document is larger than `SourceSettings.max_document`.
 """
 
 import collections
@@ -31,7 +31,7 @@ _RETURNS = re.compile(r"\r+(?=\n)")
 
 
 def file_problem(path: str) -> str:
-    """Why a file of this name cannot be read; empty where it can."""
+    """Reason why a file of this name cannot be read; empty where it can."""
     plain = _plain(path)
     if plain.endswith(_ARCHIVES):
         return (
@@ -233,7 +233,7 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
                             yield document
     except (pyarrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
-            raise
+            raise  # the system's error, not damage that --skip-bad may skip
         trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
 
 
@@ -247,7 +247,7 @@ def _rows_at_a_time(file: Any, table: Any, group: int, field: str) -> int:
 
 
 def _longest_shared(file: Any, group: int, field: str) -> int:
-    """Length of the longest text in the dictionary of a row group, from which any number of rows may take theirs; at least 1."""
+    """Length of the longest text in the dictionary of a row group, which any number of rows may share; at least 1."""
     from pyarrow import parquet
 
     table = parquet.ParquetFile(file, read_dictionary=[field])

@@ -23,7 +23,7 @@ _LAST_WORD = re.compile(r"[\w.]+\Z")
 
 
 def _splits(text: str, end: re.Match[str], line_end: int) -> bool:
-    """Whether the sentence marks `end`, inside of a line, end a sentence."""
+    """True if the sentence marks `end`, inside a line, end a sentence."""
     following = text[end.end()] if end.end() < line_end else ""
     if not following or text[end.start()] in _ANYWHERE:
         return True

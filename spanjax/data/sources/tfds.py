@@ -1,6 +1,6 @@
 """TensorFlow Datasets as sources: tfds:NAME[/CONFIG][:VERSION][@SPLIT], as in tfds:wikipedia/20230601.en@train.
 
-SPLIT is what TFDS takes: a name, a slice (train[:10%]), a sum (train+test); train if it is left out. A data set stored as
+SPLIT is what TFDS takes: a name, a slice (train[:10%]), a sum (train+test); train by default. A data set stored as
 ArrayRecord is read by index, without TensorFlow; one stored as TFRecord, TFDS's default, or Parquet (where TFDS reads no
 slices by index) through `tf.data` in stored order, which loads TensorFlow into the process that reads. Data sets that are
 downloaded here are stored as ArrayRecord.
@@ -22,12 +22,12 @@ _AT_A_TIME = 200  # examples
 
 
 class Place(NamedTuple):
-    """Where prepared data sets lie, and what a message says to somebody whose data set is not there."""
+    """Folder of prepared data sets, and the remedies that an error names where a data set is missing."""
 
     data_dir: str | None = None
     """None for TFDS's own default."""
     download: bool = False
-    """Download what is not prepared."""
+    """Download data sets that are not prepared."""
     option: str = "--data-dir"
     how: str = "download it with --download"
 
@@ -37,13 +37,13 @@ class TfdsGroup:
     """Consecutive examples of a split."""
 
     folder: str
-    """Where the prepared data set lies."""
+    """Folder of the prepared data set."""
     dataset: str
     """Name, config and version."""
     split: str
     first: int
     last: int
-    """The end, itself not in the group."""
+    """End of the group, exclusive."""
     settings: SourceSettings
     bytes: int | None = None
 
@@ -99,7 +99,7 @@ class TfdsSource:
         return f"{TFDS_PREFIX}{self.dataset}@{self.split}"
 
     def groups(self) -> Sequence[TfdsGroup]:
-        """Slices of 10,000 examples; the last of a split has what is left."""
+        """Slices of 10,000 examples; the last of a split has the rest."""
         sizes = dict(self.example_bytes)
         return [
             TfdsGroup(self.folder, self.dataset, split, at, end, self.settings, round((end - at) * sizes[split]))
@@ -119,12 +119,12 @@ class TfdsSource:
 
 
 def is_tfds(name: str) -> bool:
-    """Whether a name of an input asks for a TFDS data set."""
+    """True if the name of an input requests a TFDS data set."""
     return name.startswith(TFDS_PREFIX)
 
 
 def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
-    """The source that tfds:NAME[/CONFIG][:VERSION][@SPLIT] names; ValueError says what is wrong and what there is."""
+    """The source that tfds:NAME[/CONFIG][:VERSION][@SPLIT] names; ValueError lists the problems and the choices."""
     builder, split, slices, problems = open_split(name, Place(settings.data_dir, settings.download))
     info = builder.info
     features = info.features or {}
@@ -151,9 +151,9 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
 
 
 def open_split(name: str, place: Place) -> tuple[Any, str, list[tuple[str, int, int]], list[str]]:
-    """(TFDS's builder, the split, its parts as (split, first example, end), what is wrong with the split).
+    """(TFDS's builder, the split, its parts as (split, first example, end), problems with the split).
 
-    ValueError where the data set is not there or not prepared.
+    ValueError where the data set is missing or not prepared.
     """
     dataset, _, split = name.removeprefix(TFDS_PREFIX).partition("@")
     split = split or "train"
@@ -166,8 +166,8 @@ def open_split(name: str, place: Place) -> tuple[Any, str, list[tuple[str, int, 
 
 
 def stored_examples(folder: str, split: str, first: int, last: int, features: Iterable[str]) -> Iterator[Any]:
-    """Examples `first` to `last` (not itself) of a split in stored order: dictionaries with these features at least, text as
-    bytes or str. `folder` is where the data set lies."""
+    """Examples `first` to `last` (exclusive) of a split in stored order: dictionaries with these features at least, text as
+    bytes or str. `folder` holds the data set."""
     import tensorflow_datasets as tfds
 
     builder: Any = tfds.builder_from_directory(folder)
@@ -184,7 +184,7 @@ def stored_examples(folder: str, split: str, first: int, last: int, features: It
 
 
 def _kind(feature: Any) -> str:
-    """What a feature holds: text, or something else in words."""
+    """Content of a feature: "text", or a description of anything else."""
     try:
         shape, dtype = feature.shape, np.dtype(feature.np_dtype)
     except (TypeError, AttributeError, ValueError):  # a dictionary or sequence of features
@@ -199,7 +199,7 @@ def _by_index(builder: Any) -> bool:
 
 
 def _builder(name: str, dataset: str, place: Place) -> Any:
-    """The builder of a data set that is prepared; ValueError where there is none, or it is not prepared."""
+    """The builder of a prepared data set; ValueError where there is none, or it is not prepared."""
     try:
         import tensorflow_datasets as tfds
         from tensorflow_datasets.core import constants
@@ -226,7 +226,7 @@ def _builder(name: str, dataset: str, place: Place) -> Any:
 
 
 def _slices(info: Any, split: str) -> tuple[list[tuple[str, int, int]], str]:
-    """The parts of a split as (name, first, end), and what is wrong with it."""
+    """The parts of a split as (name, first, end), and its problem, empty without one."""
     import tensorflow_datasets as tfds
 
     try:

@@ -1,4 +1,4 @@
-"""What every vocabulary answers: ids, special ids, where words begin, and at which character each piece begins."""
+"""Interface of every vocabulary: ids, special ids, word starts, and the character at which each piece begins."""
 
 import abc
 import functools
@@ -40,7 +40,7 @@ class Vocabulary(abc.ABC):
 
     @property
     def separators(self) -> int:
-        """How many [SEP] stand between the two texts of a pair: 1 as in BERT, 2 where the specials are RoBERTa's."""
+        """Number of [SEP] between the two texts of a pair: 1 as in BERT, 2 where the specials are RoBERTa's."""
         return 1
 
     @functools.cached_property

@@ -1,7 +1,7 @@
 """Byte-level BPE as in GPT-2 and RoBERTa (Radford et al., 2019; Liu et al., 2019), read from Hugging Face's tokenizer.json.
 
-A blank is put before every text that does not begin with one, so that the first word of a sentence is written like any
-other: the ids of a sentence are those that `tokenizers` gives for " " + sentence (for the sentence itself where the file
+The vocabulary puts a blank before every text that does not begin with one, so that the first word of a sentence is written
+like any other: a sentence gets the ids that `tokenizers` gives for " " + sentence (for the sentence itself where the file
 sets `add_prefix_space`).
 """
 
@@ -34,7 +34,7 @@ def _bytes_of() -> dict[str, int]:
 
 @final
 class ByteBpeVocabulary(Vocabulary):
-    """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays as it is.
+    """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays unchanged.
 
     RoBERTa's names (<s> <pad> </s> <unk> <mask>) and BERT's ([CLS] ...) are known. No text is ever encoded to a special or
     to another added token. A piece begins a word when its first byte is a blank, a tab or a line break: punctuation
@@ -67,7 +67,7 @@ class ByteBpeVocabulary(Vocabulary):
 
     @property
     def separators(self) -> int:
-        """See `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
+        """Implements `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
         return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
 
     def _never_text(self, name: str) -> None:
@@ -93,12 +93,12 @@ class ByteBpeVocabulary(Vocabulary):
         return [text if text[:1] in _BLANKS else " " + text for text in texts]  # "" is in _BLANKS
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`."""
+        """Implements `Vocabulary.encode`."""
         found = self._tokenizer.encode_batch_fast(self._prefixed(texts), add_special_tokens=False)
         return [np.array(each.ids, np.int32) for each in found]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See `Vocabulary.encode_with_starts`."""
+        """Implements `Vocabulary.encode_with_starts`."""
         prefixed = self._prefixed(texts)
         results = []
         for text, longer, found in zip(texts, prefixed, self._tokenizer.encode_batch(prefixed), strict=True):
@@ -108,7 +108,7 @@ class ByteBpeVocabulary(Vocabulary):
         return results
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """See `Vocabulary.decode`. Bytes that are no whole character appear as U+FFFD."""
+        """Implements `Vocabulary.decode`. Incomplete characters appear as U+FFFD."""
         parts: list[str] = []
         run = bytearray()
         for number in [*np.asarray(ids).tolist(), None]:
@@ -124,12 +124,12 @@ class ByteBpeVocabulary(Vocabulary):
         return " ".join(parts)
 
     def files(self) -> dict[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Implements `Vocabulary.files`."""
         return {SETTINGS_FILE: json.dumps({"kind": self.kind}).encode(), TOKENIZER_FILE: self.tokenizer_json}
 
 
 def byte_bpe_json(vocab: bytes, merges: bytes, name: str) -> bytes:
-    """The tokenizer.json of GPT-2's and RoBERTa's vocab.json and merges.txt; a blank before the text is left to the caller."""
+    """The tokenizer.json of GPT-2's and RoBERTa's vocab.json and merges.txt; the caller puts the blank before the text."""
     try:
         ids = parse_json(vocab)
         lines = merges.decode("utf-8").splitlines()
@@ -172,7 +172,7 @@ def _check(settings: Mapping[str, Any], name: str) -> None:
 
 
 def _text_tokenizer(settings: Mapping[str, Any], unk: str, unk_id: int) -> tokenizers.Tokenizer:
-    """The tokenizer without what matches specials in text, adds them around it, cuts or pads."""
+    """The tokenizer without matching of specials in text, without adding them, truncation and padding."""
     model = settings["model"] | {"unk_token": unk, "vocab": settings["model"]["vocab"] | {unk: unk_id}}
     text_only = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None, "model": model}
     return tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | dict(settings) | text_only))

@@ -1,4 +1,4 @@
-"""How well a vocabulary fits text: pieces per word, words kept whole, and what it does not know."""
+"""Fit of a vocabulary to text: pieces per word, words kept whole, and unknown pieces."""
 
 import collections
 import dataclasses
@@ -11,14 +11,14 @@ _TOGETHER = 512  # sentences encoded at a time
 
 @dataclasses.dataclass
 class Fertility:
-    """Counts over sentences. A word is a part between blanks, with its punctuation; see `lines` for what is told of them."""
+    """Counts over sentences. A word is a part between blanks, with its punctuation; `lines` reports the figures."""
 
     sentences: int = 0
     characters: int = 0
-    """Visible ones."""
+    """Visible characters."""
     words: int = 0
     pieces: int = 0
-    """Those of whole sentences."""
+    """Pieces of whole sentences."""
     whole_words: int = 0
     """Words that are one piece on their own."""
     unknown_pieces: int = 0
@@ -66,7 +66,7 @@ class Fertility:
                 self.unknown.update(unknown_parts(vocabulary, text))
 
     def lines(self) -> list[str]:
-        """The figures in words, a line each."""
+        """The figures as text, a line each."""
         return [
             f"{'sentences':24s}{self.sentences:,}",
             f"{'words':24s}{self.words:,} (parts between blanks)",

@@ -61,10 +61,10 @@ def save_vocabulary(vocabulary: Vocabulary, folder: str | pathlib.Path) -> None:
 
 
 def load_vocabulary(path: str | pathlib.Path, lower_case: bool | None = None) -> Vocabulary:
-    """Reads a vocab.txt, a *.model, a tokenizer.json, a vocab.json beside its merges.txt, or a folder with one of them.
+    """Reads a vocab.txt, a *.model, a tokenizer.json, a vocab.json next to its merges.txt, or a folder with one of them.
 
-    A folder written by `save_vocabulary` goes first, then tokenizer.json. `lower_case` is for WordPiece only; None takes
-    what the folder or tokenizer.json says and guesses it for a vocab.txt. ValueError if the file is missing or unusable.
+    The files of `save_vocabulary` take precedence, then tokenizer.json. `lower_case` is for WordPiece only; None takes
+    the value of the folder or tokenizer.json and guesses it for a vocab.txt. ValueError if the file is missing or unusable.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -96,7 +96,7 @@ def _from_folder(folder: pathlib.Path, lower_case: bool | None) -> Vocabulary:
             reason = error if isinstance(error, JsonError) else repr(error)
             raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({reason}); save the vocabulary again") from None
     models = sorted(name for name in names if name.endswith(".model"))
-    if TOKENIZER_FILE in names and len(models) != 1:  # beside a .model file it is the copy of the two
+    if TOKENIZER_FILE in names and len(models) != 1:  # next to a .model file it is the copy of the two
         return _from_file(folder / TOKENIZER_FILE, lower_case)
     if {_VOCAB_JSON, _MERGES} <= names:
         return _from_file(folder / _VOCAB_JSON, lower_case)
@@ -143,7 +143,7 @@ def _from_json(path: pathlib.Path, content: bytes, lower_case: bool | None) -> V
 
 
 def _check_casing(vocabulary: WordPieceVocabulary, name: str) -> None:
-    """Many cased pieces in a vocabulary that is to be used lower-cased are the sign of a wrong option."""
+    """Raises ValueError for many cased pieces in a vocabulary to be used lower-cased: the sign of a wrong option."""
     cased = cased_pieces(vocabulary.pieces)
     if len(cased) > _MOST_CASED * vocabulary.size:
         raise ValueError(

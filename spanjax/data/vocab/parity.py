@@ -1,8 +1,8 @@
-"""Where our ids of raw text differ from those of the plain libraries, and why: cleaning, literal specials, lower-casing.
+"""Compares our ids of raw text with those of the plain libraries and finds the causes: cleaning, literal specials, casing.
 
 The reference is built from the same file in the way of its library, without our cleaning and caching: `tokenizers` for
-WordPiece (`BertWordPieceTokenizer`, or tokenizer.json as it is) and byte-level BPE (tokenizer.json as it is, a blank before
-the text as documented in `bytes_vocab`), `sentencepiece` for its models. The unit is a sentence of raw text.
+WordPiece (`BertWordPieceTokenizer`, or tokenizer.json unchanged) and byte-level BPE (tokenizer.json unchanged, a blank before
+the text as documented in `byte_bpe`), `sentencepiece` for its models. The unit is a sentence of raw text.
 """
 
 import collections
@@ -33,7 +33,7 @@ _AROUND = 4  # pieces shown on either side of the first difference
 
 
 class Difference(NamedTuple):
-    """A sentence whose ids differ: why, the sentence, and both lists of pieces around the first difference."""
+    """A sentence whose ids differ: the causes, the sentence, and both lists of pieces around the first difference."""
 
     kinds: tuple[str, ...]
     text: str
@@ -43,7 +43,7 @@ class Difference(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """The plain library's encoding, and the same with one or the other of its habits switched to ours."""
+    """The plain library's encoding, with or without some of its habits replaced by ours."""
 
     vocabulary: Vocabulary
     tokenizer_json: str = ""
@@ -51,12 +51,12 @@ class Reference:
 
     @functools.cached_property
     def literals(self) -> tuple[str, ...]:
-        """What the library takes for a special when it stands in the text."""
+        """Strings in the text that the library encodes as specials."""
         return tuple(token["content"] for token in self._settings.get("added_tokens") or [])
 
     @functools.cached_property
     def other_casing(self) -> bool:
-        """Whether the file's lower-casing is not ours."""
+        """True if the file's lower-casing is not ours."""
         ours = isinstance(self.vocabulary, WordPieceVocabulary) and self.vocabulary.lower_case
         theirs = (self._settings.get("normalizer") or {}).get("lowercase", False)
         return isinstance(self.vocabulary, WordPieceVocabulary) and ours != theirs
@@ -90,7 +90,7 @@ class Reference:
 
 
 def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
-    """The plain encoding of the vocabulary that was loaded from `path`; a tokenizer.json there is taken as it is."""
+    """The plain encoding of the vocabulary that was loaded from `path`; a tokenizer.json there is used unchanged."""
     path = pathlib.Path(path)
     file = path / TOKENIZER_FILE if path.is_dir() else path
     if isinstance(vocabulary, SentencePieceVocabulary):
@@ -105,7 +105,7 @@ def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
 
 
 def our_sentences(text: str, cleaning: Cleaning) -> list[str]:
-    """What prepare makes of a sentence of raw text: clean, and more than one where cleaning ends a line."""
+    """Clean sentences that prepare makes of a sentence of raw text: more than one where cleaning ends a line."""
     return sentences(cleaning(text))
 
 
@@ -143,7 +143,7 @@ def _shown(vocabulary: Vocabulary, ours: Sequence[int], theirs: Sequence[int]) -
 
 @dataclasses.dataclass
 class _Causes:
-    """Finds which of the things that cleaning and we do otherwise make a sentence's ids differ."""
+    """Finds the causes of a sentence's different ids among everything that cleaning and we do differently."""
 
     reference: Reference
     text: str
@@ -182,7 +182,7 @@ class _Causes:
 
 
 def _replacement(character: str) -> str | None:
-    """What cleaning puts in place of a character, None where it leaves it (joiners: where it does not)."""
+    """Text that cleaning puts in place of a character, None where it keeps it; joiners count as removed."""
     category = unicodedata.category(character)
     if character in "\n\t " or category not in ("Zl", "Zp", "Zs", "Cc", "Cf", "Cs", "Co"):
         return None
@@ -190,7 +190,7 @@ def _replacement(character: str) -> str | None:
 
 
 def character_kind(character: str) -> str:
-    """The name that a report gives to a character which cleaning changes."""
+    """Name of a character that cleaning changes, for reports."""
     category, code = unicodedata.category(character), f"U+{ord(character):04X}"
     if category in ("Cs", "Co"):
         return "lone surrogate removed" if category == "Cs" else "private-use character removed"

@@ -20,7 +20,7 @@ WORD_MARK = "\u2581"  # how SentencePiece writes the space before a word
 @final
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model. Specials that it lacks, under the names of BERT and of XLNet, get the ids after its own, so that the
-    model file stays as it is."""
+    model file stays unchanged."""
 
     kind = "sentencepiece"
     casing = "model"  # the model's own normalisation decides
@@ -56,18 +56,18 @@ class SentencePieceVocabulary(Vocabulary):
         return piece.startswith(WORD_MARK) or begins_unspaced(piece)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`."""
+        """Implements `Vocabulary.encode`."""
         return [np.array(ids, dtype=np.int32) for ids in self.processor.encode(list(texts), num_threads=1)]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See `Vocabulary.encode_with_starts`."""
+        """Implements `Vocabulary.encode_with_starts`."""
         return [self._with_starts(text) for text in texts]
 
     def _with_starts(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         found = sentencepiece_pb2.SentencePieceText.FromString(  # pyright: ignore[reportAttributeAccessIssue]
             self.processor.encode(text, out_type="serialized_proto")
         ).pieces
-        place = {0: 0}  # of a character by that of its first byte
+        place = {0: 0}  # index of a character by that of its first byte
         end = 0
         for number, character in enumerate(text, start=1):
             end += len(character.encode())
@@ -76,7 +76,7 @@ class SentencePieceVocabulary(Vocabulary):
         return np.array([piece.id for piece in found], np.int32), np.array(starts, np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """See `Vocabulary.decode`."""
+        """Implements `Vocabulary.decode`."""
         parts: list[str] = []
         run: list[int] = []
         for number in [*np.asarray(ids).tolist(), None]:
@@ -91,5 +91,5 @@ class SentencePieceVocabulary(Vocabulary):
         return " ".join(parts)
 
     def files(self) -> dict[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Implements `Vocabulary.files`."""
         return {SETTINGS_FILE: json.dumps({"kind": self.kind}).encode(), SENTENCEPIECE_FILE: self.model}

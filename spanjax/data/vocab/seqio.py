@@ -1,7 +1,7 @@
-"""The vocabularies of `vocab.py` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
+"""The vocabularies of `loading` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
 
-The only vocabulary module that imports TensorFlow; text should have gone through `sentences.clean` for ids to agree.
-Byte-level BPE has no operation in TensorFlow: such text is tokenized by prepare, and only its ids reach a graph.
+The only vocabulary module that imports TensorFlow; text must have gone through `sentences.clean` for ids to agree.
+Byte-level BPE has no operation in TensorFlow: prepare tokenizes such text, and only its ids reach a graph.
 """
 
 import functools
@@ -18,7 +18,7 @@ import tokenizers
 from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS
 
-# What ends a word: blanks, BERT's punctuation (ASCII that is no letter or digit, Unicode's P categories), and the Chinese
+# Ends of words: blanks, BERT's punctuation (ASCII that is no letter or digit, Unicode's P categories), and the Chinese
 # characters that are words of their own.
 _CHINESE = (
     r"\x{3400}-\x{4dbf}\x{4e00}-\x{9fff}\x{f900}-\x{faff}\x{20000}-\x{2a6df}\x{2a700}-\x{2ceaf}\x{2f800}-\x{2fa1f}"
@@ -34,7 +34,7 @@ _NO_PIECE = "\U0010fffd"  # private use, removed by clean: a word of this alone 
 
 
 class _SpanjaxVocabulary(seqio.Vocabulary):
-    """What both kinds share: ids and word starts come from the vocabulary itself."""
+    """Base of all kinds: ids and word starts come from the vocabulary itself."""
 
     def __init__(self, vocabulary: Vocabulary):
         """Wraps `vocabulary`."""
@@ -124,9 +124,9 @@ class SeqioWordPiece(_SpanjaxVocabulary):
 
 
 def _without_long_words(text: tf.Tensor) -> tf.Tensor:
-    """Texts with a piece that nothing has in place of words of over 100 characters."""
+    """Replaces words of over 100 characters by `_NO_PIECE`, which no vocabulary has."""
     flat = tf.reshape(text, [-1])
-    # Splitting into words is slow: it is done only to texts where writing letters as x shows a word that is too long.
+    # Splitting into words is slow: only texts are split in which writing letters as x shows a word that is too long.
     long = tf.where(tf.strings.regex_full_match(tf.strings.regex_replace(flat, _LETTER, "x"), _LONG))
     words: Any = tf_text.regex_split(tf.gather_nd(flat, long), f"[{_BETWEEN}]", f"[{_BETWEEN}]")
     words = tf.where(tf.strings.length(words, "UTF8_CHAR") > MAX_WORD_CHARACTERS, _NO_PIECE, words)
@@ -136,7 +136,7 @@ def _without_long_words(text: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _accents() -> str:
-    """What BERT strips as accents, a pattern; asked of `tokenizers`, whose Unicode is older than others'."""
+    """Pattern of the accents that BERT strips, taken from `tokenizers`, whose Unicode is older than others'."""
     strip = tokenizers.normalizers.BertNormalizer(False, False, True, False).normalize_str
     marks = (chr(code) for code in range(0x300, 0x1F000) if unicodedata.category(chr(code))[0] == "M")
     return "[" + "".join(rf"\x{{{ord(mark):x}}}" for mark in marks if not strip(mark)) + "]"

@@ -47,6 +47,7 @@ def wordpiece_from_json(settings: Mapping[str, Any], lower_case: bool | None, na
     """
     model, normalizer = settings["model"], settings.get("normalizer") or {}
     lower = bool(normalizer.get("lowercase"))
+    # strip_accents null follows the lower-casing, as in our own BertNormalizer; anything else gives other ids
     strips = normalizer.get("strip_accents")
     needed = {
         "normalizer.type": (normalizer.get("type"), "BertNormalizer"),

@@ -1,6 +1,6 @@
-"""Vocabularies learnt from text: WordPiece, SentencePiece unigram and byte-level BPE; the same for the same text.
+"""Trains vocabularies on text: WordPiece, SentencePiece unigram and byte-level BPE; the same for the same text.
 
-Of a larger text a random sample of sentences is learnt from. The five special pieces always have the ids 0 to 4.
+A larger text is sampled: a random part of its sentences is used. The five special pieces always have the ids 0 to 4.
 """
 
 import collections
@@ -14,7 +14,7 @@ import tokenizers
 
 from spanjax.data.vocab.base import SPECIAL_PIECES
 
-SENTENCES = 200_000  # of a larger text, a random sample of as many sentences trains the vocabulary
+SENTENCES = 200_000  # size of the random sample of sentences that trains the vocabulary
 _ROBERTA_ORDER = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, as in RoBERTa; <mask> follows
 
 
@@ -32,7 +32,7 @@ def sample_sentences(texts: Iterable[str], seed: int = 0, most: int = SENTENCES)
 
 
 def unrepeated_parts(sentences: Sequence[str], seed: int, most: int = 1000, long: int = 200) -> list[str]:
-    """The sentences in parts of about `most` characters, in a drawn order, parts of over `long` characters only once.
+    """The sentences in parts of about `most` characters, in random order, parts of over `long` characters only once.
 
     sentencepiece 0.2.2 looks for repeated substrings of its input in time that grows with the square of their length: a page
     that occurs twice would keep it busy for hours.
@@ -63,12 +63,12 @@ def train_sentencepiece(
     """A SentencePiece unigram model of `size` pieces trained on `texts` (sentences); the same bytes for the same input.
 
     The five special pieces are among its ids as control symbols, which no text is ever encoded to. The rarest characters
-    that `character_coverage` leaves out become unknown, or bytes with `byte_fallback`. Without `split_by_whitespace`
+    that `character_coverage` excludes become unknown, or bytes with `byte_fallback`. Without `split_by_whitespace`
     pieces may hold blanks, which makes them several words.
     """
     sample = sample_sentences(texts, seed, most)
     changed: dict[str, Any] = {"character_coverage": character_coverage} if character_coverage != 0.9995 else {}
-    changed |= {"byte_fallback": True} if byte_fallback else {}  # what is default is left out: it would be stored
+    changed |= {"byte_fallback": True} if byte_fallback else {}  # without defaults, which the model would store
     changed |= {} if split_by_whitespace else {"split_by_whitespace": False}
     parts, model = unrepeated_parts(sample, seed), io.BytesIO()
     try:
@@ -98,7 +98,7 @@ def train_wordpiece(
 ) -> list[str]:
     """The `size` pieces of a WordPiece vocabulary in the order of their ids, with BERT's normalisation and words.
 
-    Characters that `character_coverage` leaves out are unknown. A pair of pieces is joined where it occurs `min_frequency`
+    Characters that `character_coverage` excludes are unknown. A pair of pieces is joined where it occurs `min_frequency`
     times or more. ValueError where the characters alone need more than `size` pieces, or the text yields fewer.
     """
     sample = sample_sentences(texts, seed, most)
@@ -111,8 +111,8 @@ def train_wordpiece(
     inside = [
         "##" + letter for letter in letters if len(words.pre_tokenize_str(normalizer.normalize_str(f"a{letter}"))) == 1
     ]
-    # Pieces get ids as they are met, and the order in which the trainer meets them is random; given as special pieces
-    # they are in a fixed order, and with the ids of all letters fixed so are those of everything that is joined.
+    # The trainer numbers letters as it meets them, in random order. Special pieces keep their order, so letters are
+    # passed as such; with their ids fixed, the ids of everything that is joined from them are fixed too.
     fixed = [*SPECIAL_PIECES, *letters, *inside]
     if len(fixed) > size:
         raise ValueError(

@@ -41,7 +41,7 @@ class WordPieceVocabulary(Vocabulary):
         return not piece.startswith("##") or begins_unspaced(piece[2:])
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """See `Vocabulary.encode`. Blanks separate parts that are encoded on their own: each distinct one only once."""
+        """Implements `Vocabulary.encode`. Parts between blanks are encoded on their own: each distinct one only once."""
         parts = [text.split(" ") for text in texts]
         if len(self._known) > _KNOWN_PARTS:
             self._known.clear()
@@ -52,14 +52,14 @@ class WordPieceVocabulary(Vocabulary):
         return [np.fromiter(itertools.chain.from_iterable(map(known, each)), np.int32) for each in parts]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """See `Vocabulary.encode_with_starts`; an unknown word is one piece, which begins where the word does."""
+        """Implements `Vocabulary.encode_with_starts`; an unknown word is one piece, which begins where the word does."""
         found = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [
             (np.array(each.ids, np.int32), np.array([start for start, _ in each.offsets], np.int32)) for each in found
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """See `Vocabulary.decode`."""
+        """Implements `Vocabulary.decode`."""
         words: list[str] = []
         for number in np.asarray(ids).tolist():
             piece = self.pieces[number]
@@ -70,7 +70,7 @@ class WordPieceVocabulary(Vocabulary):
         return " ".join(words)
 
     def files(self) -> dict[str, bytes]:
-        """See `Vocabulary.files`."""
+        """Implements `Vocabulary.files`."""
         settings = {"kind": self.kind, "lower_case": self.lower_case}
         return {SETTINGS_FILE: json.dumps(settings).encode(), WORDPIECE_FILE: ("\n".join(self.pieces) + "\n").encode()}
 
@@ -78,7 +78,7 @@ class WordPieceVocabulary(Vocabulary):
 def cased_pieces(pieces: Sequence[str]) -> list[str]:
     """The pieces that lower-casing changes, so that lower-cased text never reaches them; not those in brackets.
 
-    Letters such as the double-struck R of BERT's uncased vocabulary are uppercase and stay as they are: they do not count.
+    Letters such as the double-struck R of BERT's uncased vocabulary are uppercase without a lower case: they do not count.
     """
     text = (piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]")))
     return [piece for piece in text if piece.lower() != piece]

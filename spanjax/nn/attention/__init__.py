@@ -19,7 +19,7 @@ from spanjax.nn.dropout import DropoutKey
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A fused kernel: why it cannot do something, and how to run it."""
+    """A fused kernel: `supports` returns why it cannot compute a request, `run` computes it."""
 
     supports: Callable[[Request], str | None]
     run: Callable[..., jax.Array]
@@ -46,10 +46,10 @@ def choose_backend(
     dropout: float,
     device_kind: str = "",
 ) -> tuple[str, str]:
-    """The backend for `wanted` ("auto" or a name) and the reason in words.
+    """Chooses the backend for `wanted` ("auto" or a name); also returns the reason as text.
 
     `platform` and `device_kind` are of the mesh's devices; `dropout` is the rate on the probabilities. "auto" takes the first
-    candidate of the platform that can do all of it. Raises ValueError on an unknown name and a backend that cannot.
+    candidate of the platform that supports all of it. Raises ValueError on an unknown name and on a backend that does not.
     """
     if wanted not in ("auto", *BACKENDS):
         raise ValueError(f"the attention backend is {wanted!r}: expected one of auto, {', '.join(BACKENDS)}")
@@ -68,6 +68,7 @@ def choose_backend(
         if problem is None:
             return name, "; ".join([f"the first on {platform} that can do it", *refused])
         refused.append(f"not {name}: {problem}")
+    # not reached: the candidates of every platform end with xla, which supports all requests
     raise AssertionError(f"no backend for {request}")
 
 
@@ -94,9 +95,9 @@ def attention(
     """Softmax attention of every position over the positions of its own block; [B, L, N, H] -> [B, L, N, H].
 
     Scores and softmax are float32 whatever the input. Padding (segment 0) attends to padding, so that every row of the
-    softmax has a position to look at; nothing else looks at it. Dropout with `rate` falls on the probabilities, and its
-    mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` answers. Raises
-    ValueError where it is not, and where it is a fused kernel and there is something to drop.
+    softmax has a position to attend to; nothing else attends to it. Dropout with `rate` applies to the probabilities, and its
+    mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` returns it. Raises
+    ValueError where it is not, and for a fused kernel with dropout.
     """
     if backend == "xla":
         return xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site)
@@ -105,6 +106,7 @@ def attention(
         return xla_chunked.attend(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
     if backend not in KERNELS:
         raise ValueError(f"the attention backend is {backend!r}: expected one of {', '.join(BACKENDS)}")
+    # the kernels take no rate: without this check they would train without attention dropout, unnoticed
     if rate > 0 and dropout_key is not None:
         raise ValueError(
             f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "

@@ -21,7 +21,7 @@ from spanjax.nn.attention.request import (
 
 
 def supports(request: Request) -> str | None:
-    """Why cuDNN's fused attention cannot do this; None if it can."""
+    """Returns the reason why cuDNN's fused attention cannot compute this; None if it can."""
     widest = 256 if is_one_of(request.device_kind, NEW_GPUS) else 128
     return first_reason(
         other_platform(request, "gpu"),

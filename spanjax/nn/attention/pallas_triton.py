@@ -21,7 +21,7 @@ from spanjax.nn.attention.request import (
 
 
 def supports(request: Request) -> str | None:
-    """Why the Pallas kernel compiled by Triton cannot do this; None if it can."""
+    """Returns the reason why the Pallas kernel compiled by Triton cannot compute this; None if it can."""
     return first_reason(
         other_platform(request, "gpu"),
         not_nvidia(request),
@@ -36,7 +36,7 @@ def run(
     query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
 ) -> jax.Array:
     """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
-    # jax 0.12 announces that this kernel goes: nothing that a user of spanjax could do about
+    # jax 0.12 announces the removal of this kernel, about which a user of spanjax can do nothing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from jax.experimental.pallas.ops.gpu import attention

@@ -1,11 +1,11 @@
-"""What attention is asked to compute, and the checks by which a fused kernel refuses it."""
+"""A request for attention, and the checks with which a fused kernel refuses it."""
 
 import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-TILE = 128  # positions: what the kernels' blocks are multiples of
+TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
 NEW_GPUS = (
     "H100",
@@ -22,10 +22,10 @@ NEW_GPUS = (
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What attention is asked to do, as far as it decides which backend can."""
+    """Properties of an attention call that decide which backends support it."""
 
     platform: str
-    """Of the devices of the mesh: cpu, gpu or tpu."""
+    """Platform of the mesh's devices: cpu, gpu or tpu."""
     length: int
     """Positions in a row."""
     head_size: int
@@ -74,6 +74,6 @@ def not_nvidia(request: Request) -> tuple[bool, str]:
 
 
 def is_one_of(device_kind: str, names: tuple[str, ...]) -> bool:
-    """Whether the name of a device holds one of these names as words."""
+    """True if the name of a device contains one of these names as words."""
     words = f" {device_kind.replace('-', ' ')} "
     return any(f" {name} " in words or (" " in name and name in words) for name in names)

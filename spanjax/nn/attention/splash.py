@@ -21,7 +21,7 @@ from spanjax.nn.attention.request import (
 
 
 def supports(request: Request) -> str | None:
-    """Why splash attention cannot do this; None if it can."""
+    """Returns the reason why splash attention cannot compute this; None if it can."""
     return first_reason(
         other_platform(request, "tpu"),
         drops(request),
@@ -60,6 +60,6 @@ def run(
             query_NLH, key_NLH, value_NLH, segment_ids=splash_attention.SegmentIds(q=segments_L, kv=segments_L)
         )
 
-    scale = jnp.asarray(1.0 / math.sqrt(query_BLNH.shape[-1]), query_BLNH.dtype)  # the kernel takes it as done
+    scale = jnp.asarray(1.0 / math.sqrt(query_BLNH.shape[-1]), query_BLNH.dtype)  # the kernel expects scaled queries
     query_BNLH, key_BNLH, value_BNLH = (jnp.swapaxes(x, 1, 2) for x in (query_BLNH * scale, key_BLNH, value_BLNH))
     return jnp.swapaxes(jax.vmap(run_row)(query_BNLH, key_BNLH, value_BNLH, segments_BL), 1, 2)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from spanjax.nn.dropout import DropoutKey, dropout
 
 STRIDE = 4096  # between queries in the masks of dropout: more than there are positions, so that masks do not depend on padding
-HIDDEN = -1e9  # the score of what a position may not see
+HIDDEN = -1e9  # the score of keys that a query may not see
 
 
 def scaled(query: jax.Array) -> jax.Array:
@@ -28,7 +28,7 @@ def attend(
     dropout_key: DropoutKey | None,
     site: int | jax.Array,
 ) -> jax.Array:
-    """See `spanjax.nn.attention.attention`."""
+    """Implements `spanjax.nn.attention.attention` by plain products."""
     query_BNQH, key_BNKH, value_BNKH = (jnp.swapaxes(x, 1, 2) for x in (scaled(query_BLNH), key_BLNH, value_BLNH))
     scores_BNQK = jnp.einsum("bnqh,bnkh->bnqk", query_BNQH, key_BNKH, preferred_element_type=jnp.float32)
     scores_BNQK = jnp.where(same_block(segments_BL)[:, None], scores_BNQK, jnp.float32(HIDDEN))
@@ -38,5 +38,5 @@ def attend(
 
 
 def same_block(segments_BL: jax.Array) -> jax.Array:
-    """[B, Q, K]: whether a query may see a key: both are in one block of the row, or both are padding."""
+    """[B, Q, K]: True where a query may see a key: both are in one block of the row, or both are padding."""
     return segments_BL[:, :, None] == segments_BL[:, None, :]

@@ -1,4 +1,4 @@
-"""Attention of one head of all rows at a time, on any device; the backward pass computes the probabilities anew.
+"""Attention of one head of all rows at a time, on any device; the backward pass recomputes the probabilities.
 
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
@@ -30,7 +30,7 @@ def attend(
     dropout_key: DropoutKey | None,
     site: jax.Array,
 ) -> jax.Array:
-    """As `xla.attend`, in a loop over heads; the backward pass computes the probabilities anew."""
+    """Computes `xla.attend` in a loop over heads; the backward pass recomputes the probabilities."""
     return _forward(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site)[0]
 
 
@@ -60,13 +60,10 @@ def _forward(
 
 
 def _backward(rate: float, kept: tuple, out_BLNH: jax.Array) -> tuple:
-    """Gradients of query, key and value from that of the result.
-
-    Scores stay [Q, K] in every product: the gradients of keys and values come out as [H, K]. XLA would transpose a matrix
-    of [Q, K] otherwise, which takes the CPU as long as a product.
-    """
+    """Gradients of query, key and value from that of the result."""
     query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site, mixed_BLNH, level_NBL1 = kept
     same_BQK = same_block(segments_BL)
+    # the mean over keys in the gradient of the softmax, from the results: it needs no further pass over [Q, K]
     mean_BLN = jnp.sum(out_BLNH.astype(jnp.float32) * mixed_BLNH, axis=-1)
     mean_NBL1 = jnp.transpose(mean_BLN, (2, 0, 1))[..., None]
 
@@ -75,6 +72,8 @@ def _backward(rate: float, kept: tuple, out_BLNH: jax.Array) -> tuple:
         dropped_BQK = _drop_head(weights_BQK, rate, dropout_key, site, head)
         to_weights_BQK = _drop_head(_product("bqh,bkh->bqk", out, value), rate, dropout_key, site, head)
         to_scores_BQK = (weights_BQK * (to_weights_BQK - mean)).astype(query.dtype)
+        # Scores stay [Q, K] in every product: the gradients of keys and values come out as [H, K]. XLA would transpose a
+        # matrix of [Q, K] otherwise, which takes the CPU as long as a product.
         to_query_BQH = _product("bqk,bkh->bqh", to_scores_BQK, key)
         to_key_BHK = _product("bqh,bqk->bhk", query, to_scores_BQK)
         return to_query_BQH, to_key_BHK, _product("bqh,bqk->bhk", out, dropped_BQK.astype(out.dtype))
@@ -93,7 +92,7 @@ attend.defvjp(_forward, _backward)
 def _drop_head(
     weights_BQK: jax.Array, rate: float, key: DropoutKey | None, site: jax.Array, head: jax.Array
 ) -> jax.Array:
-    """Dropout of one head, with the part of the mask that all heads together get there."""
+    """Dropout of one head, with this head's part of the mask that `xla.attend` applies to all heads."""
     return dropout(weights_BQK, rate, key, site, first=head * jnp.uint32(STRIDE**2), strides=(STRIDE, 1))
 
 

@@ -1,9 +1,9 @@
 """Coreference: MUC, B-cubed, CEAF, BLANC and LEA of key and response clusters, as the CoNLL scorer v8.01 computes them.
 
 MUC (Vilain et al. 1995), B-cubed (Bagga and Baldwin 1998), CEAF with phi3 and phi4 (Luo 2005) and BLANC (Luo et al. 2014) are
-those of Pradhan et al. 2014: mentions of one side alone stay as they are, nothing is added or left out for their sake. LEA is
-that of Moosavi and Strube 2016; the scorer v8.01 has none. Numerators and denominators are summed over documents. Which mentions
-are the same, and which are dropped: scoring/coref/mention_chains.py. docs/coref_scores.md says the same at more length.
+those of Pradhan et al. 2014: mentions of one side alone stay unchanged, nothing is added or removed for their sake. LEA is
+that of Moosavi and Strube 2016; the scorer v8.01 has none. Numerators and denominators are summed over documents.
+scoring/coref/mention_chains.py decides which mentions are the same, and which are dropped. docs/coref_scores.md has more detail.
 """
 
 import collections
@@ -133,7 +133,7 @@ def bcub(document: Chains) -> Ratio:
 
 
 def _shared(clusters: Sequence[Sequence[int]], other_of: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """How many mentions of a cluster are in a cluster of the other side, by both their numbers, where there are any."""
+    """Number of mentions that a cluster shares with a cluster of the other side, by both their indices, where above 0."""
     return collections.Counter(
         (place, other_of[mention])
         for place, cluster in enumerate(clusters)
@@ -143,16 +143,14 @@ def _shared(clusters: Sequence[Sequence[int]], other_of: Mapping[int, int]) -> d
 
 
 def _best_total(similarity: dict[tuple[int, int], float]) -> float:
-    """The largest sum of similarities with each key cluster and each response cluster taken at most once.
-
-    Clusters that share nothing need not meet, so that each connected part is solved on its own.
-    """
+    """The largest sum of similarities with each key cluster and each response cluster taken at most once."""
     if not similarity:
         return 0.0
     from scipy.optimize import linear_sum_assignment
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
+    # pairs of clusters that share nothing add 0, so each connected part is solved on its own, as a small table
     keys, responses = np.array(list(similarity)).T
     values, offset = np.array(list(similarity.values()), np.float64), int(keys.max()) + 1
     size = offset + int(responses.max()) + 1
@@ -222,7 +220,7 @@ def found_mentions(document: Chains) -> Ratio:
 def score(documents: Iterable[tuple[Clusters, Clusters]]) -> Coref:
     """The scores of documents, given as (key, response); a document without a response has an empty one.
 
-    The order of clusters matters only where a mention is in several. ValueError on what is no mention.
+    The order of clusters matters only where a mention is in several. ValueError on invalid mentions.
     """
     total = Coref()
     for key, response in documents:

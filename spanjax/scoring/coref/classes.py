@@ -1,6 +1,6 @@
-"""Which mentions a coreference response misses: recall by class (pronouns, proper names, nominals) and by width.
+"""Recall of a coreference response by class of mention (pronouns, proper names, nominals) and by width.
 
-The class is read off the words of a mention, by a rule and not by a parser: `pronoun` where all words are in the list of
+A rule, not a parser, derives the class from the words of a mention: `pronoun` where all words are in the list of
 pronouns; else, of its words that are no pronouns and have a letter, `name` where one that does not begin its sentence
 is capitalised, or where all are; else `nominal`. So a capitalised noun that begins a sentence alone ("Dogs") is a name, and
 so is a noun phrase with a name inside ("the mayor of Paris").
@@ -29,7 +29,7 @@ WIDTHS = (1, 2, 4, 8, 16)
 
 @dataclasses.dataclass
 class Recall:
-    """How many of the key's are found."""
+    """Counts of the key's mentions or antecedents, and of those found."""
 
     found: int = 0
     total: int = 0
@@ -40,7 +40,7 @@ class Recall:
         return 100.0 * self.found / self.total if self.total else 0.0
 
     def add(self, found: bool) -> None:
-        """Count one more."""
+        """Counts one more."""
         self.found += found
         self.total += 1
 
@@ -49,8 +49,8 @@ class Recall:
 class Classes:
     """Recall of the key's mentions, each counted once a document.
 
-    `mentions` and `antecedents` have the classes in CLASSES, `widths` words ("1", "2", "3-4", ..., "17+"). An antecedent is asked
-    of every mention but the first of its key cluster, and right where the mention before it in its response cluster is of its
+    `mentions` and `antecedents` have the classes in CLASSES, `widths` words ("1", "2", "3-4", ..., "17+"). Every mention but the
+    first of its key cluster has an antecedent, which is right where the mention before it in its response cluster is of its
     key cluster.
     """
 
@@ -115,6 +115,7 @@ def classes(
     found = Classes(*({name: Recall() for name in rows} for rows in (CLASSES, CLASSES, names)))
     for place, (sentences, key, response) in enumerate(documents):
         document = chains(key, response)
+        # `chains` numbers the key's mentions first, so their indices in this slice are their numbers
         gold = document.mentions[: document.in_key]
         raise_problems("recall by class", _problems(sentences, gold, place))
         words = [word for sentence in sentences for word in sentence]

@@ -28,7 +28,7 @@ class Links:
 
 
 def pairs(size: int) -> int:
-    """How many pairs there are of `size` things."""
+    """Number of pairs of `size` things."""
     return size * (size - 1) // 2
 
 
@@ -47,7 +47,7 @@ class _Side:
             self.number_M[mention], self.last_M[mention] = len(places), places[-1]
 
     def linked(self, mention: int) -> tuple[np.ndarray, np.ndarray]:
-        """bool [M] twice: what shares a cluster with the mention, and what is in another cluster than the mention."""
+        """bool [M] twice: mentions that share a cluster with the mention, and mentions in another cluster."""
         places = self.clusters_of.get(mention, [])
         same_M = np.zeros(len(self.number_M), bool)
         for place in places:
@@ -61,7 +61,7 @@ class _Side:
 
 
 def _plain(key: Sequence[Sequence[int]], response: Sequence[Sequence[int]]) -> tuple[Links, Links]:
-    """Links between mentions that no side repeats, from the sizes of clusters and of what they share."""
+    """Links between mentions that no side repeats, from the sizes of clusters and of their intersections."""
     response_of = {mention: place for place, cluster in enumerate(response) for mention in cluster}
     shared = collections.Counter(
         (place, response_of[mention])

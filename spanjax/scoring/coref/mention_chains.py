@@ -1,4 +1,4 @@
-"""Key and response of one document with mentions as numbers: which are the same, and which the official scorer drops.
+"""Numbers the mentions of key and response of one document, matches equal ones, and drops repeated ones as the scorer does.
 
 As the CoNLL scorer v8.01 does it: mentions are the same where first and last word are. A mention of the key that the response
 has once more, in the same cluster or another, is dropped there; one that the key lacks stays as often as it is given. Nothing
@@ -48,7 +48,7 @@ def _clusters_of(clusters: Sequence[Sequence[int]]) -> dict[int, int]:
 
 
 def chains(key: Clusters, response: Clusters) -> Chains:
-    """The clusters of one document as numbers; empty clusters are left out. ValueError on what is no mention."""
+    """The clusters of one document as numbers, without empty clusters. ValueError on invalid mentions."""
     problems = clusters_problems(key, "wrong key") + clusters_problems(response, "wrong response")
     raise_problems("coreference scores", problems)
     numbers: dict[Mention, int] = {}
@@ -63,6 +63,7 @@ def chains(key: Clusters, response: Clusters) -> Chains:
             if mention in matched:
                 dropped += 1
                 continue
+            # a mention that the key lacks is never marked, so it stays as often as it is given, as in the official scorer
             if mention < in_key:
                 matched.add(mention)
             kept[-1].append(mention)

@@ -44,23 +44,23 @@ class Coref(Task):
     length: int = 384
     """Positions of a segment, [CLS] and [SEP] included."""
     max_segments: AtLeast1 = 3
-    """Training takes so many consecutive segments of a longer document, others each time; farther
-    segments are told apart no more."""
+    """Training takes this many consecutive segments of a longer document, others each time; larger segment
+    distances share one bucket."""
     overlap: bool = False
-    """Read the document twice, the second time half a segment later, and mix what is read (`overlap` of Joshi et al., 2019)."""
+    """Read the document twice, the second time half a segment later, and mix the states (`overlap` of Joshi et al., 2019)."""
     model: CoreferenceConfig = CoreferenceConfig()
     """The model above the encoder."""
     singletons: Literal["drop", "keep"] = "drop"
     """Clusters of one mention: OntoNotes has none, LitBank has. drop: neither learnt nor predicted nor scored. keep: a span with
     a mention score above 0 is a cluster though nothing refers to it; it needs a `mention_loss`."""
     mention_loss: NotNegative = 0.0
-    """Weight of a loss of mention scores, the cross-entropy of being a gold mention over the spans that are kept. The published
+    """Weight of a loss on mention scores: the cross-entropy of being a gold mention, over the spans that are kept. The published
     model has none: a mention that is not kept teaches it nothing."""
     keep_gold: bool = False
-    """Training keeps gold mentions whatever their scores are. The published model does not: a mention that is not kept teaches it
-    nothing, and long ones, which are rare, may never be."""
+    """Keep gold mentions in training whatever their scores. The published model does not: a mention that is not kept teaches it
+    nothing, and long ones, which are rare, may never be kept."""
     genres: tuple[str, ...] = ()
-    """Genres that are told apart; empty: those of the training documents."""
+    """Genres with an embedding of their own; empty: those of the training documents."""
     language: str = "en"
     """Language of plain text, by whose rules spaCy cuts it into words and sentences; nothing else depends on it."""
 
@@ -70,18 +70,18 @@ class Coref(Task):
         return "f1"
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `Task.problems`."""
+        """Implements `Task.problems`."""
         found = super().problems(encoder)
         if self.singletons == "keep" and self.mention_loss == 0:
             found.append("objective.mention_loss is 0: expected more with objective.singletons keep, say 1")
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read` and `read_documents`; singletons are left out where they are dropped."""
+        """Reads a file by `read_documents`; without singletons where `singletons` drops them."""
         return self.counted(read_documents(path, self.language))
 
     def counted(self, found: Examples) -> Examples:
-        """The documents with the clusters that count: singletons are left out where they are dropped."""
+        """The documents with the clusters that count: without singletons where `singletons` drops them."""
         return Examples([self._counted(each) for each in found], found.problems, found.notes)
 
     def _counted(self, document: Document) -> Document:
@@ -92,19 +92,19 @@ class Coref(Task):
 
     @property
     def rows_together(self) -> int:
-        """See `Task.rows_together`: a row is a whole document, and empty ones cost as much as it does."""
+        """One: a row is a whole document, and empty rows of a batch cost as much."""
         return 1
 
     def is_labelled(self, example: Document) -> bool:
-        """See `Task.is_labelled`."""
+        """Implements `Task.is_labelled`."""
         return example.clusters is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
-        """See `Task.example` and `document_of`."""
+        """Implements `Task.example` by `document_of`."""
         return document_of(record, number, self.language)
 
     def fitted(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
-        """The genres of these documents. ValueError where none of them has clusters."""
+        """Infers the genres from these documents. ValueError where none of them has clusters."""
         if not any(each.clusters for each in examples):
             raise ValueError("no training document has clusters: give documents with coreference")
         if self.genres:
@@ -118,7 +118,7 @@ class Coref(Task):
         return (*(self.length * count for count in sorted(counts) if count < most), self.length * most)
 
     def rows(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Iterator[Row]:
-        """The segments of every document one behind the other. Fields of pieces in order, zeros behind the last: `sentence_BL`
+        """The segments of every document one after the other. Fields of pieces in order, zeros after the last: `sentence_BL`
         from 1, `word_BL`, `speaker_BL` from 1 and 0 for nobody, `place_BL` in the row, `cluster_BLW` the gold cluster from 1
         of the span that begins there with each width; with overlap also `shifted_BL` (tokens) and `shifted_place_BL`. `genre_B`
         is 0 for an unknown one."""
@@ -126,6 +126,7 @@ class Coref(Task):
         for number, document in enumerate(examples):
             pieces = pieces_of(document, vocabulary)
             first = independent(pieces, self.length, specials)
+            # TaskRows cuts every BL field by the row's token count: both passes and all fields are padded to one size
             second = overlapping(pieces, self.length, specials, first) if self.overlap else None
             size = max(len(first.tokens_T), len(second.tokens_T) if second else 0)
             names = {name: place + 1 for place, name in enumerate(dict.fromkeys(filter(None, document.speakers)))}
@@ -169,7 +170,7 @@ class Coref(Task):
     def _resolved(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[Resolved, jax.Array]:
-        """(what is found in every document, arrays with an axis of documents in front; gold clusters of its spans [B, M])."""
+        """(spans and antecedents of every document, arrays with a leading axis of documents; gold clusters of spans [B, M])."""
         batch = cut(batch, self.length, self.max_segments, key)
         states_BND = self._states(module, batch, key)
         row_B = key.row_B if key else batch["row_B"]
@@ -192,7 +193,7 @@ class Coref(Task):
         return {LOSS: jnp.sum(batch["weight_B"])}
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
-        """See `_means`."""
+        """Implements `Task.measure` by `_means`."""
         return self._means(*self._resolved(module, batch, key), batch["weight_B"])
 
     def _means(self, found: Resolved, cluster_BM: jax.Array, weight_B: jax.Array) -> dict[str, Mean]:
@@ -210,7 +211,7 @@ class Coref(Task):
         }
 
     def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """See `judged`."""
+        """The second result of `judged`."""
         return self.judged(module, batch)[1]
 
     def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
@@ -229,7 +230,7 @@ class Coref(Task):
         return self._means(found, cluster_BM, batch["weight_B"]), outputs
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of the encoder over whole segments, forward and backward; all above it is left out."""
+        """Matrix products of the encoder over whole segments, forward and backward, without the model above it."""
         return float(encoder.flops(tokens, tokens * self.length))
 
     def predictions(
@@ -248,9 +249,9 @@ class Coref(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]
     ) -> list[pathlib.Path]:
-        """predictions.jsonl; predictions.conll as the official scorer takes it; where clusters are known key.conll too, and
-        recall.json: of mentions and right antecedents by class, and by width. Columns leave out what brackets cannot hold, see
-        `write_writable`; left_out.json says how many mentions of each file."""
+        """Writes predictions.jsonl; predictions.conll for the official scorer; where clusters are known key.conll too, and
+        recall.json: of mentions and right antecedents by class, and by width. Columns lack mentions that brackets cannot hold
+        (`write_writable`); left_out.json has their number for each file."""
         clusters = [each.clusters for each in predictions]
         files = [folder / "predictions.jsonl"]
         write_jsonl(files[0], examples, clusters)
@@ -266,5 +267,5 @@ class Coref(Task):
     def shown(
         self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
-        """See `coref_answers.shown`."""
+        """Implements `Task.shown` by `answers.shown`."""
         return shown(example, prediction)

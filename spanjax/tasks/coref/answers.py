@@ -1,4 +1,4 @@
-"""From the antecedents of spans to clusters of words, and what is told of them."""
+"""Clusters of words from the antecedents of spans, and their JSON form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,11 +10,11 @@ from spanjax.tasks.coref.segments import Pieces, word_span
 
 
 class Answer(NamedTuple):
-    """What is predicted of a document."""
+    """Prediction for a document."""
 
     clusters: Clusters
     linked: Mapping[Mention, float]
-    """Of each mention of a cluster the probability to have an antecedent."""
+    """Probability of each mention of a cluster to have an antecedent."""
 
 
 def gold_clusters(documents: Sequence[Document]) -> list[Clusters]:
@@ -27,10 +27,11 @@ def gold_clusters(documents: Sequence[Document]) -> list[Clusters]:
 
 
 def answer_of(pieces: Pieces, output: Mapping[str, np.ndarray], keep_singletons: bool) -> Answer:
-    """Clusters by one row's `Coref.outputs`: every span joins its antecedent; a span alone counts where singletons are kept and
-    its mention score is above 0. Spans of pieces that come to the same words are one mention."""
+    """Clusters from one row's `Coref.outputs`: every span joins its antecedent; a span alone counts where singletons are kept
+    and its mention score is above 0. Spans of pieces with the same words are one mention."""
     cluster_of: dict[int, int] = {}
     members: list[list[int]] = []
+    # spans are sorted and an antecedent comes before its span, so the cluster of `other` is final when it is read
     for span in np.flatnonzero(output["real_BM"]).tolist():
         other = int(output["antecedent_BM"][span])
         if other < 0:

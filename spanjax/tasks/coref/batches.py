@@ -1,4 +1,4 @@
-"""Batches of whole documents: their segments read by the encoder, and what training takes of a long one.
+"""Batches of whole documents: the encoder over their segments, and the part of a long document that training takes.
 
 Shapes: B documents, L positions of a row, X segments of all rows, G positions of a segment, N pieces of a document in order
 (padded to L).
@@ -15,7 +15,7 @@ from spanjax.nn.coreference_parts import in_parts
 from spanjax.nn.dropout import DropoutKey, hash32
 
 FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
-"""Fields of pieces in order; where a piece lies in the row is `place_BL`."""
+"""Fields of pieces in order; `place_BL` is the position of a piece in the row."""
 ENCODED = 64  # segments that the encoder reads at a time without dropout
 CUT = 0x5EC0DE
 
@@ -29,7 +29,7 @@ def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
 def read_segments(
     module: Any, tokens_BL: jax.Array, pad_B: jax.Array, segment: int, key: DropoutKey | None
 ) -> jax.Array:
-    """Hidden states [B, L, D] of rows of segments, each segment by itself; `pad_B` is the id of padding."""
+    """Hidden states [B, L, D] of rows of segments, each segment read on its own; `pad_B` is the id of padding."""
     rows, length = tokens_BL.shape
     count = length // segment
     tokens_XG = tokens_BL.reshape(-1, segment)
@@ -48,12 +48,13 @@ def read_segments(
 
 
 def cut(batch: Mapping[str, jax.Array], segment: int, most: int, key: DropoutKey | None) -> Mapping[str, jax.Array]:
-    """In training (with `key`) `most` consecutive segments of each document, drawn by its number and the step."""
+    """In training (with `key`) `most` consecutive segments of each document, sampled by its number and the step."""
     size = most * segment
     if key is None or batch["tokens_BL"].shape[1] <= size:
         return batch
 
     def slide(array: jax.Array, start: jax.Array, size: int) -> jax.Array:
+        # dynamic_slice moves a start near the end back so that the slice fits, which would shift the positions: pad first
         spare = jnp.pad(array, ((0, size), *((0, 0),) * (array.ndim - 1)))
         return jax.lax.dynamic_slice_in_dim(spare, start, size)
 

@@ -16,7 +16,7 @@ from spanjax.tasks.coref.text import bare_name, sentences_of
 from spanjax.tasks.tables import kind_of, read_lines
 
 NONE = ("", "-", "_")
-"""What stands in a column that says nothing; the empty one is LitBank's."""
+"""Values of an empty column; the empty string is LitBank's."""
 WORD, SPEAKER, SPEAKER_COLUMNS, FEWEST_COLUMNS = 3, 9, 12, 5
 SHORT_WORD, SHORT_COLUMNS = 1, 3
 _LAYOUTS = "name, part, number, word, ..., coreference, as in CoNLL-2012, or number, word, coreference"
@@ -29,19 +29,19 @@ _ENDS = {"/.": ".", "/?": "?"}
 
 class _Part(NamedTuple):
     line: int
-    """Of `#begin document`."""
+    """Line of `#begin document`."""
     name: str
     part: int
     lines: list[tuple[int, str]]
 
 
 def genre_of(name: str) -> str:
-    """What stands before the first slash of a document's name: `nw` of `nw/wsj/24/wsj_2400`; "" where there is none."""
+    """The part of a document's name before the first slash: `nw` of `nw/wsj/24/wsj_2400`; "" without a slash."""
     return name.partition("/")[0] if "/" in name else ""
 
 
 def read_conll(path: pathlib.Path) -> Examples:
-    """The parts of a file as Documents; one with a bad line is left out as a whole. The words `/.` and `/?` become `.` and `?`.
+    """Reads the parts of a file as Documents; skips one with a bad line as a whole. The words `/.` and `/?` become `.` and `?`.
 
     A bracket closes the mention of its cluster that was begun last. A mention that is annotated in two clusters stays in
     both (OntoGUM has five), one that is twice in a cluster stays twice, as the official scorer counts it. A part without a name
@@ -89,7 +89,7 @@ def _endless(path: pathlib.Path, begun: _Part | None) -> list[str]:
 
 
 def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
-    """The document, and what is wrong with which lines."""
+    """The document, and the problems of its lines by number."""
     sentences: list[list[str]] = [[]]
     speakers: list[str] = []
     brackets = _Brackets()
@@ -128,7 +128,7 @@ def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
 
 
 def _wordless(columns: list[str], short: bool) -> str:
-    """Why the columns have no word, in a part of three columns or one of more; "" where they have one."""
+    """Reason why the columns have no word, in a part of three columns or one of more; "" where they have one."""
     if len(columns) != SHORT_COLUMNS if short else len(columns) < FEWEST_COLUMNS:
         return f"{len(columns)} columns: expected {_LAYOUTS}"
     return "" if columns[SHORT_WORD if short else WORD] else f"no word: expected {_LAYOUTS}"
@@ -152,7 +152,7 @@ class _Brackets:
         self._begun: dict[str, list[tuple[int, int]]] = {}  # word and line at which mentions of a cluster were begun
 
     def read(self, column: str, word: int, line: int) -> str:
-        """Takes the coreference column of a word; what is wrong with it, or ""."""
+        """Takes the coreference column of a word; returns its problem, or ""."""
         if column in NONE:
             return ""
         parts = [(part, _BRACKET.findall(part)) for part in column.split("|")]

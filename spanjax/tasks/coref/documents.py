@@ -1,4 +1,4 @@
-"""A document with its words, sentences, speakers and coreference clusters: what every reader gives and every scorer takes."""
+"""A document with its words, sentences, speakers and coreference clusters, shared by all readers and scorers."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -18,15 +18,15 @@ class Document:
     sentences: tuple[tuple[str, ...], ...]
     """Words of each sentence; no sentence is empty."""
     speakers: tuple[str, ...]
-    """Of each word of the document; "" where nobody is known to speak."""
+    """Speaker of each word of the document; "" where nobody is known to speak."""
     clusters: Clusters | None = None
     """Gold clusters, mentions sorted, clusters in the order of their first mentions; None where they are not known."""
     genre: str = ""
-    """What stands before the first slash of the name (`bc`, `nw`), or what a user says."""
+    """The part of the name before the first slash (`bc`, `nw`), or the user's value."""
     text: str = ""
-    """The text as it was given, where it was a text."""
+    """The input text, verbatim; empty where the input is lists of words."""
     offsets: tuple[tuple[int, int], ...] = ()
-    """Of each word in `text`: its first character, and the one behind its last."""
+    """First character of each word in `text`, and the one behind its last."""
 
     @property
     def words(self) -> list[str]:
@@ -35,5 +35,5 @@ class Document:
 
 
 def sorted_clusters(clusters: Iterable[Iterable[Mention]]) -> Clusters:
-    """Mentions sorted within clusters, clusters sorted by their first mentions; empty ones are left out."""
+    """Sorts mentions within clusters, and clusters by their first mentions; drops empty clusters."""
     return tuple(sorted(tuple(sorted(cluster)) for cluster in map(tuple, clusters) if cluster))

@@ -57,7 +57,7 @@ def _examples(records: Iterable[Record], language: str) -> Examples:
 
 
 def document_of(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
-    """(the document of a record, or None; what is wrong with it, or ""). It is named `number` where it has no name.
+    """(the document of a record, or None; its problem, or ""). A document without a name gets `number`.
 
     A record has `text`, `words` (`tokens`) or `sentences`, and may have `clusters`, `speakers`, `genre` and `id`
     (`doc_key`); or it has segments of word pieces, as the released code's files: see `read_segments`.

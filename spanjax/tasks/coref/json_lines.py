@@ -1,4 +1,4 @@
-"""Documents for coreference as JSON records: words, sentences or text of one's own, and the lines of e2e-coref (Lee et al.,
+"""Documents for coreference as JSON records: a user's own words, sentences or text, and the lines of e2e-coref (Lee et al.,
 2017) with clusters of words."""
 
 import re
@@ -23,7 +23,7 @@ class Content(NamedTuple):
 
 
 def whole(value: Any) -> TypeGuard[int]:
-    """Whether it is a whole number of JSON."""
+    """True for a whole number of JSON."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -40,7 +40,7 @@ def told(problems: Sequence[str]) -> str:
 
 
 def read_record(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
-    """(the document, or None; what is wrong with the record, or ""): see `coref_files.document_of`.
+    """(the document, or None; the problem of the record, or ""), for `files.document_of`.
 
     Mentions are [first word, last word], the last included; with `text` [first character, the one behind the last].
     A mention in two clusters is a problem, but not in a record with `doc_key`: those are converted from CoNLL columns.
@@ -68,7 +68,7 @@ def document_with(
     found: tuple[tuple[str, ...], Clusters | None],
     problems: Sequence[str],
 ) -> tuple[Document | None, str]:
-    """The document of what was read, `found` its speakers and clusters, with its name and genre; or all problems."""
+    """Builds the document with its name and genre, `found` being its speakers and clusters; or returns all problems."""
     name, part, wrong = _name(record, number)
     genre = record.get("genre")
     if not isinstance(genre, str | None):
@@ -81,7 +81,7 @@ def document_with(
 
 
 def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
-    """Name, part, what is wrong with them. The `doc_key` NAME_PART has both."""
+    """Name, part, and their problems. The `doc_key` NAME_PART has both."""
     field = next((field for field in ("doc_key", "id") if record.get(field) is not None), "")
     if not field:
         return str(number), 0, []
@@ -116,8 +116,8 @@ def _content(record: Mapping[str, Any], language: str) -> tuple[Content | None, 
 
 
 def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
-    """Clusters of [first, last] with 0 <= first <= last <= end, None where none are given; and what is wrong with them. A
-    mention that is twice in a cluster stays twice, see `coref_conll.read_conll`."""
+    """Clusters of [first, last] with 0 <= first <= last <= end, None where none are given; and their problems. A
+    mention that is twice in a cluster stays twice, see `conll.read_conll`."""
     if given is None:
         return None, []
     if not isinstance(given, list) or not all(isinstance(cluster, list) for cluster in given):
@@ -175,7 +175,7 @@ def _around(content: Content, start: int, end: int) -> str:
 
 
 def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tuple[tuple[str, ...], list[str]]:
-    """The speaker of every word, "" where nobody is known, of a list for each sentence of `sizes` words, or one list."""
+    """The speaker of every word, "" for an unknown one, from a list for each sentence of `sizes` words, or one list."""
     unknown = ("",) * sum(sizes)
     if given is None:
         return unknown, []

@@ -28,12 +28,12 @@ class Pieces(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Segments one behind the other."""
+    """Segments one after the other."""
 
     tokens_T: np.ndarray
     """int32: [CLS] pieces [SEP] padding, for each segment."""
     place_N: np.ndarray
-    """int32: where each piece of the document lies in tokens_T."""
+    """int32: index of each piece of the document in tokens_T."""
 
 
 def pieces_of(document: Document, vocabulary: Vocabulary) -> Pieces:
@@ -78,11 +78,11 @@ def independent(pieces: Pieces, segment: int, specials: Specials) -> Layout:
 
 def overlapping(pieces: Pieces, segment: int, specials: Specials, first: Layout) -> Layout:
     """The second pass of the overlap variant (Joshi et al., 2019, section 3): segments that begin and end in the middle half
-    of those of `first`, which `independent` gave for the same pieces and `segment`.
+    of those of `first`, the result of `independent` for the same pieces and `segment`.
 
-    They are cut at word ends, as near to the middle of a segment of `first` as fits; what fits into one segment is one.
-    So every piece is away from the ends of its segment, by about a quarter of a segment's length, in one of the two, the
-    ends of the document aside.
+    Cuts are at word ends, as near to the middle of a segment of `first` as fits; a document that fits into one segment is one.
+    So in one of the two passes every piece is about a quarter of a segment's length away from the ends of its segment, except
+    at the ends of the document.
     """
     room = _room(segment)
     word_ends, size = _ends(pieces.word_N), len(pieces.ids_N)
@@ -90,7 +90,7 @@ def overlapping(pieces: Pieces, segment: int, specials: Specials, first: Layout)
     cuts = [0]
     while cuts[-1] < size:
         start = cuts[-1]
-        # A cut in the middle half of a segment stands for its middle.
+        # A cut in the middle half of a segment counts as a cut at its middle.
         reached = [middle for quarter, middle in middles if quarter > start and start < middle <= start + room]
         if size - start <= room:
             cuts.append(size)
@@ -108,7 +108,7 @@ def _room(segment: int) -> int:
 
 
 def _middles(segment_N: np.ndarray, word_ends: np.ndarray) -> list[tuple[int, int]]:
-    """Of every segment with more than one word: where its second quarter begins, and the word end nearest to its middle."""
+    """For every segment with more than one word, the start of its second quarter, and the word end nearest to its middle."""
     bounds = [0, *_ends(segment_N).tolist()]
     found = []
     for start, end in zip(bounds[:-1], bounds[1:], strict=True):

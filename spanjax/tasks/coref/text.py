@@ -61,7 +61,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, int]]:
 
 
 def sentences_of(words: Sequence[str]) -> Sentences:
-    """Sentences of words, none empty, by the rules of `data.sentences` on the words with blanks between them."""
+    """Sentences of words, none empty, by the rules of `data.sources.sentences` on the words with blanks between them."""
     starts, place = [], 0
     for word in words:
         starts.append(place)
@@ -76,7 +76,7 @@ def sentences_of(words: Sequence[str]) -> Sentences:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """All characters of a file of text, plain or compressed, its line ends as they are; a byte order mark is none of them.
+    """All characters of a text file, plain or compressed, with its line ends unchanged and without a byte order mark.
 
     ValueError where the file is missing, not readable or not UTF-8.
     """
@@ -95,6 +95,6 @@ def read_text(path: pathlib.Path) -> str:
 
 
 def bare_name(path: pathlib.Path, ending: str) -> str:
-    """The name of a file without that of a compression and then without this ending, as `tables.kind_of` gives it."""
+    """The name of a file without the ending of a compression and then without `ending`, as `tables.kind_of` returns it."""
     name = path.stem if path.suffix in SUFFIXES else path.name
     return name[: len(name) - len(ending)] if name.lower().endswith(ending) else name

@@ -22,7 +22,7 @@ _MOST = 2**31 - 1
 
 
 def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
-    """(the document, or None; what is wrong with the record, or "")."""
+    """(the document, or None; the problem of the record, or "")."""
     segments = record.get("sentences")
     if problem := _problem(record, segments):
         return None, problem
@@ -39,6 +39,7 @@ def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | No
     if (np.diff(numbers_F[kept]) < 0).any() or (np.diff(sentence_F[kept]) < 0).any():
         return None, "`subtoken_map` or `sentence_map` goes back: expected words and sentences in order"
     begins = np.append(True, np.diff(numbers_F[kept]) > 0)
+    # specials keep -1, so that `_of_words` refuses mentions at them; gaps in the numbers of `subtoken_map` close
     word_F = np.full(len(flat), -1)
     word_F[kept] = np.cumsum(begins) - 1
     sentences = _sentences([flat[place] for place in kept], begins, sentence_F[kept])

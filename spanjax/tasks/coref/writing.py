@@ -18,10 +18,10 @@ def write_conll(
 ) -> None:
     """Writes twelve columns as the official scorer (v8.01) reads them, with these clusters instead of the documents' own.
 
-    Blanks in words, names and speakers become `_`. The scorer counts the last of equally named documents alone, so the second
-    one of a name and part is written as NAME_2, and so on. A mention that is twice in a cluster is written twice. ValueError,
+    Each blank of a word, name or speaker becomes `_`. The scorer counts only the last of equally named documents, so the second
+    one of a name and part is written as NAME_2, etc. A mention that is twice in a cluster is written twice. ValueError,
     before anything is written, where a mention lies outside of its document, or where two mentions of a cluster cross or
-    share only their end and beginning: brackets cannot say which is which.
+    share only their end and beginning: brackets cannot tell them apart.
     """
     both = list(zip(documents, clusters_of_each, strict=True))
     problems = [
@@ -37,7 +37,7 @@ def write_conll(
 
 
 def _names(documents: Iterable[Document]) -> Iterator[str]:
-    """Names as they are written, no two of one part alike."""
+    """The names to write, no two of one part alike."""
     given = [(_BLANKS.sub("_", document.name), document.part) for document in documents]
     taken, written = {*given}, set()
     for name, part in given:
@@ -49,8 +49,8 @@ def _names(documents: Iterable[Document]) -> Iterator[str]:
 
 
 def writable(clusters: Clusters, fewest: int = 1) -> Clusters:
-    """The clusters without mentions that brackets cannot tell from others of their cluster: of two that cross, or where one
-    begins with the last word of the other, the later one is left out; then without clusters of less than `fewest` mentions."""
+    """Drops mentions that brackets cannot tell from others of their cluster: of two that cross, or where one begins with the
+    last word of the other, the later one; then drops clusters of less than `fewest` mentions."""
     kept = (_nested(cluster)[0] for cluster in clusters)
     return sorted_clusters(cluster for cluster in kept if len(cluster) >= fewest)
 
@@ -58,7 +58,7 @@ def writable(clusters: Clusters, fewest: int = 1) -> Clusters:
 def write_writable(
     path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[Clusters], fewest: int
 ) -> int:
-    """`write_conll` of what of the clusters is `writable`; how many mentions were left out."""
+    """Writes the `writable` part of the clusters by `write_conll`; returns the number of mentions dropped."""
     kept = [writable(clusters, fewest) for clusters in clusters_of_each]
     write_conll(path, documents, kept)
     return sum(len(cluster) for clusters in clusters_of_each for cluster in clusters) - sum(
@@ -67,7 +67,7 @@ def write_writable(
 
 
 def _nested(cluster: Iterable[Mention]) -> tuple[list[Mention], list[tuple[Mention, Mention]]]:
-    """(mentions that brackets can hold together, each other one behind the mention that it crosses)."""
+    """(mentions that brackets can hold together, pairs of a mention and a dropped one that crosses it)."""
     kept: list[Mention] = []
     crossing: list[tuple[Mention, Mention]] = []
     open_: list[Mention] = []  # mentions around the next one, the outer ones first
@@ -131,8 +131,8 @@ def _coreference(clusters: Clusters, words: int) -> list[str]:
 def write_jsonl(
     path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[GivenClusters | None]
 ) -> None:
-    """Writes the lines of e2e-coref: `doc_key` (NAME_PART), `sentences`, `speakers` and these `clusters` of words in place of
-    the documents' own (no such field for None), and `genre` where the name does not tell it."""
+    """Writes the lines of e2e-coref: `doc_key` (NAME_PART), `sentences`, `speakers` and these `clusters` of words instead of
+    the documents' own (no such field for None), and `genre` where the name does not imply it."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         for document, clusters in zip(documents, clusters_of_each, strict=True):
             record: dict[str, Any] = {
@@ -153,6 +153,6 @@ def _by_sentence(document: Document) -> list[list[str]]:
 
 
 def write_json(path: pathlib.Path, content: Any) -> pathlib.Path:
-    """Writes an object; the file."""
+    """Writes an object and returns the file."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return path

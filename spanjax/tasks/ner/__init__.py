@@ -40,14 +40,14 @@ class Ner(Task):
     labels: tuple[str, ...] = ()
     """Tags in the order of their numbers; empty: O and all tags of the types of the training examples."""
     scheme: Scheme = "iob2"
-    """The tags that are learnt: iob2, or bioes, which marks the end of an entity and those of one word. Files may have
+    """Tag scheme of the classifier: iob2, or bioes, which marks the end of an entity and those of one word. Files may have
     IOB1, IOB2, IOE, BIOES or BILOU."""
     word_column: int = 0
     """The column of the words, from 0; -1 is the last."""
     tag_column: int = -1
     """The column of the tags, from 0; -1 is the last."""
     word_prefix: str = ""
-    """What stands before every word of the files and is no part of it: en: in WikiANN."""
+    """Prefix of every word of the files that is no part of it: en: in WikiANN."""
 
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
@@ -59,11 +59,11 @@ class Ner(Task):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """See `Task.label_names`."""
+        """Implements `Task.label_names`."""
         return self.labels
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `Task.problems`; also labels that are no tags of the scheme, and a column for both words and tags."""
+        """Adds to `Task.problems` labels that are no tags of the scheme, and one column for both words and tags."""
         found = super().problems(encoder)
         letters = PREFIXES[self.scheme]
         if wrong := [tag for tag in self.labels if tag != OUTSIDE and not re.fullmatch(f"[{letters}]-.+", tag)]:
@@ -78,15 +78,15 @@ class Ner(Task):
         return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read` and `read_tagged`. A sentence with a bad line is left out as a whole."""
+        """Reads a file by `read_tagged`. A sentence with a bad line is skipped as a whole."""
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
 
     def is_labelled(self, example: Tagged) -> bool:
-        """See `Task.is_labelled`."""
+        """Implements `Task.is_labelled`."""
         return example.tags is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
-        """See `Task.example`: `words`, or `text`, whose words lie between blanks, with marks at their ends apart."""
+        """Reads `words`, or `text`, split at blanks, with punctuation at the ends of words apart."""
         words, text = record.get("words"), record.get("text")
         if isinstance(words, list) and words:
             # a word that is all zero-width characters has no pieces, and is O: what counts is that it is a text and not blank
@@ -115,7 +115,7 @@ class Ner(Task):
         return {"prediction": entities, "tags": list(prediction)}
 
     def fitted(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
-        """O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
+        """Infers labels: O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
         task = dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
         if self.labels:
             return task
@@ -130,7 +130,7 @@ class Ner(Task):
         """[CLS] pieces [SEP] of every window of a sentence: see `windows`.
 
         Each distinct word is encoded once and on its own, with SentencePiece and bytes as after a blank: its pieces do not
-        depend on the words beside it. Fields: `tag_BL` the number of a word's tag at its first piece, `tag_weight_BL` 1
+        depend on the neighbouring words. Fields: `tag_BL` the number of a word's tag at its first piece, `tag_weight_BL` 1
         there, 0 at all other pieces and where the tag is unknown, `word_BL` the word's number in the sentence from 1 at its
         first piece, else 0.
         """
@@ -160,11 +160,11 @@ class Ner(Task):
         module.rate = encoder.dropout
 
     def vector_size(self, encoder: EncoderConfig) -> int:
-        """Width of what the classifier reads."""
+        """Width of the classifier's input."""
         return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vectors(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """What the classifier reads at every position, [B, L, D]; with spans what `SpanTuning.token_vectors` makes."""
+        """Input of the classifier at every position, [B, L, D]; with spans that of `SpanTuning.token_vectors`."""
         hidden_BLD = self.hidden(module, batch, key)
         return self.spans.token_vectors(module, hidden_BLD, batch, key) if self.spans else hidden_BLD
 
@@ -205,8 +205,8 @@ class Ner(Task):
         return [tuple(each) for each in tags]
 
     def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type; types that are the same once
-        letters of other scripts are left out are numbered."""
+        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type. Types whose metric names
+        collide (`_letters`) are numbered."""
         if missing := [number for number, each in enumerate(examples) if each.tags is None]:
             raise ValueError(f"{len(missing)} sentences have no tags: scores need a file with a column of tags")
         found = scoring.score([each.tags or () for each in examples], predictions)
@@ -226,8 +226,8 @@ class Ner(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]
     ) -> list[pathlib.Path]:
-        """predictions.conll: a line `word gold predicted` a word, IOB2, a blank line after a sentence, as conlleval reads it;
-        without `gold` where the file had no tags. Blanks inside of a word are written as underscores."""
+        """Writes predictions.conll as conlleval reads it: `word gold predicted` a line, IOB2, a blank line after a sentence;
+        without `gold` where the file had no tags. Blanks inside of a word become underscores."""
         lines = []
         for each, predicted in zip(examples, predictions, strict=True):
             columns = [[re.sub(r"\s", "_", word) for word in each.words]]
@@ -239,7 +239,7 @@ class Ner(Task):
 
 
 def _letters(kind: str) -> str:
-    """A type as part of a metric's name, in letters that every tracker takes."""
+    """A type as part of a metric's name, in characters that every tracker accepts."""
     return re.sub(r"[^\w.-]", "_", kind, flags=re.ASCII)
 
 

@@ -26,16 +26,16 @@ class Tagged(NamedTuple):
 
     words: tuple[str, ...]
     tags: tuple[str, ...] | None
-    """A tag a word, in the scheme that was asked for; None in a file without tags."""
+    """A tag a word, in the requested scheme; None in a file without tags."""
     starts: tuple[int, ...] | None = None
-    """The character of a text at which each word begins, where there is one."""
+    """First character of each word in the text; None where the input is a list of words."""
 
 
 def read_tagged(path: pathlib.Path, scheme: Scheme, word: int = 0, tag: int = -1, before: str = "") -> Examples:
-    """The sentences of a file. `word` and `tag` are columns from 0, or from the end as -1; `before` is left out where a
-    word begins with it. A file whose first line has one column has no tags.
+    """Reads the sentences of a file. `word` and `tag` are columns from 0, or from the end as -1; the prefix `before` is
+    removed from words. A file whose first line has one column has no tags.
 
-    Tags may be IOB1, IOB2, IOE, BIOES or BILOU: `scoring.entities` says where their entities begin and end.
+    Tags may be IOB1, IOB2, IOE, BIOES or BILOU: `scoring.entities` defines where their entities begin and end.
     """
     examples = Examples()
     words: list[str] = []
@@ -64,6 +64,7 @@ def read_tagged(path: pathlib.Path, scheme: Scheme, word: int = 0, tag: int = -1
             problem = f"tag {columns[tag]!r}: expected O, or B-, I-, E- or S- and a type"
         if problem:
             examples.problems.append(f"{path}:{number}: {problem}")
+            # the whole sentence is skipped: without this word its entities could join or change
             bad = True
             continue
         words.append(columns[word].removeprefix(before) or columns[word])
@@ -87,7 +88,7 @@ def retagged(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
 
 
 def tags_of(entities: Sequence[Entity], words: int, scheme: Scheme) -> tuple[str, ...]:
-    """A tag for each of so many words, of entities (type, first word, word after the last) that do not overlap."""
+    """A tag for each of `words` words, from entities (type, first word, word after the last) that do not overlap."""
     tags = ["O"] * words
     for kind, first, last in entities:
         letters = ["B", *"I" * (last - first - 1)]

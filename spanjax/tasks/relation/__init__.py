@@ -39,7 +39,7 @@ class Relation(SentenceTask):
     """tacred: micro F1 of all labels but no_relation, labels of the training examples; semeval: the official macro F1 of
     SemEval-2010 task 8 and its 19 labels. Either reads both kinds of files."""
     marking: Marking = "types"
-    """How the model is told where the entities are. types: a piece for role and type in the place of each entity,
+    """Marking of the two entities in the input. types: a piece for role and type in the place of each entity,
     [SUBJ-PERSON] (paper 4.1); markers: [SUBJ] and [/SUBJ], [OBJ] and [/OBJ] around them; typed_markers: these with the type,
     [SUBJ-PERSON] and [/SUBJ-PERSON]; none: not at all."""
     pieces: tuple[tuple[str, int], ...] = ()
@@ -53,11 +53,11 @@ class Relation(SentenceTask):
 
     @property
     def typed(self) -> bool:
-        """Whether the marking reads the types of entities, so that records need them."""
+        """True if the marking reads the types of entities, so that records need them."""
         return self.marking in ("types", "typed_markers")
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `SentenceTask.problems`; labels that are not SemEval's, ids of markers that cannot be."""
+        """Adds to `SentenceTask.problems` labels that are not SemEval's, and impossible ids of markers."""
         found = super().problems(encoder)
         if self.scheme == "semeval" and self.labels and set(self.labels) != set(scoring.SEMEVAL_LABELS):
             found.append(f"objective.labels is {self.labels}: SemEval-2010 task 8 has its own; leave the setting out")
@@ -76,7 +76,7 @@ class Relation(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `Task.read`: TACRED's records from .json and .jsonl, SemEval's text from .txt, each also compressed."""
+        """Reads TACRED's records from .json and .jsonl, SemEval's text from .txt, each also compressed."""
         kind = kind_of(path)
         if kind in (".json", ".jsonl"):
             return read_tacred(path, scoring.SEMEVAL_LABELS if self.scheme == "semeval" else (), self.typed)
@@ -85,16 +85,16 @@ class Relation(SentenceTask):
         raise ValueError(f"{path}: expected .json or .jsonl in TACRED's form, or .txt in that of SemEval-2010 task 8")
 
     def is_labelled(self, example: Mentions) -> bool:
-        """See `Task.is_labelled`."""
+        """Implements `Task.is_labelled`."""
         return example.label is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Mentions | None, str]:
-        """See `Task.example`: TACRED's fields, or `text` with <e1> and <e2> around the entities. `relation` is not looked at."""
+        """Reads TACRED's fields, or `text` with <e1> and <e2> around the entities; ignores `relation`."""
         asked = {name: value for name, value in record.items() if name != "relation"}
         return read_mentions(asked, number, typed=self.typed)
 
     def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
-        """Labels and markers of these examples, whatever their order. ValueError where there are none, or no ids are left."""
+        """Infers labels and markers from the examples, whatever their order. ValueError without labels, or without ids left."""
         task, labels, pieces = super().fitted(examples, vocabulary), self.labels, self.pieces
         if not labels:
             found = {each.label for each in examples if each.label is not None}
@@ -109,7 +109,7 @@ class Relation(SentenceTask):
         return dataclasses.replace(task, labels=labels, pieces=pieces)
 
     def rows(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Iterator[Row]:
-        """[CLS] words and markers [SEP]. See `markers.placed` for what is cut; [CLS] and [SEP] never are (the released code
+        """[CLS] words and markers [SEP]. `markers.placed` cuts long ones, but never [CLS] and [SEP] (the released code
         drops [SEP]). Parts between markers are encoded on their own: with SentencePiece and bytes as after a blank."""
         ids, specials = dict(self.pieces), vocabulary.specials
         text_V = ids_of_text(vocabulary, list(ids.values()))
@@ -132,17 +132,17 @@ class Relation(SentenceTask):
                 yield Row(tokens, np.zeros(len(tokens), np.int32), number, fields)
 
     def _encoded(self, texts: Sequence[str], vocabulary: Vocabulary, first: int) -> list[Sentence]:
-        """The pieces of texts, each with its span where there are spans. `first` numbers them for random segmentations."""
+        """The pieces of texts, with their spans if the task has spans. `first` numbers them for random segmentations."""
         if self.spans and self.spans.has_spans:
             return self.spans.sentences(vocabulary, texts, range(2 * first, 2 * first + 2 * len(texts), 2))
         return [Sentence(ids_T, np.zeros(len(ids_T), np.int32)) for ids_T in vocabulary.encode(texts)]
 
     def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """See `SentenceTask.counts`; rows without a label, or with one that is not among `labels`, count nothing."""
+        """Implements `SentenceTask.counts`; rows without a label, or with one that is not among `labels`, count nothing."""
         return super().counts(_known(batch))
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
-        """See `SentenceTask.measure` and `counts`."""
+        """Implements `SentenceTask.measure` over the rows of `counts`."""
         return super().measure(module, _known(batch), key)
 
     def scores(self, examples: Sequence[Mentions], predictions: Sequence[str]) -> dict[str, float]:
@@ -165,7 +165,7 @@ class Relation(SentenceTask):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Mentions], predictions: Sequence[str]
     ) -> list[pathlib.Path]:
-        """predictions.txt, and key.txt where all labels are known, as the official scorer takes them: TACRED's one label a
+        """Writes predictions.txt, and key.txt where all labels are known, for the official scorer: TACRED's one label a
         line in order, SemEval's `id<TAB>label`; and predictions.jsonl, see `SentenceTask.write`."""
         columns = {"predictions.txt": list(predictions)}
         if all(each.label is not None for each in examples):

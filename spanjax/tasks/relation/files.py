@@ -28,7 +28,7 @@ class Mentions(NamedTuple):
     """One example."""
 
     name: str
-    """What the file calls it, or its number in the file from 0."""
+    """Its id in the file, or its number in the file from 0."""
     words: tuple[str, ...]
     spans: tuple[tuple[int, int], tuple[int, int]]
     """First word and word after the last, of subject and object; they may overlap."""
@@ -39,8 +39,8 @@ class Mentions(NamedTuple):
 
 
 def read_tacred(path: pathlib.Path, labels: Sequence[str] = (), typed: bool = True) -> Examples:
-    """The examples of a JSON file. `labels` are all that there may be; empty takes any. Types of entities may be absent where
-    not `typed`. Words are used as they are, but for the brackets of the Penn Treebank: -LRB- is a parenthesis."""
+    """Reads the examples of a JSON file. `labels` are the allowed ones; empty allows any. Types of entities may be absent where
+    not `typed`. Words are used verbatim, except for the brackets of the Penn Treebank: -LRB- is a parenthesis."""
     examples = Examples()
     for number, (place, record, problem) in enumerate(read_records(path)):
         example, problem = (None, problem) if record is None else read_mentions(record, number, labels, typed)
@@ -54,7 +54,7 @@ def read_tacred(path: pathlib.Path, labels: Sequence[str] = (), typed: bool = Tr
 def read_mentions(
     record: Mapping[str, Any], number: int, labels: Sequence[str] = (), typed: bool = True
 ) -> tuple[Mentions, str] | tuple[None, str]:
-    """(the example of one record in TACRED's form, or with `text` that has SemEval's tags, or None; what is wrong with it)."""
+    """(the example of one record in TACRED's form, or with `text` that has SemEval's tags, or None; its problems)."""
     if isinstance(record.get("text"), str):
         return _sentence(str(record.get("id", number)), record["text"])
     if problems := _record_problems(record, labels, typed):
@@ -66,9 +66,10 @@ def read_mentions(
 
 
 def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bool) -> list[str]:
-    """What is wrong with a record of TACRED's form, every fault by its field."""
+    """Returns all problems of a record of TACRED's form, by field."""
     words = record.get("token")
     found = []
+    # every fault is collected, so that one run names all that a user must correct in the record
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         found.append(f"`token` is {_shown(record, 'token')}: expected a list of words")
         words = []
@@ -113,7 +114,7 @@ def read_semeval(path: pathlib.Path) -> Examples:
     relations has the sentences alone.
     """
     examples = Examples()
-    begun: list[Any] = []  # place, the example, what is wrong with it: of the sentence that was read last
+    begun: list[Any] = []  # place, example and problem of the last sentence read
 
     def finish() -> None:
         if begun and begun[2]:

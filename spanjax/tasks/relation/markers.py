@@ -1,4 +1,4 @@
-"""Pieces that say where two entities of a sentence are: which ids they take, where they stand, what is cut around them.
+"""Marker pieces for the two entities of a sentence: their ids, their positions, and the cut of long context around them.
 
 Shapes: V ids, T pieces of a sentence, A of them next to which context is kept.
 """
@@ -27,11 +27,11 @@ class Part(NamedTuple):
     """Name of the marker; empty for words."""
     text: str
     entity: bool
-    """Whether these are words of an entity."""
+    """True for the words of an entity."""
 
 
 def marker_name(role: str, kind: str = "", end: bool = False) -> str:
-    """`[SUBJ-PERSON]`, and `[/SUBJ-PERSON]` after an entity; `[SUBJ]` where the type is unknown or of no account."""
+    """`[SUBJ-PERSON]`, and `[/SUBJ-PERSON]` after an entity; `[SUBJ]` where the type is unknown or not used."""
     return f"[{'/' * end}{role}{'-' * bool(kind)}{kind}]"
 
 
@@ -46,7 +46,7 @@ def marker_names(marking: Marking, kinds: Sequence[tuple[str, str]]) -> list[str
 
 
 def marker_ids(vocabulary: Vocabulary, count: int) -> list[int]:
-    """Ids for so many markers: those of `[unusedN]` in the order of ids, then those of the rarest pieces: the last ids that are
+    """Ids for `count` markers: those of `[unusedN]` in the order of ids, then those of the rarest pieces: the last ids that are
     not specials, from the end. ValueError where the vocabulary has too few."""
     unused = [number for number, piece in enumerate(vocabulary.pieces) if UNUSED.fullmatch(piece)]
     taken = {*unused, *vocabulary.specials}
@@ -64,7 +64,7 @@ def parts(words: Sequence[str], spans: Sequence[tuple[int, int]], kinds: Sequenc
     """The words with markers between them. `spans` are (first word, word after the last) of subject and object, not empty,
     which may overlap; `kinds` their types.
 
-    Of markers at one place those that end an entity come first; what begins first ends last.
+    At one place, markers that end an entity come first; the entity that ends last opens first, the last one opened closes first.
     """
     cuts = sorted({0, len(words), *itertools.chain.from_iterable(spans)})
     found: list[Part] = []
@@ -90,7 +90,7 @@ def _markers_at(place: int, spans: Sequence[tuple[int, int]], kinds: Sequence[st
 
 
 def ids_of_text(vocabulary: Vocabulary, markers: Sequence[int]) -> np.ndarray:
-    """int32[V]: every id as text has it: itself, or that of [UNK] where it is a marker's."""
+    """int32[V]: the id that each id becomes in text: itself, or [UNK] for a marker's."""
     text_V = np.arange(vocabulary.size, dtype=np.int32)
     text_V[list(markers)] = vocabulary.specials.unk
     return text_V
@@ -99,11 +99,11 @@ def ids_of_text(vocabulary: Vocabulary, markers: Sequence[int]) -> np.ndarray:
 def placed(
     found: Sequence[Part], encoded: Sequence[np.ndarray], ids: Mapping[str, int], text_V: np.ndarray, room: int
 ) -> np.ndarray:
-    """Ids of the parts, int32[T], at most `room`. `encoded` are those of the parts with text, in order, `text_V` what
-    becomes of each (`ids_of_text`).
+    """Ids of the parts, int32[T], at most `room`. `encoded` are those of the parts with text, in order; `text_V` maps
+    each (`ids_of_text`).
 
-    A marker that `ids` lacks is that of its role without a type. Of too many pieces those are kept that are next to an
-    entity: all markers, the first pieces of the entities, then context by its distance to the nearest of these, on either side.
+    A marker that `ids` lacks becomes that of its role without a type. If there are too many pieces, all markers are kept, then
+    the first pieces of the entities, then context by its distance to the nearest of these, on either side.
     """
     texts = iter(encoded)
     tokens: list[np.ndarray] = []
@@ -124,7 +124,8 @@ def placed(
 def placed_with_spans(
     found: Sequence[Part], encoded: Sequence[Sentence], ids: Mapping[str, int], text_V: np.ndarray, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What `placed` gives, and int32[T]: 1, 2, ... the span of every piece; a marker is a span of its own."""
+    """The ids of `placed`, and int32[T]: 1, 2, ... the span of every piece; a marker is a span of its own."""
+    # `placed` runs on numbers instead of ids (from 0 for pieces, negative for markers): the same cut then yields both arrays
     sizes = [len(each.ids_T) for each in encoded]
     ends = np.cumsum([0, *sizes])
     names = {name: -1 - place for place, name in enumerate(ids)}

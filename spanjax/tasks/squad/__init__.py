@@ -1,4 +1,4 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0, MRQA 2019 and questions of one's own (SpanBERT, section 4.1).
+"""Extractive question answering: SQuAD 1.1 and 2.0, MRQA 2019 and a user's own questions (SpanBERT, section 4.1).
 
 Shapes: B rows, L positions, D hidden size. Rows are windows of passages; [CLS] is position 0.
 """
@@ -37,7 +37,7 @@ PADDING_SCORE = -1e9
 
 @dataclasses.dataclass(frozen=True)
 class Questions(Task):
-    """Where in the passage the answer is: two scores for every token, as its start and as its end."""
+    """Extracts the answer from a passage: two scores for every token, as its start and as its end."""
 
     version: Literal["1.1", "2.0", "mrqa"] = "1.1"
     """1.1: every passage has the answer, the first one of the file is learnt; 2.0: there can be none; mrqa: as 1.1, but the
@@ -47,17 +47,17 @@ class Questions(Task):
     max_query: AtLeast1 = 64
     """Most pieces of a question; the rest is cut off."""
     first: Literal["question", "passage"] = "question"
-    """What comes first in a row: the question as released, or the passage as in the paper (D15)."""
+    """First part of a row: the question as released, or the passage as in the paper (D15)."""
     n_best: AtLeast1 = 20
-    """Starts, ends and answers that are looked at."""
+    """Number of starts, ends and answers to consider."""
     max_answer: AtLeast1 = 30
     """Most pieces of an answer."""
     threshold: float = 0.0
-    """Version 2.0: a question whose null odds are above this is answered by nothing. Where it is 0 a model that is used takes
-    the score best_f1_thresh of its dev examples."""
+    """Version 2.0: a question whose null odds are above this gets no answer. Where it is 0, inference and
+    export take the score best_f1_thresh of the model's dev examples."""
     answers: Literal["alternatives", "set"] = "alternatives"
-    """Several answers of a question are alternatives, of which one is asked for (SQuAD), or a set, all of which are (Quoref).
-    Of a set the first is learnt, one span is predicted, and the score is Quoref's, in which that span is a part."""
+    """Meaning of several answers: alternatives, any of which is right (SQuAD), or a set, all of which are expected (Quoref).
+    Of a set, training learns the first, prediction gives one span, and the score is Quoref's, with that span as a part."""
     dev_half: Literal["", "dev", "test"] = ""
     """Keep one half of every file that is not one of --train, by a hash of the question's id; MRQA's dev sets were split so for
     the paper (not into these halves, which were never released)."""
@@ -73,7 +73,7 @@ class Questions(Task):
         return Layout(self.length, self.stride, self.max_query, self.first)
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
-        """See `Task.problems`; also settings with which no passage would be seen, and halves of what is trained on."""
+        """Adds to `Task.problems` settings that leave no room for a passage, and halves of training files."""
         found = super().problems(encoder)
         found += self._room_problems(1)
         if self.answers == "set" and self.version != "1.1":
@@ -93,7 +93,7 @@ class Questions(Task):
         ]
 
     def read(self, path: pathlib.Path) -> Examples:
-        """See `questions.read_questions` and `dev_half`."""
+        """Reads a file by `questions.read_questions`, reduced to `dev_half`."""
         examples = read_questions(path, unanswerable=self.version == "2.0")
         if self.version != "mrqa":  # whose spans are all occurrences of the answers
             examples.notes += [f"{path}: {note}" for note in notes_on_answers(examples, self.answers == "set")]
@@ -104,22 +104,22 @@ class Questions(Task):
         return Examples(kept, examples.problems, [*examples.notes, note])
 
     def reader(self, half: str = "") -> Self:
-        """See `Task.reader` and `dev_half`: files that the model was trained on are halved like others."""
+        """Implements `Task.reader` by `dev_half`; files that the model was trained on are halved like others."""
         return dataclasses.replace(self, dev_half=half, train=())
 
     def is_labelled(self, example: Question) -> bool:
-        """See `Task.is_labelled`: an empty list of answers is known."""
+        """Implements `Task.is_labelled`; an empty list of answers counts as known."""
         return example.answers is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Question | None, str]:
-        """See `Task.example`: `question` and `context`, and an `id` where it has one."""
+        """Reads `question`, `context`, and an optional `id`."""
         found = read_question(record, number)
         return (None, found) if isinstance(found, str) else (found, "")
 
     def shown(
         self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
-        """The answer ("" for none) and where it is, context[start:end], null for none; the three best with their probability
+        """The answer ("" for none) and its position, context[start:end], null for none; the three best with their probability
         among the best ones; with 2.0 the null odds and the threshold."""
         none = self.version == "2.0" and prediction.null_odds > self.threshold
         answer = None if none else prediction.answer
@@ -133,8 +133,8 @@ class Questions(Task):
         return {**said, **odds} if self.version == "2.0" else said
 
     def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
-        """Nothing is taken from the examples. ValueError where none has answers, or the vocabulary's separators leave no room for
-        a passage."""
+        """Infers no settings. ValueError where no example has answers, or the vocabulary's separators leave no room for a
+        passage."""
         if problems := self._room_problems(vocabulary.separators):
             raise ValueError(problems[0])
         if not any(map(self.is_labelled, examples)):
@@ -142,14 +142,14 @@ class Questions(Task):
         return self
 
     def learnt(self, question: Question) -> Span | None:
-        """The answer that is trained on, in characters [start, end); None where there is none."""
+        """The answer to train on, in characters [start, end), or None."""
         if not question.spans:
             return None
         return min(question.spans) if self.version == "mrqa" else question.spans[0]
 
     def rows(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Iterator[Row]:
-        """The windows of the passages; `notes` of a row are its `windows.Window`. Windows without the answer are kept, with
-        [CLS] as the answer, in MRQA too, as released."""
+        """The windows of the passages; `notes` of a row are its `passage_windows.Window`. Windows without the answer are kept,
+        with [CLS] as the answer, in MRQA too, as released."""
         for start in range(0, len(examples), CHUNK):
             some = examples[start : start + CHUNK]
             contexts = list(dict.fromkeys(each.context for each in some))
@@ -168,7 +168,7 @@ class Questions(Task):
     def logits(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[jax.Array, jax.Array]:
-        """Scores of every position as start and as end, float32 [B, L]; padding scores -1e9 (released: what it happens to)."""
+        """Scores of every position as start and as end, float32 [B, L]; padding scores -1e9 (released: unmasked)."""
         kernel, bias = module.qa.kernel[...], module.qa.bias[...]
         hidden_BLD = self.hidden(module, batch, key)
         scores_BLC = jnp.einsum("bld,dc->blc", hidden_BLD, kernel, preferred_element_type=jnp.float32)
@@ -194,7 +194,7 @@ class Questions(Task):
         }
 
     def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{"start_BL", "end_BL"}: see `logits`."""
+        """{"start_BL", "end_BL"} of `logits`."""
         start_BL, end_BL = self.logits(module, batch, None)
         return {"start_BL": start_BL, "end_BL": end_BL}
 
@@ -243,8 +243,8 @@ class Questions(Task):
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]
     ) -> list[pathlib.Path]:
-        """predictions.json, which official scripts and leaderboards read, and nbest_predictions.json; with 2.0 null_odds.json,
-        and best_non_null.json: the answers without a threshold, which belong with the odds where one is searched."""
+        """Writes predictions.json for official scripts and leaderboards, and nbest_predictions.json; with 2.0 null_odds.json,
+        and best_non_null.json: the answers without a threshold, which a search for one needs with the odds."""
         names = [each.name for each in examples]
         twice = [name for name, count in collections.Counter(names).items() if count > 1]
         remedy = "predictions are written by id: give one file at a time"
@@ -270,6 +270,6 @@ def _listed(answer: Answer) -> dict[str, Any]:
 
 
 def half(name: str) -> Literal["dev", "test"]:
-    """Which half of a set a question belongs to: the lowest bit of the first byte of its id's SHA-256, 0 for dev."""
+    """The half of a set that has a question: the lowest bit of the first byte of its id's SHA-256, 0 for dev."""
     odd = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[0] & 1
     return "test" if odd else "dev"

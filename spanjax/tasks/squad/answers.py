@@ -1,8 +1,8 @@
-"""From scores of tokens to answers: the best spans of all windows of a question, and how it compares to no answer.
+"""Decodes answers from scores of tokens: the best spans of all windows of a question, compared with no answer.
 
 The rule is BERT's (Devlin et al., 2018), as released with SpanBERT. Two things differ. The text of an answer is the passage's own
-between the first and the last piece: pieces know their characters, so nothing has to be aligned with text that was split at
-blanks. Where none of the best starts and ends make a span, all starts and ends are tried, so that there is an answer.
+between the first and the last piece: pieces know their characters, so no alignment with text split at blanks is needed.
+Where none of the best starts and ends make a span, all starts and ends are tried, so that there is an answer.
 
 Shapes: T tokens of a row, K candidates of a row, N candidates of a question.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from spanjax.tasks.squad.passage_windows import Window
 
-NULL = 0  # position of [CLS], which stands for no answer
+NULL = 0  # position of [CLS], which means no answer
 
 
 class Candidates(NamedTuple):
@@ -34,19 +34,19 @@ class Answer(NamedTuple):
     """One of the best answers."""
 
     text: str
-    """'' where it is that there is none."""
+    """'' for no answer."""
     probability: float
     """Softmax over the best answers of the question."""
     start_logit: float
     end_logit: float
     start: int | None
-    """First character of the text in the context; None where it is that there is no answer."""
+    """First character of the text in the context; None for no answer."""
     end: int | None
     """The character behind its last: context[start:end] is the text."""
 
 
 class Prediction(NamedTuple):
-    """What is predicted for a question."""
+    """Prediction for a question."""
 
     text: str
     """The best answer that is a text."""
@@ -100,7 +100,7 @@ def decode(
 ) -> Prediction:
     """The prediction for one question: logits[i] are those of start and end, float [T] each, of the row of windows[i].
 
-    `null`: whether no answer is one of the possibilities.
+    With `null`, the prediction may be that there is no answer.
     """
     each = list(zip(windows, logits, strict=True))
     found = _joined([candidates(window, start, end, n_best, max_answer) for window, (start, end) in each])
@@ -117,6 +117,7 @@ def decode(
                 break
     text, odds = next(iter(kept), ""), 0.0
     if null or not kept:
+        # the least over the windows: training makes a window without the answer score null high, whatever the others hold
         ends = [(float(start[NULL]), float(end[NULL])) for start, end in logits]
         start_logit, end_logit = min(ends, key=sum)
         score = start_logit + end_logit

@@ -15,7 +15,7 @@ from spanjax.tasks.squad.questions import Span
 
 
 class Pieces(NamedTuple):
-    """A text in pieces; characters are those of the text as it is given."""
+    """A text in pieces, with their characters in the text before cleaning."""
 
     ids_T: np.ndarray
     """int32."""
@@ -26,16 +26,16 @@ class Pieces(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What a row holds of the passage: the pieces from `offset` on."""
+    """The part of the passage in a row: the pieces from `offset` on."""
 
     offset: int
     """Position of the first of them in the row."""
     starts_T: np.ndarray
-    """int32, where the pieces begin in the passage."""
+    """int32, first characters of the pieces in the passage."""
     ends_T: np.ndarray
     """int32, behind their ends."""
     widest_T: np.ndarray
-    """bool, whether no other window shows more around the piece: only here an answer may begin with it."""
+    """bool, True where no other window shows more around the piece: only here an answer may begin with it."""
 
 
 class Placed(NamedTuple):
@@ -44,7 +44,7 @@ class Placed(NamedTuple):
     tokens_T: np.ndarray
     """int32, specials included."""
     types_T: np.ndarray
-    """int32, 0 up to what separates question and passage, then 1."""
+    """int32, 0 up to the separator of question and passage, then 1."""
     start: int
     """Position of the answer's first piece; 0, which is [CLS], where the answer is not wholly in the window."""
     end: int
@@ -54,24 +54,24 @@ class Placed(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """How questions and passages share rows."""
+    """Settings by which questions and passages share rows."""
 
     length: int
     """Most tokens of a row."""
     stride: int
-    """Pieces from the start of a window to that of the next. (In other libraries `stride` can be what two windows share.)"""
+    """Pieces from the start of a window to that of the next. (In other libraries `stride` can be the overlap of two windows.)"""
     max_query: int
     """Most pieces of a question."""
     first: Literal["question", "passage"]
-    """What comes first in the row (D15)."""
+    """First part of the row (D15)."""
 
     def room(self, query: int, separators: int = 1) -> int:
-        """Pieces of the passage that fit beside a question of so many pieces, [CLS], `separators` [SEP] and the last one."""
+        """Pieces of the passage that fit with a question of `query` pieces, [CLS], `separators` [SEP] and the last one."""
         return self.length - min(query, self.max_query) - 2 - separators
 
 
 def pieces_of(texts: Sequence[str], vocabulary: Vocabulary) -> list[Pieces]:
-    """The texts in pieces. They are cleaned as a corpus is; characters that cleaning removes belong to no piece's end."""
+    """The texts in pieces, cleaned as a corpus is; characters that cleaning removes belong to no piece's end."""
     cleaned = [clean(text) for text in texts]
     found = vocabulary.encode_with_starts(cleaned)
     return [
@@ -106,7 +106,7 @@ def window_spans(count: int, room: int, stride: int) -> list[Span]:
 
 
 def widest(spans: Sequence[Span]) -> list[np.ndarray]:
-    """bool[T] for every window: whether it is the one with the most context around the piece, the first of equals.
+    """bool[T] for every window: True if it has the most context around the piece; the first of equals.
 
     Context is the smaller number of pieces on either side, plus 0.01 of the window's length (BERT's rule).
     """

@@ -1,9 +1,9 @@
 """Questions on a passage whose answers are spans of it: files of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018), of MRQA
-2019 (Fisch et al., 2019), and one's own.
+2019 (Fisch et al., 2019), and a user's own.
 
-.json is SQuAD's form. A line of .jsonl is a context of MRQA with its `qas` (a line with a `header` is passed over), or one
+.json is SQuAD's form. A line of .jsonl is a context of MRQA with its `qas` (a line with a `header` is skipped), or one
 question: `id`, `question`, `context`, and `answers` as [{"text", "start"}] or {"text": [...], "answer_start": [...]}. An empty
-list says that the passage has no answer, no `answers` at all that they are not known.
+list means that the passage has no answer; without `answers` they are unknown.
 """
 
 import pathlib
@@ -31,21 +31,21 @@ class Question(NamedTuple):
     answers: tuple[str, ...] | None
     """The texts that count as right; none of them: the passage has no answer; None: not known."""
     spans: tuple[Span, ...]
-    """Where answers are in the context, [start, end) in characters, in the file's order, without blanks at the ends."""
+    """Positions of answers in the context, [start, end) in characters, in the file's order, without blanks at the ends."""
 
 
 class _WrongError(Exception):
-    """What is wrong with one question; what was expected."""
+    """Problem of one question, with the expected form."""
 
 
-Found = Iterator[tuple[str, Question | str]]  # (place, the question or what is wrong with it)
+Found = Iterator[tuple[str, Question | str]]  # (place, the question or its problem)
 
 
 def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
-    """The questions of a file, plain or compressed; the problems name the line, in SQuAD's form the question.
+    """Reads the questions of a file, plain or compressed; the problems name the line, in SQuAD's form the question.
 
-    Every answer has to be at its offset (blanks aside) and every id to come once. `unanswerable`: whether questions without
-    an answer are allowed. ValueError for a file that is not read at all or of no form known here.
+    Every answer must be at its offset (blanks aside), and every id must come once. `unanswerable` allows questions without
+    an answer. ValueError for a file that cannot be read or of no form known here.
     """
     kind = kind_of(path)
     if kind not in (".json", ".jsonl"):
@@ -56,6 +56,7 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
     for place, found in _squad(path) if kind == ".json" else _lines(path):
         if isinstance(found, str):
             examples.problems.append(f"{place}: {found}")
+        # predictions.json maps ids to answers: a repeated id would lose one
         elif found.name in places:
             examples.problems.append(
                 f"{place}: the id {found.name!r} again, first at {places[found.name]}; expected it once"
@@ -71,14 +72,14 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
 
 
 def read_question(record: Mapping[str, Any], number: int) -> Question | str:
-    """A question of one's own that needs no answers, or what is wrong with it; its number is its name where it has none."""
+    """A user's question, which needs no answers, or its problem; `number` names it where it has no id."""
     return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
 
 
 def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[str]:
-    """What is to be known of questions with several answers that are read as sets (`together`) or as alternatives.
+    """Notes on questions with several answers that are read as sets (`together`) or as alternatives.
 
-    Files do not say which they are. Alternatives of annotators mostly repeat or overlap each other (those of 92 % of the
+    Files do not mark the difference. Alternatives of annotators mostly repeat or overlap each other (those of 92 % of the
     questions that have several in SQuAD's dev sets), parts of one answer do not (those of 28 of 29 in a part of Quoref).
     """
     several = [each for each in questions if len(each.spans) > 1]
@@ -88,6 +89,7 @@ def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[
             f"{len(several):,} of {len(questions):,} questions have several answers, scored as a set: the first is learnt, and a"
             " prediction is one span"
         )
+    # the majority decides: either kind of file also has questions that look like the other kind
     if together == (2 * len(apart) > len(several)) or not several:
         return
     names = ", ".join(each.name for each in (several if together else apart)[:SHOWN_NAMES])
@@ -105,7 +107,7 @@ def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[
 
 
 def _apart(question: Question) -> bool:
-    """Whether no two answers share a place or, once normalised, a text."""
+    """True if no two answers share a place or, once normalised, a text."""
     spans, texts = sorted(question.spans), [normalize_answer(text) for text in question.answers or ()]
     separate = all(one[1] <= other[0] for one, other in zip(spans, spans[1:], strict=False))
     return separate and len({*texts}) == len(texts)
@@ -218,7 +220,7 @@ def _made(raw: dict[str, Any], context: str, answers: list[tuple[str, int]] | No
 
 
 def _answers(answers: Any) -> list[tuple[str, int]] | None:
-    """(text, offset) of every answer; None where the file says nothing of answers."""
+    """(text, offset) of every answer; None where the file has no answers field."""
     if answers is None:
         return None
     if not isinstance(answers, list):

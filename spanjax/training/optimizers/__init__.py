@@ -31,7 +31,7 @@ WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(abc.ABC):
-    """What all of them share: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
+    """Common to all optimizers: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
 
     learning_rate: Positive = 1e-4
     """Peak learning rate."""
@@ -65,22 +65,21 @@ class Optimizer(abc.ABC):
     """Multiply gradients by this number over the targets of the batch's first loss (masked tokens, over all devices and hosts):
     the released code divides a gradient that is a mean already by the targets of a worker's batch (D7). 0 does not."""
     decay_from: DecayFrom = "warmup"
-    """Where the linear decay is measured from: the end of warm-up, or update 0 as released (D9)."""
+    """Start of the linear decay: the end of warm-up, or update 0 as released (D9)."""
     peak_every: AtLeast0 = 0
     """The first and, after warm-up, every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
 
     layer_decay: Share = 1.0
     """Rate of a layer over that of the layer above it, of the embeddings over that of the first layer, of the last layer over
-    that of the heads; less than 1 keeps what is below as it was pretrained."""
+    that of the heads; less than 1 keeps lower layers closer to their pretrained values."""
     head_learning_rate: NotNegative = 0.0
     """Peak rate of all that is not the encoder; 0: that of the encoder."""
     head_warmup: bool = True
-    """Whether `head_learning_rate` grows over warmup_steps; False: it begins at its peak, as released for
-    coreference (D21)."""
+    """Warm-up of `head_learning_rate` over warmup_steps; False: it begins at its peak, as released for coreference (D21)."""
     clip_apart: bool = False
-    """Gradients of the encoder and of all else are clipped by norms of their own, as in the released coreference."""
+    """Clip gradients of the encoder and of all else by norms of their own, as in the released coreference."""
     clip_per_parameter: bool = False
-    """The gradient of every parameter is clipped by its own norm, that of each layer by itself, as BertAdam does in the released
+    """Clip the gradient of every parameter by its own norm, separately for each layer, as BertAdam does in the released
     fine-tuning of questions, relations and GLUE."""
     head_bias_correction: bool | None = None
     """Bias correction of all that is not the encoder; None: that of the encoder."""
@@ -88,7 +87,7 @@ class Optimizer(abc.ABC):
     """Epsilon of all that is not the encoder; 0: that of the encoder."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is."""
+        """Returns a message for every problem of these values; empty if there is none."""
         found = range_problems(self, "optimizer.")
         for number, pattern in enumerate(self.no_decay):
             try:
@@ -124,7 +123,7 @@ class Optimizer(abc.ABC):
         )
 
     def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
-        """What makes updates of directions."""
+        """Returns the transformations from directions to updates."""
         slower = (optax.stateless(self._slower_below),) if self.layer_decay < 1 else ()
         return (*slower, self._scaled(steps))
 
@@ -147,10 +146,10 @@ class Optimizer(abc.ABC):
 
     @abc.abstractmethod
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
-        """What turns clipped gradients into the direction that the learning rate scales, weight decay included."""
+        """Returns what turns clipped gradients into the direction that the learning rate scales, weight decay included."""
 
     def _slower_below(self, updates: Any, _: Any) -> Any:
-        """Updates times `layer_decay` to the power of how far below the heads they are."""
+        """Multiplies updates by `layer_decay` to the power of their distance below the heads."""
         depths = [len(leaf) for name, leaf in named_leaves(updates).items() if name.startswith(LAYERS)]
         layers = max(depths, default=0)
 
@@ -163,11 +162,11 @@ class Optimizer(abc.ABC):
         return map_named(scaled, updates)
 
     def decayed(self, params: Any) -> Any:
-        """A tree of whether each parameter decays."""
+        """Returns a tree of booleans: True for parameters that decay."""
         return map_named(lambda name, _: not matches_any(self.no_decay, name), params)
 
     def adam(self) -> optax.GradientTransformation:
-        """Adam's direction, in the form of each parameter's group; the state has one shape in all forms."""
+        """Builds Adam's direction, in the form of each parameter's group; the state has one shape in all forms."""
         encoder = AdamForm(self.epsilon, self.bias_correction, self.epsilon_hat)
         corrected = self.bias_correction if self.head_bias_correction is None else self.head_bias_correction
         heads = AdamForm(self.head_epsilon or self.epsilon, corrected, self.epsilon_hat)
@@ -189,7 +188,7 @@ class AdamW(Optimizer):
     one update."""
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
-        """See `Optimizer.direction`."""
+        """Implements `Optimizer.direction`."""
         return (self.adam(),) if self.decay_first else (self.adam(), self.decay())
 
     def _scaled_directions(self, steps: int) -> tuple[optax.GradientTransformation, ...]:
@@ -206,7 +205,7 @@ class AdamW(Optimizer):
 class Lamb(Optimizer):
     """AdamW whose update of each parameter that decays is scaled to the norm of that parameter, layer by layer: large batches.
 
-    Biases and LayerNorms keep Adam's update, as in the released ALBERT: a bias of nothing could not grow by its own norm.
+    Biases and LayerNorms keep Adam's update, as in the released ALBERT: a zero bias could not grow by its own norm.
     """
 
     epsilon: Positive = 1e-6
@@ -215,11 +214,11 @@ class Lamb(Optimizer):
     """Part of the direction before it is scaled."""
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
-        """See `Optimizer.direction`."""
+        """Implements `Optimizer.direction`."""
         return self.adam(), self.decay(), optax.stateless(self._to_norm_of_parameters)
 
     def _to_norm_of_parameters(self, updates: Any, params: Any) -> Any:
-        """Updates of what decays times |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
+        """Scales updates that decay by |parameter| / |update| (1 where either is 0); stacked layers have norms of their own."""
         named, decayed = named_leaves(params), named_leaves(self.decayed(params))
 
         def scaled(name: str, update: jax.Array) -> jax.Array:
@@ -233,7 +232,7 @@ class Lamb(Optimizer):
 
 @dataclasses.dataclass(frozen=True)
 class Muon(Optimizer):
-    """Momentum orthogonalised by Newton-Schulz for the kernels of the layers, each by itself; AdamW for all other parameters.
+    """Momentum orthogonalised by Newton-Schulz for each kernel of the layers; AdamW for all other parameters.
 
     Updates of kernels are scaled to the root mean square of Adam's (0.2), so that AdamW's learning rates fit both.
     """
@@ -244,7 +243,7 @@ class Muon(Optimizer):
     """Newton-Schulz iterations."""
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
-        """See `Optimizer.direction`."""
+        """Implements `Optimizer.direction`."""
 
         kernels = optax.chain(
             contrib.scale_by_muon(
@@ -263,7 +262,7 @@ class Muon(Optimizer):
 
 
 def _as_large_as_adams(update: Any, _: Any) -> Any:
-    """Orthogonal matrices [layers, inputs, outputs] have root mean square 1 / sqrt(larger side)."""
+    """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
     return update * (0.2 * max(update.shape[1:]) ** 0.5)
 
 
@@ -271,5 +270,5 @@ _LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
 
 
 def is_layer_kernel(name: str) -> bool:
-    """Whether a parameter is a stack of matrices [layers, inputs, outputs]."""
+    """Returns True if a parameter is a stack of matrices [layers, inputs, outputs]."""
     return STACKED in name and name.endswith("/kernel")

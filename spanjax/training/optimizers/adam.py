@@ -15,7 +15,7 @@ import optax
 
 @dataclasses.dataclass(frozen=True)
 class AdamForm:
-    """How the moments of a parameter become its direction."""
+    """Form in which Adam computes a parameter's direction from its moments."""
 
     epsilon: float
     """Added to the root of the second moment."""
@@ -58,8 +58,8 @@ def _bias_correction(beta: float, count: jax.Array) -> jax.Array:
 def decay_first(tail: optax.GradientTransformation, decay: Callable[[Any], Any]) -> optax.GradientTransformation:
     """Builds `tail` (directions -> updates) with decoupled weight decay applied before the step instead of together with it.
 
-    `decay` gives the decay of a tree of parameters, to be scaled as directions are. Only the rounding differs: parameters are
-    rounded to float32 twice, after the decay and after the step, as where code changes them in place one after the other (D8).
+    `decay` returns the decay of a tree of parameters, to be scaled as directions are. Only the rounding differs: parameters
+    are rounded to float32 twice, after the decay and after the step, as in code that changes them in place (D8).
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""What happens to a gradient before the moments see it: clipping, and the released sample-size normalisation."""
+"""Gradient transformations before the moments: clipping, and the released sample-size normalisation."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 
 
 def parameter_groups(params: Any) -> Any:
-    """A tree of the group of every parameter: "encoder", or "heads" for all above it."""
+    """Returns a tree of the group of every parameter: "encoder", or "heads" for all above it."""
     return map_named(lambda name, _: "encoder" if name.startswith(ENCODER) else "heads", params)
 
 
 def norms_of_parameters(name: str, leaf: jax.Array) -> jax.Array:
-    """L2 norm of a parameter with its axes kept as 1: of each layer's own tensor where layers are stacked, else of the whole."""
+    """L2 norm of a parameter with its axes kept as 1: of each layer's own tensor if layers are stacked, else of the whole."""
     axes = tuple(range(1 if STACKED in name else 0, leaf.ndim))
     return jnp.sqrt(jnp.sum(leaf * leaf, axis=axes, keepdims=True))
 
@@ -34,9 +34,9 @@ def clip_per_parameter(most: float) -> optax.GradientTransformation:
 
 
 def scale_by_sample_size(scale: float, workers: int) -> optax.GradientTransformationExtraArgs:
-    """Multiplies gradients by scale * workers / targets, `targets` of the whole batch being what the step passes (D7).
+    """Multiplies gradients by scale * workers / targets; the step passes `targets` of the whole batch (D7).
 
-    A batch without targets counts as one of a single target. Its state is that of `optax.scale`.
+    A batch without targets counts as one of a single target. The state is that of `optax.scale`.
     """
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:

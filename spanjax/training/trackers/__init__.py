@@ -1,7 +1,7 @@
-"""Trackers of a run: settings, the ids by which a later process goes on with the same curve, and the writer of process 0.
+"""Trackers of a run: settings, the ids by which a later process resumes the same curve, and the writer of process 0.
 
-The ids live in the work directory's `tracking.json` and in the meta of every checkpoint. What is sent is what metrics.jsonl
-holds; a tracker that comes late, or was not reachable, is sent the records that it lacks when it answers.
+The ids live in the work directory's `tracking.json` and in the meta of every checkpoint. Trackers get the records of
+metrics.jsonl; one that is added late, or was not reachable, gets the records that it lacks when it answers.
 """
 
 import dataclasses
@@ -28,15 +28,15 @@ KINDS = ("train", "eval")
 
 
 def require(settings: Tracking) -> None:
-    """ValueError, before the first step, where the package of a tracker that was asked for does not import."""
+    """Raises ValueError, before the first step, if the package of a requested tracker does not import."""
     if problems := [problem for name in settings.to if (problem := import_problem(name))]:
         raise ValueError("\n".join(problems))
 
 
 class Identity:
-    """The ids and the newest steps sent, in `tracking.json`, replaced as a whole at every change.
+    """Ids and newest steps sent, in `tracking.json`, replaced as a whole at every change.
 
-    A new work directory takes the ids from the checkpoint that it goes on from, and what that had sent from its step.
+    A new work directory takes the ids from the checkpoint that it resumes from; its step is then the newest step sent.
     """
 
     def __init__(self, workdir: pathlib.Path, begin: int, say: Callable[[str], None]):
@@ -64,25 +64,25 @@ class Identity:
             self.sent = {name: dict.fromkeys(KINDS, begin) for name in self.ids}
 
     def of(self, name: str) -> dict[str, str]:
-        """The ids of one tracker, drawn where it has none. `id` is the tracker's own, "" until MLflow has given it."""
+        """Returns the ids of one tracker, sampled if it has none. `id` is the tracker's own, "" until MLflow assigns it."""
         fresh = {"id": "", "tag": uuid.uuid4().hex} if name == "mlflow" else {"id": uuid.uuid4().hex[:12]}
         self.ids[name] = {**fresh, **self.ids.get(name, {})}
         return self.ids[name]
 
     def set_id(self, name: str, id: str) -> None:
-        """The tracker has given an id."""
+        """Stores the id that the tracker assigned."""
         if self.ids[name]["id"] != id:
             self.ids[name]["id"] = id
             self.write()
 
     def set_sent(self, name: str, sent: Mapping[str, int]) -> None:
-        """Records up to these steps have been handed over."""
+        """Stores the newest steps whose records were sent."""
         with self.lock:
             self.sent[name] = dict(sent)
         self.write()
 
     def write(self) -> None:
-        """Replaces the file. A disk that takes nothing is said once and stops nothing: the checkpoints hold the ids too."""
+        """Replaces the file. A write failure is reported once and otherwise ignored: the checkpoints hold the ids too."""
         with self.lock:
             try:
                 write_whole(self.path, json.dumps({"ids": self.ids, "sent": self.sent}, indent=2) + "\n")
@@ -93,7 +93,7 @@ class Identity:
 
 
 class Trackers:
-    """The writer of all trackers. Made on process 0 only; nothing that a tracker does comes back from here."""
+    """Writer of all trackers, on process 0 only; no failure of a tracker gets past it."""
 
     def __init__(self, settings: Tracking, workdir: pathlib.Path, begin: int, steps: int, config: Any, say: Any):
         self.newest, self.steps = begin, steps
@@ -111,6 +111,7 @@ class Trackers:
                 trackers.append(
                     MLflow(settings, ids, lambda id: self.identity.set_id("mlflow", id), name, config, workdir)
                 )
+        # ids are on the disk before anything is sent, so that a process that is killed early resumes the same curves
         if trackers:
             self.identity.write()
         for tracker in trackers:
@@ -125,21 +126,21 @@ class Trackers:
             )
 
     def meta(self) -> dict[str, Any]:
-        """What is stored with every checkpoint: {"tracking": ids}, {} for a run that never had a tracker.
+        """Returns entries for every checkpoint's meta: {"tracking": ids}, {} for a run that never had a tracker.
 
-        The ids are those of this object: one that MLflow gives later is in the checkpoints that follow.
+        The ids are those of this object: one that MLflow assigns later is in the checkpoints that follow.
         """
         return {"tracking": self.identity.ids} if self.identity.ids else {}
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Hands one record to every tracker's queue."""
+        """Puts one record into every tracker's queue."""
         self.newest = max(self.newest, step)
         record = Record(step, dict(values), time.time_ns() // 1_000_000)
         for delivery in self.deliveries:
             delivery.write(record)
 
     def close(self) -> None:
-        """Sends what waits, for at most CLOSE_S seconds over all trackers, and tells them how the run ended."""
+        """Sends waiting records, for at most CLOSE_S seconds over all trackers, and reports how the run ended."""
         failed = sys.exc_info()[0] is not None
         for delivery in self.deliveries:
             delivery.begin_close("failed" if failed else "finished" if self.newest >= self.steps else "stopped")
@@ -149,7 +150,7 @@ class Trackers:
 
 
 def read_records(path: pathlib.Path) -> Iterator[Record]:
-    """The records of a metrics file; half lines are passed over. Nothing where there is no file."""
+    """Yields the records of a metrics file, without half lines; nothing if there is no file."""
     if not path.is_file():
         return
     with path.open("rb") as file:

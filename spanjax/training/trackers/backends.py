@@ -1,4 +1,4 @@
-"""The two trackers: Weights & Biases and MLflow. The only file that imports them, and only when they are asked for."""
+"""The two trackers: Weights & Biases and MLflow. The only file that imports them, and only when they are requested."""
 
 import os
 import pathlib
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from spanjax.training.trackers.settings import Tracking
 
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
-# Set where the user has not: no report of errors or use to the makers, no URL on stdout (it can hold a password), no tries and
-# warnings of MLflow's own beside those of `Delivery`.
+# Set unless the user has: no report of errors or use to the makers, no URL on stdout (it can hold a password), no retries and
+# warnings of MLflow's own in addition to those of `Delivery`.
 ENVIRONMENT = {
     "wandb": {"WANDB_ERROR_REPORTING": "false"},
     "mlflow": {
@@ -27,8 +27,8 @@ ENVIRONMENT = {
     },
 }
 WANDB_FINISH_S = 20.0
-# A killed process takes wandb's service with it, and what the service has not written: measured, all of the first seconds at its
-# own interval of 15 s.
+# A killed process takes wandb's service with it, and the records that the service has not written: measured, all of the first
+# seconds at its own interval of 15 s.
 WANDB_FLUSH_S, WANDB_OFFLINE_DURABLE_S, WANDB_ONLINE_DURABLE_S = 1.0, 3.0, 30.0
 MLFLOW_PARAMETERS, MLFLOW_METRICS = 100, 1000  # the most that one request may hold
 MLFLOW_TAG = "spanjax.run"
@@ -36,7 +36,7 @@ NEWEST = "/step"  # the metric train/step: the newest step whose numbers have ar
 
 
 def import_problem(name: str) -> str | None:
-    """What is wrong with the package of a tracker, with the remedy; None when it imports."""
+    """Returns a message if the package of a tracker does not import, with the remedy; else None."""
     for variable, value in ENVIRONMENT[name].items():
         os.environ.setdefault(variable, value)
     remedy = f"pip install {PACKAGES[name]}, or leave {name} out of --tracking.to"
@@ -63,11 +63,11 @@ def _mlflow() -> Any:
 
 
 class Wandb:
-    """One run of Weights & Biases, under an id of ours: a later process with the same id goes on with it.
+    """One run of Weights & Biases, under an id of ours: a later process with the same id resumes it.
 
     The x-axis of every curve is the metric `step`, not the number of calls, so a run that went back a few steps stays one curve.
-    What may have been lost when a process was killed is sent again: up to `durable_after_s` seconds of records can stand there
-    twice, at the same step with the same losses.
+    Records that a kill may have lost are sent again: up to `durable_after_s` seconds of them can appear twice, at the same step
+    with the same losses.
     """
 
     name = "wandb"
@@ -80,11 +80,11 @@ class Wandb:
         self.durable_after_s = WANDB_ONLINE_DURABLE_S if self.mode == "online" else WANDB_OFFLINE_DURABLE_S
 
     def open(self) -> tuple[str, None]:
-        """Starts or goes on with the run; RuntimeError where it is online and there is no login."""
+        """Starts or resumes the run; RuntimeError if it is online and there is no login."""
         wandb, settings = _wandb(), self.settings
         if self.run is not None:
             self.run = None
-            wandb.teardown()  # its service has failed: a new one is started
+            wandb.teardown()  # its service has failed: wandb.init starts a new one
         if self.mode == "online" and not wandb.login(prompt=False):
             raise RuntimeError("no login: set WANDB_API_KEY, call `wandb login`, or take --tracking.mode offline")
         self.run = wandb.init(
@@ -100,7 +100,7 @@ class Wandb:
             allow_val_change=True,
             settings=wandb.Settings(
                 silent=True,
-                console="off",  # neither what is printed, nor the command line, nor git's remote leaves the machine
+                console="off",  # neither printed text, nor the command line, nor git's remote leaves the machine
                 disable_git=True,
                 save_code=False,
                 x_disable_meta=True,
@@ -128,7 +128,7 @@ class Wandb:
         self.run.finish(exit_code=0 if ending == "finished" else 1)
 
     def abandon(self) -> None:
-        """Kills wandb's service: at its exit this process would wait for it, without a limit where the service hangs."""
+        """Kills wandb's service: at its exit this process would wait for it, for ever if the service hangs."""
         for children in pathlib.Path("/proc/self/task").glob("*/children"):
             for child in children.read_text().split():
                 if pathlib.Path("/proc", child, "comm").read_text().strip() == "wandb-core":
@@ -136,10 +136,10 @@ class Wandb:
 
 
 class MLflow:
-    """One run of MLflow. The server gives the id; until it is known a tag of ours finds the run.
+    """One run of MLflow. The server assigns the id; until it is known, a tag of ours finds the run.
 
-    MLflow keeps two numbers of one step side by side, so nothing is sent twice: with every record goes the metric `train/step`
-    (or `eval/step`), last of all, and a later process sends what is newer than the server's value.
+    MLflow keeps two values of one step side by side, so nothing is sent twice: every record ends with the metric `train/step`
+    (or `eval/step`), and a later process sends only records newer than the server's value.
     """
 
     name = "mlflow"
@@ -215,7 +215,7 @@ class MLflow:
         except mlflow.exceptions.MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            return None  # another server than before: the run is made there, with all its records
+            return None  # another server than before: `_new` creates the run there, with all its records
 
     def _tagged(self) -> Any:
         experiment = self.client.get_experiment_by_name(self.settings.project)
@@ -235,7 +235,7 @@ class MLflow:
 
 
 def _without_password(uri: str) -> str:
-    """A URI as it may be shown: user and password of an http server move into MLflow's own variables."""
+    """Returns a URI that may be logged: user and password of an http server move into MLflow's own variables."""
     parts = urllib.parse.urlsplit(uri)
     if parts.scheme not in ("http", "https") or not (parts.username and parts.password):
         return uri
@@ -245,7 +245,7 @@ def _without_password(uri: str) -> str:
 
 
 def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
-    """Path name -> value of every setting, as text of at most 6,000 characters (MLflow's limit)."""
+    """Returns path name -> value of every setting, as text of at most 6,000 characters (MLflow's limit)."""
 
     def keyed(value: Any) -> Any:
         if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Records on their way to a tracker: a thread of its own, a bounded queue, further tries. The loop waits for nothing.
+"""Background delivery to a tracker: a thread of its own, a bounded queue, retries. The loop waits for nothing.
 
 Whatever a tracker does (raise, hang, lose its connection), `write` returns at once and `close` within its time limit.
 """
@@ -27,7 +27,7 @@ class Record:
     step: int
     values: Mapping[str, float]
     milliseconds: int
-    """When they were written, since 1970."""
+    """Time of writing, since 1970."""
 
     @property
     def kind(self) -> str:
@@ -36,7 +36,7 @@ class Record:
 
 
 def reason_of(error: BaseException) -> str:
-    """An error in one line of at most 300 characters, without secrets."""
+    """Formats an error as one line of at most 300 characters, without secrets."""
     text = " ".join(redacted(str(error)).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
@@ -51,28 +51,28 @@ class Tracker(Protocol):
     def open(self) -> tuple[str, Mapping[str, int] | None]:
         """Connects, or connects again after a failure, to the same run.
 
-        Returns where the run is, in words, and its newest step of every kind of record, None where the service cannot tell.
+        Returns the run's location as text, and its newest step of every kind of record, None if the service cannot tell.
         """
         ...
 
     def send(self, records: Sequence[Record]) -> None:
-        """Hands records over, in the order of their steps."""
+        """Sends records, in the order of their steps."""
         ...
 
     def finish(self, ending: Ending) -> None:
-        """Nothing follows."""
+        """Ends the run at the service."""
         ...
 
     def abandon(self) -> None:
-        """Called beside a call that hangs: the exit of this process must wait for nothing."""
+        """Frees the exit of this process from waiting, while another call may hang."""
         ...
 
 
 class Delivery:
     """Carries records to one tracker in the background.
 
-    `sent` is the newest step of every kind that the tracker surely has: what is not newer is not sent again. `missed` gives all
-    records until now, delivered or not, and is read whenever the tracker is opened. `note_sent` is told the newest steps once
+    `sent` is the newest step of every kind that the tracker surely has: only newer records are sent. `missed` yields all
+    records until now, delivered or not, and is read whenever the tracker is opened. `note_sent` gets the newest steps once
     they are durable, `say` prints a line.
     """
 
@@ -100,7 +100,7 @@ class Delivery:
         self._thread.start()
 
     def write(self, record: Record) -> None:
-        """Takes a record; where the queue is full its oldest is dropped."""
+        """Takes a record; a full queue drops its oldest."""
         with self._changed:
             if len(self._queue) >= self.limit:
                 self._queue.popleft()
@@ -114,14 +114,14 @@ class Delivery:
             self._once("hangs", f"no answer for {HANGING_S:.0f} s; training goes on without it")
 
     def begin_close(self, ending: Ending) -> None:
-        """What waits is sent now, without further pauses."""
+        """Lets waiting records be sent now, without further pauses."""
         self.ending = ending
         with self._changed:
             self._closing.set()
             self._changed.notify()
 
     def end_close(self, deadline: float) -> None:
-        """Waits for the thread until time.monotonic() is `deadline`, and says what went wrong."""
+        """Waits for the thread until time.monotonic() is `deadline`, and reports failures."""
         self._thread.join(max(0.0, deadline - time.monotonic()))
         unsent = len(self._queue) + len(self._taken)
         if self._thread.is_alive():
@@ -132,7 +132,7 @@ class Delivery:
             counted = f"{self.failures} failure(s), {self.dropped} record(s) dropped, {unsent} not sent"
             because = f"; the last reason: {self.reason}" if self.reason else ""
             self._once("end", f"{counted}{because}. metrics.jsonl holds every record")
-        self._abandoned = True  # a thread that still hangs says nothing after the end
+        self._abandoned = True  # a thread that still hangs reports nothing after the end
 
     def _once(self, topic: str, text: str) -> None:
         if topic not in self._said and not self._abandoned:
@@ -161,7 +161,7 @@ class Delivery:
         self._once("failed", f"{self.reason}. Training goes on; it is tried again, with growing pauses")
 
     def _deliver(self) -> None:
-        """Everything, from opening to the end of the run; raises what the tracker raises."""
+        """Delivers everything, from opening to the end of the run; raises what the tracker raises."""
         self._calling_since = time.monotonic()
         where, held = self.tracker.open()
         self._calling_since = None

@@ -8,10 +8,10 @@ from spanjax.training.redaction import holds_credentials
 
 @dataclasses.dataclass(frozen=True)
 class Tracking:
-    """Trackers besides metrics.jsonl and TensorBoard. Keys and passwords come from the environment or the tool's own login."""
+    """Trackers in addition to metrics.jsonl and TensorBoard. Pass keys and passwords by environment or the tool's own login."""
 
     to: tuple[Literal["wandb", "mlflow"], ...] = ()
-    """Which: wandb (pip install wandb), mlflow (pip install mlflow-skinny)."""
+    """Trackers: wandb (pip install wandb), mlflow (pip install mlflow-skinny)."""
     project: str = "spanjax"
     """Project in wandb, experiment in MLflow. The team in wandb is WANDB_ENTITY."""
     name: str = ""
@@ -26,7 +26,7 @@ class Tracking:
     """MLflow's server or store; by default MLFLOW_TRACKING_URI, else the folder `mlruns` of the work directory."""
 
     def problems(self) -> list[str]:
-        """What is wrong with these values, in words; empty when nothing is. No credential is repeated."""
+        """Returns a message for every problem of these values; empty if there is none. Repeats no credential."""
         found = []
         if len(set(self.to)) < len(self.to):
             found.append(f"tracking.to is {' '.join(self.to)}: name every tracker once")

@@ -21,6 +21,8 @@ from spanjax.data.shards.shards import write_rows
 from spanjax.data.vocab.loading import WordPieceVocabulary
 from tests.data.numbered_rows import VOCABULARY, block, made_rows, random_rows
 
+pytestmark = pytest.mark.unit
+
 FIXED = functools.partial(settings, derandomize=True, deadline=None, database=None)
 WEIGHTS = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
 SHARES_OF = {

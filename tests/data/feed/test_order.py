@@ -7,6 +7,8 @@ import pytest
 
 from spanjax.data.feed.order import global_rows, sorted_by_length, steps_per_epoch, stream_rows
 
+pytestmark = pytest.mark.unit
+
 
 def stream(seed: int, steps: int, batch_size: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
     parts = [global_rows(seed, step, batch_size, rows) for step in range(steps)]

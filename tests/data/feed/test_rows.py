@@ -15,6 +15,8 @@ from spanjax.data.shards.packing import SENTENCE_START, Block, layer_tags, tag_f
 from spanjax.data.shards.shards import write_rows
 from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
 
+pytestmark = pytest.mark.unit
+
 VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *(f"w{n}" for n in range(40)), *(f"##{n}" for n in range(40))])
 LENGTH = 16
 

@@ -12,6 +12,8 @@ from spanjax.data.vocab.loading import (
     train_sentencepiece,
 )
 
+pytestmark = pytest.mark.unit
+
 CHINESE = [
     "老船长在港口修理旧钟。",
     "年轻的画家在桥边画了一条船。",

@@ -20,6 +20,8 @@ from spanjax.data.ngrams.dictionary import (
 )
 from spanjax.data.sources.cleaning import clean
 
+pytestmark = pytest.mark.unit
+
 APART, ATTACHED = NgramSettings(), NgramSettings(punctuation="attached")
 
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from spanjax.data.ngrams.span_layout import Sentence, SpanLayout
 from spanjax.data.vocab.loading import Specials
 
+pytestmark = pytest.mark.unit
+
 SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 

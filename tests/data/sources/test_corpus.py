@@ -16,6 +16,8 @@ from spanjax.data.sources.docstrings import prose
 from spanjax.data.sources.paths import File
 from spanjax.data.sources.sentences import clean
 
+pytestmark = pytest.mark.unit
+
 MIB = 1 << 20
 
 

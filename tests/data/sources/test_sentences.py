@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from spanjax.data.sources.corpus import SourceSettings, open_sources
 from spanjax.data.sources.sentences import clean, sentence_spans, sentences
 
+pytestmark = pytest.mark.unit
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),

@@ -20,6 +20,8 @@ from spanjax.data.vocab.loading import (
 )
 from tests.made import made_sentences
 
+pytestmark = pytest.mark.unit
+
 TEXTS = [
     *made_sentences(50),
     "Hello <mask> wörld  double [MASK]<s> 東京 e\u0301 😀👩\u200d👧\ta",

@@ -17,6 +17,8 @@ from spanjax.data.vocab.loading import (
     vocabulary_from_files,
 )
 
+pytestmark = pytest.mark.unit
+
 PIECES = [*SPECIAL_PIECES, "span", "##s", "Span", "bert", "[", "]", "MASK", "mask", "."]
 SENTENCES = [
     f"The quick brown fox number {n} jumps over the lazy dog, and nobody saw it {n * 7} times." for n in range(200)

@@ -11,6 +11,8 @@ from spanjax.scoring.coref import classes as coref_classes
 from spanjax.scoring.coref.classes import Recall, classes, mention_class
 from tests import coref_columns
 
+pytestmark = pytest.mark.unit
+
 TEXT = (
     "Anna Bell saw the old mayor of the town .\nShe told him that Dogs bark , and the mayor laughed .\nThe dog saw it ."
 )

@@ -13,6 +13,8 @@ from spanjax.training.trackers import Trackers, require
 from spanjax.training.trackers.settings import Tracking
 from tests.fake_trackers import FakeMlflow, FakeWandb, install_fakes
 
+pytestmark = pytest.mark.unit
+
 BOTH = Tracking(to=("wandb", "mlflow"), uri="https://server", group="g", tags=("big", "corpus=wiki"))
 CONFIG = {"seed": 1, "terms": [{"weight": 1.0}, {"weight": 0.5}], "rows": []}
 
