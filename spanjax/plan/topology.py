@@ -17,7 +17,7 @@ from spanjax.distributed.jax_internals import cudnn_answers
 from spanjax.hardware import CHIPS, Chip
 from spanjax.plan.hlo import Collective
 
-FLAGS = pathlib.Path(__file__).resolve().parent.parent / "launch" / "xla_flags"
+FLAGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
 CUDNN, CAPABILITY = 91002, 9.0  # assumed for an H200: cuDNN 9.10.2, compute capability 9.0
 EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}

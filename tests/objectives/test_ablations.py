@@ -15,8 +15,6 @@ from spanjax.run import Run, describe, differences, load
 from tests.data.numbered_rows import random_rows
 from tests.running import ROOT, records, shrunk
 
-pytestmark = pytest.mark.unit
-
 BASE = "configs/ablations/base.py"
 ARMS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs" / "ablations").glob("table*.py"))
 TABLES = {

@@ -25,8 +25,6 @@ from spanjax.torch_format.tables import our_params, their_tensors
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import REASON, reference, saved, tensors
 
-pytestmark = pytest.mark.unit
-
 KINDS = pytest.mark.parametrize(
     "kind",
     [

@@ -22,8 +22,6 @@ from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, Kind, need
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors
 
-pytestmark = pytest.mark.unit
-
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
 TUNED = [f"{family}_{kind}" for family in FAMILIES for kind in HEADS[family]]
 

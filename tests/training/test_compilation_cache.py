@@ -24,8 +24,6 @@ from spanjax.training.compilation_cache import (
 )
 from tests.running import ROOT
 
-pytestmark = pytest.mark.unit
-
 PROGRAM = """
 import json, sys
 import jax

@@ -16,8 +16,6 @@ from spanjax.training.metrics import JsonLines, Steady, TensorBoard, format_dura
 from spanjax.training.trackers import read_records
 from tests.disk import files_of_at_most
 
-pytestmark = pytest.mark.unit
-
 
 def test_lines_after_the_restored_step_and_half_lines_are_cut(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -17,8 +17,6 @@ from spanjax.data.feed.pairing import NextSentence, Single
 from spanjax.data.feed.tf_feed import Kind, open_feed, seqio_task
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows
 
-pytestmark = pytest.mark.unit
-
 ROWS: Any = MemoryRows(21, 48, blocks=3)
 SPEC = FeedSpec(seed=7, batch_size=8)
 KINDS = pytest.mark.parametrize("kind", ["numpy", "tf"])

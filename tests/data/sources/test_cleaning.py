@@ -15,8 +15,6 @@ from spanjax.data.sources.cleaning import Cleaning, Normalization, clean
 from spanjax.data.sources.corpus import SourceSettings, open_sources
 from spanjax.data.sources.documents import NO_SPANS
 
-pytestmark = pytest.mark.unit
-
 FORMS: tuple[Normalization, ...] = ("none", "nfc", "nfkc")
 NAMES: dict[str, Literal["NFC", "NFKC"]] = {"nfc": "NFC", "nfkc": "NFKC"}
 ZWNJ, ZWJ = "\u200c", "\u200d"
