@@ -207,7 +207,8 @@ class Terminal:
         self.steps = steps
         self.console = rich.console.Console(highlight=False)
         self.live = None
-        if self.console.is_terminal:
+        # mpirun gives process 0 a terminal of its own and writes what appears there into a file
+        if self.console.is_terminal and jax.process_count() == 1:
             self.live = rich.live.Live(console=self.console, refresh_per_second=4)
             self.live.start()
 

@@ -1,6 +1,7 @@
 """The Beam runner writes the files of the local runner, byte for byte. Small corpora, Beam's in-process runner."""
 
 import builtins
+import importlib.util
 import json
 import pathlib
 import sys
@@ -125,3 +126,13 @@ def test_without_beam_one_error_says_what_to_install(
     monkeypatch.delitem(sys.modules, "spanjax.data.shards.beam_runner", raising=False)
     assert run(text, tmp_path / "out", "--runner", "beam") == 2
     assert "pip install 'spanjax[beam]'" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [["--runner=DaskRunner"], ["--runner", "DaskRunner"]])
+def test_dask_is_known_by_its_short_name(words: list[str]) -> None:
+    from spanjax.data.shards.beam_runner import DASK, with_runner
+
+    words = [*words, "--dask_client_address=tcp://host:1"]
+    assert " ".join(with_runner(words)).replace("=", " ", 1).split()[1] == DASK
+    assert importlib.util.find_spec(DASK.rpartition(".")[0].rpartition(".")[0])
+    assert with_runner(["--runner=FlinkRunner"]) == ["--runner=FlinkRunner"]

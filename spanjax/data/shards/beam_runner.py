@@ -4,6 +4,7 @@ Groups -> portions -> shards, with the functions of the local runner, so that th
 the folder of the work, which they must share; the launching process finishes the rows. Only this module imports Beam.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ try:
 except ModuleNotFoundError:
     raise ValueError("--runner beam needs Apache Beam: pip install 'spanjax[beam]'") from None
 
+DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _Key = tuple[int, int]  # of a portion: group, number
 
@@ -77,8 +79,10 @@ class _Write(beam.DoFn):
 def with_runner(words: list[str]) -> list[str]:
     """Beam's options; without any runner among them, the one that stays in this process and its memory.
 
-    Beam's own choice would look for a program on the network first, and listen on every interface for it.
+    Beam's own choice would look for a program on the network first, and listen on every interface for it. Beam knows Dask's
+    runner by its long name only.
     """
+    words = [re.sub(r"^(--runner=)?DaskRunner$", rf"\g<1>{DASK}", word) for word in words]
     return words if any(word.startswith("--runner") for word in words) else ["--runner", IN_PROCESS, *words]
 
 
