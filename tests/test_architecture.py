@@ -488,3 +488,24 @@ def test_allowed_tree_passes(check: Check, files: dict[str, str], tmp_path: path
 
 def test_every_check_is_seen_to_fail() -> None:
     assert {check for check, _, _ in BROKEN} == set(CHECKS)
+
+
+def private_imports(text: str) -> list[str]:
+    """Names with an underscore that a test imports from us: a test checks what others may use."""
+    return [
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spanjax")
+        for alias in node.names
+        if alias.name.startswith("_") and not alias.name.startswith("__")
+    ]
+
+
+def test_tests_import_no_private_names() -> None:
+    assert private_imports("from spanjax.run import Run, _executed\nfrom spanjax import __version__") == [
+        "spanjax.run._executed"
+    ]
+    found = {
+        str(path): names for path in (ROOT / "tests").rglob("*.py") if (names := private_imports(path.read_text()))
+    }
+    assert not found, found
