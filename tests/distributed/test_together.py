@@ -113,13 +113,13 @@ for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
     print("stopped after", step, flush=True)
     if not when:
         distributed.barrier("the next signal")
-        stopping.preempted = lambda step: False  # it stays reached
+        preemption.preempted = lambda step: False  # it stays reached
 """
 
 
 def test_all_stop_after_the_same_step() -> None:
     """A signal before the loop, by jax's preemption service; another one within it, by ours."""
-    body = STOPPING.replace("import jax, os", "from spanjax.training import stopping\nimport jax, os", 1)
+    body = STOPPING.replace("import jax, os", "from spanjax.training import preemption\nimport jax, os", 1)
     said = end(begin(3, [0, 1, 2], body), [0, 0, 0])
     steps = [[int(line.split()[-1]) for line in text.splitlines() if line.startswith("stopped after")] for text in said]
     assert steps[0] == steps[1] == steps[2] and len(steps[0]) == 2
