@@ -50,9 +50,8 @@ class Supervisor:
         self.random, self.running = random.Random(seed), list[subprocess.Popen]()
         self.workdir, self.slow, self.launches = folder / "disk" / "run", folder / "slow", 0
         self.cache = folder / "compiled"
-        if (
-            signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        ):  # in the background of a shell; children would ignore Ctrl-C too
+        # in the background of a shell; children would ignore Ctrl-C too
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self.rows = folder / "rows"  # faults damage them
         shutil.copytree(rows, self.rows)
