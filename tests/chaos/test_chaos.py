@@ -61,6 +61,6 @@ def test_a_run_through_some_faults(rows_folder: pathlib.Path, tmp_path: pathlib.
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_task_through_faults_in_its_evaluations(tmp_path: pathlib.Path) -> None:
-    found = chaos.chaos(tmp_path / "faults", made_task(tmp_path), list(TASK_KINDS[:2]), 2, 1, task=True)
+    found = chaos.chaos(tmp_path, made_task(tmp_path / "made"), list(TASK_KINDS[:2]), 2, 1, task=True)
     assert [row["survived"] for row in found["kinds"].values()] == [1, 1]
     assert found["kinds"][TASK_KINDS[0]]["ends"] == [75] and found["kinds"][TASK_KINDS[0]]["lost"] == [0]
