@@ -219,7 +219,6 @@ def main() -> int:
     for name, processes, task, count in (each for each in RUNS if each[0] in found.runs):
         part = folder / name.replace(" ", "-")
         shutil.rmtree(part, ignore_errors=True)
-        (part / "made").mkdir(parents=True)
         made = made_task(part / "made") if task else made_rows(part / "made")
         kinds = plan([*TASK_KINDS] if task else [*KINDS], found.faults or count, found.seed)
         result = chaos(part, made, kinds, processes, found.seed, task)
@@ -241,6 +240,7 @@ def made_rows(folder: pathlib.Path) -> pathlib.Path:
     from spanjax import prepare
     from tests.made import made_documents
 
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "corpus.txt").write_text("\n\n".join(made_documents(400)) + "\n")
     arguments = ["--input", str(folder / "corpus.txt"), "--train-vocab", "120", "--length", "64", "--holdout", "0.1"]
     assert prepare.main([*arguments, "--workers", "1", "--output", str(folder / "rows")]) == 0
