@@ -4,32 +4,27 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
-import importlib.util
-import itertools
 import json
 import pathlib
 import sys
 import traceback
-import types
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
-from spanjax.data.feed.masking import Replacement, TaggedSpans
 from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.run_format import ORDER_VERSION, describe, differences, execute, flat
 from spanjax.sharding import MeshConfig
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
-from spanjax.tasks.stored import is_task, stored_task
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.nonfinite import Guard
-from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
+from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
 from spanjax.training.profiler import Profile
 from spanjax.training.redaction import redacted
 from spanjax.training.trackers.settings import Tracking
@@ -143,20 +138,6 @@ def _defaults(value: Any) -> Any:
     return dataclasses.replace(value, **changed)
 
 
-ORDER_VERSION = "order_version"
-"""Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
-
-
-# A run may resume with other values of these: they change speed and bookkeeping, not the result.
-MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
-    *("encoder/unroll", "encoder/remat", "encoder/attention"),
-    ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
-    "started_in",
-    "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
-)
-
-
 FIRST = ("demo", "small", "spanbert_base")  # configs that the message for a missing file suggests
 
 
@@ -173,7 +154,7 @@ def load(path: str) -> Run:
             f"--config {path} is no Python file: give one that defines RUN, such as configs/pretrain/demo.py"
         )
     try:
-        module = _executed(file)
+        module = execute(file)
     except (Exception, SystemExit, KeyboardInterrupt) as error:
         # the file is a program of the user, which may raise anything; the message names the line in it and not in a library
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
@@ -191,30 +172,6 @@ def load(path: str) -> Run:
     if wrong := type_problems(run, "RUN."):
         raise ValueError("\n".join(f"--config {path}: {each}" for each in wrong))
     return run
-
-
-def _executed(file: pathlib.Path) -> types.ModuleType:
-    """Runs a config file as a module with a name of its own in `sys.modules`; a failing file leaves nothing behind."""
-    # dataclasses and tyro resolve annotations through sys.modules, and two files of one stem, or one file loaded twice, must not
-    # answer for each other's classes
-    names = (f"spanjax_config_{file.stem}_{number}" for number in itertools.count(1))
-    name = next(each for each in names if each not in sys.modules)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
-    added = [root] if root and root not in sys.path else []
-    sys.modules[name] = module
-    sys.path += added  # `from configs... import RUN`: only while the file runs, so that it shadows nothing later
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    finally:
-        for each in added:
-            sys.path.remove(each)
-    return module
 
 
 MOVED: Mapping[str, str] = {
@@ -247,74 +204,6 @@ def named_run(arguments: list[str]) -> tuple[Run, str]:
     run = load(found.config) if found.config else Run()
     encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
     return dataclasses.replace(run, encoder=encoder), found.config or ""
-
-
-def describe(value: Any) -> Any:
-    """Describes a run as JSON: nested dicts, a class name under "class" wherever the type is a choice."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return {"class": type(value).__name__, **fields}
-    if isinstance(value, tuple | list):
-        return [describe(item) for item in value]
-    return value
-
-
-def own_classes(value: Any) -> dict[str, str]:
-    """Classes of a run's settings that are not spanjax's -> the file that defines each: readers of a checkpoint need them."""
-    if isinstance(value, tuple | list):
-        return {name: file for item in value for name, file in own_classes(item).items()}
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return {}
-    kind = type(value)
-    file = pathlib.Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__).name
-    own = {} if kind.__module__.partition(".")[0] == "spanjax" else {kind.__name__: file}
-    return own | own_classes([getattr(value, field.name) for field in dataclasses.fields(value)])
-
-
-def completed(described: dict[str, Any]) -> dict[str, Any]:
-    """Returns a described run with defaults for settings that an older version does not name, at any depth: a setting that is
-    added leaves earlier results unchanged.
-    """
-    task = described.get("objective") or {}
-    if is_task(task):
-        # a task of another version, with settings unknown here, is compared unchanged
-        with contextlib.suppress(ValueError, TypeError):
-            described = described | {"objective": describe(stored_task(task))}
-    kinds = (EncoderConfig, AdamW, Lamb, Muon, CoreferenceConfig, Replacement, TaggedSpans)
-    own = {each.__name__: each for each in kinds}
-
-    def filled(part: Any) -> Any:
-        if isinstance(part, list):
-            return [filled(each) for each in part]
-        if not isinstance(part, dict):
-            return part
-        kind = own.get(str(part.get("class")))
-        defaults = describe(kind()) if kind else {}
-        return defaults | {name: filled(value) for name, value in part.items()}
-
-    return filled(described)
-
-
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Flattens a described run: names of settings joined by slashes -> their values."""
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, list):
-        items = ((str(i), v) for i, v in enumerate(value))
-    else:
-        return {prefix: value}
-    return {k: v for name, part in items for k, v in flat(part, f"{prefix}/{name}" if prefix else name).items()}
-
-
-def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Compares two described runs: lines "name: before -> now" for every setting that differs and may not."""
-    old, new = flat(completed(before)), flat(now)
-    if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways"):
-        old["data/order"] = new[
-            "data/order"
-        ]  # version 0.1 stored the requested order, but read the rows in the memory's
-    names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
-    return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
 
 
 @contextlib.contextmanager

@@ -103,10 +103,11 @@ def words_of(session: Any) -> Any:
 
 
 def _description(session: Any) -> dict[str, Any]:
-    from spanjax.run import describe
+    from spanjax.run_format import describe, kind_of
     from spanjax.training.redaction import redacted
 
-    return redacted({**describe(session.run), **session.identity()})
+    described = describe(session.run)
+    return redacted({"kind": kind_of(described), **described, **session.identity()})
 
 
 def _meta(session: Any) -> dict[str, Any]:

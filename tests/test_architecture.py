@@ -21,12 +21,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("nn",),
     ("objectives",),
     ("tasks",),
+    ("run_format",),
     ("training",),
     ("run", "torch_format", "pretrained"),
     ("experiment", "inference"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
 )
-LOOSE = frozenset({"train", "evaluate", "cli", "run", "sharding", "hardware", "bounds", "json_files"})
+LOOSE = frozenset({"train", "evaluate", "cli", "run", "run_format", "sharding", "hardware", "bounds", "json_files"})
 """The only modules that stand in no folder."""
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})

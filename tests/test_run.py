@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from spanjax import convert, predict, train
-from spanjax.run import MOVED, Run, claim_workdir, describe, load
+from spanjax.run import MOVED, Run, claim_workdir, load
+from spanjax.run_format import describe
 from spanjax.training.redaction import redacted
 from tests.running import ROOT, records, shrunk
 

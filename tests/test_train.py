@@ -18,7 +18,8 @@ from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 from spanjax.data.feed.rows import open_rows
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
-from spanjax.run import Run, claim_workdir, describe, differences, load, with_defaults
+from spanjax.run import Run, claim_workdir, load, with_defaults
+from spanjax.run_format import describe, differences
 from spanjax.training import metrics, trackers
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence

@@ -168,7 +168,7 @@ def _words(described: Mapping[str, Any]) -> str:
 
     def one(value: Any) -> str:
         if isinstance(value, Mapping):
-            inner = ", ".join(f"{name}={one(each)}" for name, each in value.items() if name != "class")
+            inner = ", ".join(f"{name}={one(each)}" for name, each in value.items() if name not in ("class", "module"))
             return f"{value.get('class', '')}({inner})"
         return f"[{', '.join(map(one, value))}]" if isinstance(value, list) else json.dumps(value)
 

@@ -15,7 +15,7 @@ import tyro
 from spanjax.cli import exit_code, parse_options, visible, visible_name
 from spanjax.pretrained.electra import FOLDER, PART, folder_beside, with_generator
 from spanjax.pretrained.load import from_weights, load_model
-from spanjax.run import describe
+from spanjax.run_format import describe
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import is_weights, read_folder
 from spanjax.torch_format.tables import unusable

@@ -23,8 +23,8 @@ from spanjax.convert.compare import compare, print_differences
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
+from spanjax.run_format import decided
 from spanjax.storage.outputs import output_folder
-from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.families import Family
 from spanjax.torch_format.folder import (

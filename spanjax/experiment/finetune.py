@@ -14,11 +14,12 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
 from spanjax.experiment.init_from import Start, start_from
-from spanjax.nn.config import EncoderConfig
+from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run import Run, own_classes, with_defaults
+from spanjax.run import Run, with_defaults
+from spanjax.run_format import own_classes
 from spanjax.sharding import make_mesh, to_global
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
@@ -35,8 +36,6 @@ from spanjax.tasks.rows import (
 from spanjax.training.loop import AUTO
 from spanjax.training.step import StepBuilder
 
-OF_THE_RUN = ("dropout", "attention_dropout", "unroll", "attention", "remat")
-"""Settings of the encoder that fine-tuning keeps; the others are those of the weights."""
 SHOWN = 20
 
 
@@ -251,7 +250,7 @@ def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, 
 def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderConfig:
     if model is None:
         return dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
-    return dataclasses.replace(model.encoder, **{name: getattr(run.encoder, name) for name in OF_THE_RUN})
+    return model.encoder.with_settings_of(run.encoder, Regularization, Execution)
 
 
 def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:

@@ -12,20 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.nn.config import EncoderConfig
+from spanjax.nn.config import Architecture, EncoderConfig
 from spanjax.pretrained.model import PAIR_NAMES, Model, of_run
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
 
 LEAST_KNOWN = 0.5  # share of tokens that the model must know
-# Every other setting of the encoder must be that of the weights, one that is added later too: a setting that this list lacks
-# gives an error, not the weights of another architecture.
-MAY_DIFFER = frozenset(
-    {"vocab_size", "positions", "types"}  # tables, which are resized
-    | {"dropout", "attention_dropout", "initializer_std"}  # how they are trained
-    | {"unroll", "attention", "remat"}  # how they are run
-)
+# Every other setting of the architecture must be that of the weights, one that is added later too. Tables are resized, and the
+# initialiser only samples what the weights lack.
+MAY_DIFFER = frozenset({"vocab_size", "positions", "types", "initializer_std"})
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
 TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
@@ -138,7 +134,7 @@ def _part(name: str) -> str:
 def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     problems = []
     dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative else set()
-    for name in (field.name for field in dataclasses.fields(encoder)):
+    for name in (field.name for field in dataclasses.fields(Architecture)):
         if name in MAY_DIFFER - dropped:
             continue
         own, theirs = getattr(encoder, name), getattr(model.encoder, name)

@@ -23,7 +23,8 @@ from spanjax.experiment.build import Built, attention_backend, build, mesh_probl
 from spanjax.experiment.init_from import Start, start_from
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
-from spanjax.run import ORDER_VERSION, Data, Run, own_classes, with_defaults
+from spanjax.run import Data, Run, with_defaults
+from spanjax.run_format import ORDER_VERSION, own_classes
 from spanjax.sharding import make_mesh, replicated, to_global
 
 

@@ -21,9 +21,9 @@ from spanjax.experiment.finetune import Predicted, Set, predictor
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run
+from spanjax.run_format import decided, stored_task
 from spanjax.sharding import MeshConfig, make_mesh, map_named, named_leaves, parameter_shardings, placed, row_shards
 from spanjax.tasks.base import Task
-from spanjax.tasks.stored import decided, is_task, stored_task
 from spanjax.training.state import abstract_module
 from spanjax.training.step import StepBuilder
 
@@ -90,7 +90,7 @@ def open_model(
     """
     model = load_model(path)
     described = model.task
-    if described is None or not is_task(described):
+    if described is None:
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
     if tasks and described["class"] not in tasks:
         wanted = " or ".join(tasks)

@@ -1,4 +1,8 @@
-"""Size and constants of the encoder; BERT's by default. RoBERTa, ALBERT, XLNet and a modern recipe are settings of it."""
+"""Settings of the encoder in three groups: what the weights mean, how they are trained, how they run. BERT's by default; RoBERTa,
+ALBERT, XLNet and a modern recipe are settings of the architecture.
+
+Whoever needs to know to which group a setting belongs asks for the fields of its class.
+"""
 
 import dataclasses
 from typing import Literal
@@ -11,8 +15,8 @@ REMAT = ("none", "dots", "full")
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
-    """Size and constants of the encoder."""
+class Architecture:
+    """Settings that decide what a tree of parameters means: another value needs other weights."""
 
     vocab_size: AtLeast0 = 0
     """Number of pieces; 0 takes the size of the vocabulary of the rows."""
@@ -50,20 +54,10 @@ class EncoderConfig:
     """Gated feed-forward parts: the activation of one product is multiplied by a second product (GeGLU)."""
     biases: bool = True
     """Biases in dense layers, LayerNorms and the masked token head, whose bias of every piece always stays."""
-    dropout: DropRate = 0.1
-    """Dropout on the embeddings and on the outputs of attention and feed-forward parts, in [0, 1)."""
-    attention_dropout: DropRate = 0.1
-    """Dropout on attention probabilities, in [0, 1)."""
     norm_epsilon: Positive = 1e-12
     """Added to the variance in every LayerNorm."""
     initializer_std: NotNegative = 0.02
     """Standard deviation of the normal initialisation of every kernel and table (not truncated)."""
-    unroll: AtLeast1 = 1
-    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
-    attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
-    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """Rematerialisation policy: none, dots (saves only the products with parameters) or full (recomputes whole layers)."""
 
     @property
     def padded_vocab_size(self) -> int:
@@ -101,13 +95,11 @@ class EncoderConfig:
             found.append("encoder.biases is False: expected True with encoder.relative")
         if self.hidden_size % 2:
             found.append(f"encoder.hidden_size is {self.hidden_size}: expected an even one with encoder.relative")
-        if self.attention not in ("auto", "xla"):
-            found.append(f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative")
         return found
 
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
-        found = range_problems(self, "encoder.")
+        found = self._relative_problems() if self.relative else []
         if self.groups > 0 and self.layers % self.groups:
             found.append(
                 f"encoder.layers {self.layers} is not a multiple of encoder.groups {self.groups}: change either"
@@ -118,9 +110,6 @@ class EncoderConfig:
             )
         if self.rotary and self.position_offset:
             found.append(f"encoder.position_offset is {self.position_offset}: expected 0 with encoder.rotary")
-        found += self._relative_problems() if self.relative else []
-        if self.remat not in REMAT:
-            found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         if self.activation not in ACTIVATIONS:
             found.append(f"encoder.activation is {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         if self.heads > 0 and self.hidden_size % self.heads:
@@ -128,3 +117,44 @@ class EncoderConfig:
                 f"encoder.hidden_size {self.hidden_size} is not a multiple of encoder.heads {self.heads}: change either"
             )
         return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Regularization:
+    """Dropout rates: settings of the training alone."""
+
+    dropout: DropRate = 0.1
+    """Dropout on the embeddings and on the outputs of attention and feed-forward parts, in [0, 1)."""
+    attention_dropout: DropRate = 0.1
+    """Dropout on attention probabilities, in [0, 1)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+    """Settings that change speed and memory, and the result by rounding at most."""
+
+    unroll: AtLeast1 = 1
+    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
+    attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
+    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
+    remat: Literal["none", "dots", "full"] = "none"
+    """Rematerialisation policy: none, dots (saves only the products with parameters) or full (recomputes whole layers)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig(Execution, Regularization, Architecture):
+    """All settings of the encoder."""
+
+    def problems(self) -> list[str]:
+        """Returns a message for each problem of these values."""
+        found = range_problems(self, "encoder.") + super().problems()
+        if self.relative and self.attention not in ("auto", "xla"):
+            found.append(f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative")
+        if self.remat not in REMAT:
+            found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
+        return found
+
+    def with_settings_of(self, other: "EncoderConfig", *groups: type) -> "EncoderConfig":
+        """Returns this encoder with the settings of these groups taken from the other one."""
+        names = (field.name for group in groups for field in dataclasses.fields(group))
+        return dataclasses.replace(self, **{name: getattr(other, name) for name in names})

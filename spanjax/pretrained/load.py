@@ -12,8 +12,8 @@ from spanjax.data.vocab.loading import vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import PAIR_NAMES, Model, canonical
+from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
-from spanjax.tasks.stored import described_task
 from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import Found, is_weights, read_folder
@@ -83,7 +83,7 @@ def _own_lines(meta: Mapping[str, Any]) -> list[str]:
     files = meta.get("own_classes")
     if not isinstance(files, Mapping) or not files:
         return []
-    told = ", ".join(f"{name} ({file})" for name, file in files.items())
+    told = ", ".join(f"{name} ({module})" for name, module in files.items())
     return [
         f"its run has classes that are not spanjax's: {told}; heads of theirs are not used here: to use them train on with"
         " --init-from and that --config, to write PyTorch weights train on with an objective of spanjax's"
@@ -98,19 +98,12 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
         raise ValueError(
             f"{folder}: its meta names no encoder: {written}, this is {own}; take the version that wrote it"
         )
-    fields = {field.name: field for field in dataclasses.fields(EncoderConfig)}
-    if unknown := sorted(found.keys() - fields.keys() - {"class"}):
-        names = ", ".join(f"encoder.{name}" for name in unknown)
-        raise ValueError(
-            f"{folder}: {names} is not known here: {written}, this is {own}; take a newer version of spanjax"
-        )
-    settings: dict[str, Any] = {name: value for name, value in found.items() if name in fields}
-    settings |= {"attention": "auto", "remat": "none"}  # those were for the run's devices
     try:
-        encoder = EncoderConfig(**settings)
-        problems = type_problems(encoder, "encoder.") or encoder.problems()
-    except TypeError as error:
-        raise ValueError(f"{folder}: its meta is damaged ({error}): take another step") from error
+        # the backend and what is recomputed were chosen for the run's devices
+        encoder = dataclasses.replace(restored(found, EncoderConfig), attention="auto", remat="none")
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error} ({written}, this is {own})") from error
+    problems = type_problems(encoder, "encoder.") or encoder.problems()
     if problems:
         raise ValueError(f"{folder}: its meta is damaged ({'; '.join(problems)}): take another step")
     return encoder

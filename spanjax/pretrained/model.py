@@ -17,6 +17,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.run_format import describe
 from spanjax.sharding import map_named, named_leaves
 from spanjax.tasks.base import SCORE
 from spanjax.torch_format.families import Family, family_of, has_pieces
@@ -114,8 +115,6 @@ def module_params(model: Model, abstract: Any) -> dict[str, Any]:
 
 def model_meta(model: Model) -> dict[str, Any]:
     """Returns the meta for a checkpoint of these weights alone, in addition to their own."""
-    from spanjax.run import describe
-
     return {
         **model.meta,
         "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name, "task": model.task},

@@ -10,7 +10,7 @@ from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
 from spanjax.report.recognised import dev_names, task_of
 from spanjax.report.runs import Recorded
-from spanjax.run import flat
+from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
 from spanjax.scoring.welch import welch
 from spanjax.tasks.base import SCORE

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from spanjax.report.runs import Recorded
-from spanjax.run import MAY_CHANGE, flat
+from spanjax.run_format import MAY_CHANGE, flat
 
 BOOKKEEPING = (*MAY_CHANGE, "seed")
 """Settings that may differ inside a group: the seed, and those that do not affect the computation."""

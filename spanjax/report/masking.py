@@ -3,14 +3,13 @@
 Shapes: B rows, K slots a row.
 """
 
-import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.data.feed import masking, pairing
+from spanjax.data.feed import masking
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
@@ -18,20 +17,15 @@ from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean
 from spanjax.data.inspect.row_figures import parts, some_of
-from spanjax.objectives import electra, loss_terms, masked_lm, xlnet
+from spanjax.objectives.base import Pretraining
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
 from spanjax.report.examples import example_blocks
 from spanjax.report.groups import Group
 from spanjax.report.plot import bar_plot
 from spanjax.report.runs import Recorded
+from spanjax.run_format import restored
 
 LONGEST = 15  # longest length with a bar of its own
-CLASSES = {
-    name: value
-    for module in (masking, pairing, loss_terms, masked_lm, xlnet, electra)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and dataclasses.is_dataclass(value)
-}
 
 
 class Opened(NamedTuple):
@@ -40,22 +34,6 @@ class Opened(NamedTuple):
     rows: AnyRows
     held_out: AnyRows | None
     spec: FeedSpec
-
-
-def rebuilt(described: Any) -> Any:
-    """Rebuilds the settings that `run.describe` described. ValueError for a class or a field that this package lacks."""
-    if isinstance(described, list):
-        return tuple(rebuilt(each) for each in described)
-    if not isinstance(described, Mapping):
-        return described
-    name = described.get("class")
-    if name not in CLASSES:
-        raise ValueError(f"{name} is no class of masking, pairing or terms that is known here")
-    fields = {field: rebuilt(value) for field, value in described.items() if field != "class"}
-    try:
-        return CLASSES[name](**fields)
-    except TypeError as error:
-        raise ValueError(f"{name} has other settings here: {error}") from None
 
 
 def _found(run: Recorded, name: str) -> pathlib.Path:
@@ -77,7 +55,7 @@ def opened(run: Recorded) -> Opened:
     if rows.manifest.fingerprint != run.settings.get("rows_fingerprint"):
         raise ValueError(f"the rows in {', '.join(map(str, folders))} are not those that it was trained on")
     held_out = [open_rows(folder / "validation") for folder in folders if (folder / "validation").is_dir()]
-    objective = rebuilt(run.objective)
+    objective = restored(run.objective, Pretraining)
     spec = objective.feed_spec(seed=run.seed, batch_size=1, order="uniform")
     return Opened(rows, held_out[0] if held_out else None, spec)
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spanjax.json_files import read_json
-from spanjax.run import completed
+from spanjax.run_format import completed, stored_task
 from spanjax.tasks.base import SCORE
-from spanjax.tasks.stored import stored_task
 from spanjax.training.checkpoint_files import stored_meta
 from spanjax.training.metrics import record_of
 
@@ -57,8 +56,8 @@ class Recorded:
 
     @property
     def tuned(self) -> bool:
-        """True for a fine-tuning run: its objective reads files of examples."""
-        return "train" in self.objective and "dev" in self.objective
+        """True for a fine-tuning run."""
+        return self.settings["kind"] == "task"
 
     @property
     def step(self) -> int:

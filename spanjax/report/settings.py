@@ -6,7 +6,7 @@ from typing import Any
 from spanjax.report.document import Block, Cell, Folded, Heading, Table, Text
 from spanjax.report.groups import BOOKKEEPING, Group, identity
 from spanjax.report.recognised import task_of
-from spanjax.run import flat
+from spanjax.run_format import flat
 
 
 def _shown(value: Any) -> str:

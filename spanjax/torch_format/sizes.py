@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.nn.config import EncoderConfig
+from spanjax.nn.config import Architecture, EncoderConfig
 from spanjax.torch_format.families import Family
 
 _NAMES = {
@@ -42,7 +42,7 @@ def raise_listed(name: str, problems: list[str]) -> None:
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
-# Settings of the encoder that every family supports at any value, or that do not change the computation.
+# Settings of the architecture that every family supports at any value, or that do not change the computation.
 _ANY = frozenset(
     {
         "vocab_size",
@@ -54,8 +54,8 @@ _ANY = frozenset(
         "types",
         "activation",
         "norm_epsilon",
+        "initializer_std",
     }
-    | {"dropout", "attention_dropout", "initializer_std", "unroll", "attention", "remat"}
 )
 _OWN: Mapping[str, frozenset[str]] = {
     "bert": frozenset(),
@@ -74,6 +74,6 @@ def unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:
     return [
         f"encoder.{field.name} is {getattr(encoder, field.name)!r}: transformers' {family.class_prefix} computes"
         f" {field.default!r} alone"
-        for field in dataclasses.fields(encoder)
+        for field in dataclasses.fields(Architecture)
         if field.name not in _ANY | _OWN[family.model_type] and getattr(encoder, field.name) != field.default
     ]

@@ -22,13 +22,13 @@ def secrets() -> list[str]:
 def redacted(value: Any) -> Any:
     """Returns nested dicts and lists with secrets of the environment and `user:password@` of URLs replaced by ***.
 
-    Names under "class" stay: settings are read back by them.
+    Names of classes and modules stay: settings are read back by them.
     """
     known = secrets()
 
     def clean(part: Any) -> Any:
         if isinstance(part, Mapping):
-            return {key: inner if key == "class" else clean(inner) for key, inner in part.items()}
+            return {key: inner if key in ("class", "module") else clean(inner) for key, inner in part.items()}
         if isinstance(part, list | tuple):
             return [clean(inner) for inner in part]
         if not isinstance(part, str):

@@ -19,7 +19,7 @@ from spanjax.nn.heads import Pooler
 from spanjax.nn.layer import linear
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, equal_weights, module_params, stored_vocabulary
-from spanjax.run import describe
+from spanjax.run_format import describe
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import TaskModule
 from spanjax.tasks.glue import Glue, Sentences

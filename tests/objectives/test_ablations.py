@@ -11,7 +11,8 @@ from spanjax import train
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.objectives.base import Pretraining
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.run import Run, describe, differences, load
+from spanjax.run import Run, load
+from spanjax.run_format import describe, differences
 from tests.data.numbered_rows import random_rows
 from tests.running import ROOT, records, shrunk
 

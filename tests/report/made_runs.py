@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spanjax.report.runs import Recorded, read_run
-from spanjax.run import Run, describe
+from spanjax.run import Run
+from spanjax.run_format import describe
 from spanjax.tasks.glue import Glue
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from spanjax.report.groups import Spread, grouped, pretrained_names, tails
 from spanjax.report.runs import read_run
-from spanjax.run import Run, describe, differences
+from spanjax.run import Run
+from spanjax.run_format import describe, differences
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.squad import Questions

@@ -11,7 +11,8 @@ from spanjax.report.groups import grouped
 from spanjax.report.recognised import ARMS, arm_of, task_of
 from spanjax.report.runs import read_run
 from spanjax.report.tables import filled, score_blocks, tuned_models
-from spanjax.run import describe, load
+from spanjax.run import load
+from spanjax.run_format import describe
 from tests.report.made_runs import cola, made_run
 from tests.running import ROOT
 

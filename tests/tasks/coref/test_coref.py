@@ -14,7 +14,7 @@ from flax import nnx
 
 from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.run import describe
+from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, shown
@@ -23,7 +23,6 @@ from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import read_documents
 from spanjax.tasks.coref.segments import Pieces, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
-from spanjax.tasks.stored import stored_task
 from tests.made import tiny_encoder
 from tests.tasks.coref_made import made_document
 from tests.tasks.small_vocabulary import WORDS, small_wordpiece

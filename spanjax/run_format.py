@@ -1,0 +1,311 @@
+"""The one codec of settings: dataclasses to JSON and back, defaults of older versions, and what differs between two runs.
+
+A class is stored by its name and its module. What a file names is imported only if it is a settings class of spanjax; classes of
+a user's own are found in the modules that the command line names (--config, --code), so that no file runs code.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import itertools
+import pathlib
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from spanjax.nn.config import Execution
+from spanjax.tasks.base import Task
+
+Settings = TypeVar("Settings")
+Kind = Literal["pretraining", "task"]
+ORDER_VERSION = "order_version"
+"""Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
+# A run may resume with other values of these: they change speed and bookkeeping, not the result.
+MAY_CHANGE = (
+    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
+    *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
+    ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
+    "started_in",
+    "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
+)
+_CONFIG = "spanjax_config_"
+"""Prefix of the module names of executed files."""
+_ROOMS = frozenset({"data", "nn", "objectives", "run", "sharding", "tasks", "training"})
+"""Rooms whose settings classes a file may name."""
+_CODE: dict[str, types.ModuleType] = {}
+"""Modules with classes of a user's own, by the names under which they are stored."""
+
+# Classes of version 0.1, which stored no modules, and old paths of classes that have moved since.
+RENAMED: Mapping[str, str] = {
+    name: f"spanjax.{module}.{name}"
+    for module, names in {
+        "data.feed.masking": "Tokens WholeWords GeometricSpans Ngrams TaggedSpans Stage Staged Boundaries Replacement",
+        "data.feed.pairing": "Single FullSentences NextSentence SentenceOrder",
+        "nn.config": "EncoderConfig",
+        "nn.coreference_parts": "CoreferenceConfig",
+        "nn.span_network": "SpanNetworkConfig",
+        "objectives.masked_lm": "MaskedPrediction",
+        "objectives.electra": "ReplacedDetection",
+        "objectives.xlnet": "PermutedPrediction PermutedTokens",
+        "objectives.loss_terms": "MaskedTokens SpanBoundary SentencePair",
+        "run": "Data Run",
+        "sharding": "MeshConfig",
+        "tasks.coref": "Coref",
+        "tasks.glue": "Glue",
+        "tasks.ner": "Ner",
+        "tasks.relation": "Relation",
+        "tasks.squad": "Questions",
+        "tasks.span_tuning": "SpanTuning",
+        "training.loop": "Cadence",
+        "training.nonfinite": "Guard",
+        "training.optimizers": "AdamW Lamb Muon",
+        "training.profiler": "Profile",
+        "training.trackers.settings": "Tracking",
+    }.items()
+    for name in names.split()
+}
+
+Code = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
+"""Option --code of commands that read runs: a module, or a Python file, with classes of the user's own."""
+
+
+def describe(value: Any) -> Any:
+    """Describes settings as JSON: nested dicts, with the class and its module."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"class": type(value).__qualname__, "module": _module_name(type(value)), **fields}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    return value
+
+
+def _module_name(kind: type) -> str:
+    """Returns the name under which a class's module is stored: of an executed file, the file's name."""
+    if not kind.__module__.startswith(_CONFIG):
+        return kind.__module__
+    return pathlib.Path(getattr(sys.modules[kind.__module__], "__file__", None) or kind.__module__).name
+
+
+def own_classes(value: Any) -> dict[str, str]:
+    """Returns the classes among a run's settings that are not spanjax's -> the module or file of each."""
+    if isinstance(value, tuple | list):
+        return {name: module for item in value for name, module in own_classes(item).items()}
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return {}
+    module = _module_name(type(value))
+    own = {} if module.partition(".")[0] == "spanjax" else {type(value).__qualname__: module}
+    return own | own_classes([getattr(value, field.name) for field in dataclasses.fields(value)])
+
+
+def execute(file: pathlib.Path) -> types.ModuleType:
+    """Runs a Python file of the user's as a module; classes in it and in modules that it imports can then be restored.
+
+    A failing file leaves nothing behind.
+    """
+    # dataclasses and tyro resolve annotations through sys.modules, and two files of one stem, or one file loaded twice, must not
+    # answer for each other's classes
+    names = (f"{_CONFIG}{file.stem}_{number}" for number in itertools.count(1))
+    name = next(each for each in names if each not in sys.modules)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
+    added = [each for each in (str(file.resolve().parent), root) if each and each not in sys.path]
+    before = set(sys.modules)
+    sys.modules[name] = module
+    sys.path += added  # `from configs... import RUN`: only while the file runs, so that it shadows nothing later
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        for each in added:
+            sys.path.remove(each)
+    _CODE.update({each: sys.modules[each] for each in sys.modules.keys() - before if not each.startswith(_CONFIG)})
+    _CODE[file.name] = _CODE[file.stem] = module
+    return module
+
+
+def load_code(names: Iterable[str]) -> None:
+    """Imports modules, or runs Python files, that hold classes of the user's own. ValueError if one cannot be."""
+    for name in names:
+        file = pathlib.Path(name)
+        try:
+            if file.suffix == ".py":
+                execute(file)
+            else:
+                _CODE[name] = importlib.import_module(name)
+        except Exception as error:
+            raise ValueError(
+                f"--code {name} does not load ({type(error).__name__}: {error}): give a Python file, or the name"
+                " of a module that can be imported"
+            ) from error
+
+
+def class_of(described: Mapping[str, Any], expected: type[Settings]) -> type[Settings]:
+    """Returns the class that described settings name. ValueError if it is unknown here or no `expected`."""
+    name, module = str(described.get("class")), str(described.get("module") or "")
+    path = RENAMED.get(f"{module}.{name}" if module else name, f"{module}.{name}")
+    module, _, name = path.rpartition(".")
+    found = None
+    if module.startswith("spanjax.") and module.split(".")[1] in _ROOMS and "__" not in module:
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ImportError:
+            found = None
+    else:
+        places = [_CODE[module]] if module in _CODE else [] if module else _CODE.values()
+        found = next((getattr(each, name) for each in places if hasattr(each, name)), None)
+        if found is None and not module.startswith("spanjax."):
+            where = f" of {module}" if module else ""
+            raise ValueError(
+                f"{name}{where} is no class of spanjax: name the module or file that defines it, --code {module or 'FILE'}"
+            )
+    if not (isinstance(found, type) and issubclass(found, expected) and dataclasses.is_dataclass(found)):
+        raise ValueError(
+            f"{path} is no {expected.__name__} that is known here: take the version of spanjax that wrote it"
+        )
+    return found
+
+
+def restored(described: Mapping[str, Any], expected: type[Settings]) -> Settings:
+    """Rebuilds settings that `describe` described, of a class that derives from `expected`; missing ones get their defaults.
+
+    ValueError for a class or a setting that is not known here, or one that is missing and has no default.
+    """
+    kind: Any = class_of(described, expected)
+    hints = typing.get_type_hints(kind)
+    unknown = sorted(described.keys() - {field.name for field in dataclasses.fields(kind)} - {"class", "module"})
+    if unknown:
+        raise ValueError(
+            f"{kind.__name__} has no setting {', '.join(unknown)} here: take the version of spanjax that wrote it"
+        )
+    values = {name: _value(value, hints[name]) for name, value in described.items() if name in hints}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}: take the version of spanjax that wrote it") from error
+
+
+def _value(value: Any, hint: Any) -> Any:
+    """Returns a value of a described setting with this annotation as a setting: lists become tuples."""
+    if isinstance(value, list):
+        inner = typing.get_args(hint)
+        return tuple(_value(item, inner[0] if inner else object) for item in value)
+    if isinstance(value, dict):
+        choices = [each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and each is not type(None)]
+        return restored(value, choices[0] if len(choices) == 1 else object)
+    return value
+
+
+def kind_of(described: Mapping[str, Any]) -> Kind:
+    """Returns the kind of a described run; files of version 0.1 do not name it."""
+    if described.get("kind") in ("pretraining", "task"):
+        return described["kind"]
+    objective = described.get("objective")
+    settings = objective if isinstance(objective, Mapping) else {}
+    try:
+        return "task" if issubclass(class_of(settings, object), Task) else "pretraining"
+    except ValueError:  # of another version, or a user's own
+        return "task" if {"train", "dev"} <= settings.keys() else "pretraining"
+
+
+def completed(described: dict[str, Any]) -> dict[str, Any]:
+    """Returns a described run with its kind, and with defaults for settings that an older version does not name, at any depth: a
+    setting that is added leaves earlier results unchanged.
+    """
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, list):
+            return [filled(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        inner = {name: filled(value) for name, value in part.items()}
+        try:
+            kind: Any = class_of(part, object)
+        except ValueError:  # of another version, or a user's own: compared unchanged
+            return inner
+        return _defaults(kind) | inner | {"class": kind.__qualname__, "module": _module_name(kind)}
+
+    return {"kind": kind_of(described)} | filled(described)
+
+
+def _defaults(kind: Any) -> dict[str, Any]:
+    """Returns the described defaults of a class's settings that have one."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = describe(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = describe(field.default_factory())
+    return found
+
+
+def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Flattens a described run: names of settings joined by slashes -> their values."""
+    if isinstance(value, dict):
+        items = ((name, part) for name, part in value.items() if name != "module" or "class" not in value)
+    elif isinstance(value, list):
+        items = ((str(i), v) for i, v in enumerate(value))
+    else:
+        return {prefix: value}
+    return {k: v for name, part in items for k, v in flat(part, f"{prefix}/{name}" if prefix else name).items()}
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Compares two described runs: lines "name: before -> now" for every setting that differs and may not."""
+    old, new = flat(completed(before)), flat(completed(now))
+    if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways"):
+        # version 0.1 stored the requested order, but read the rows in the memory's
+        old["data/order"] = new["data/order"]
+    names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
+    return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
+
+
+def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:
+    """Returns the described task in the meta of checkpoint `source`; None in that of pretraining.
+
+    A checkpoint has its `kind`. Those of 0.1 do not: there tasks count `examples`, and pretraining has a manifest of `rows`.
+    ValueError if a checkpoint has none of these, and its objective is not known here.
+    """
+    model, run = meta.get("model"), meta.get("run")
+    if isinstance(model, Mapping) and isinstance(model.get("task"), Mapping):
+        return model["task"]
+    objective = run.get("objective") if isinstance(run, Mapping) else None
+    if not isinstance(objective, Mapping):
+        return None
+    kind = meta.get("kind") or ("task" if "examples" in meta else "pretraining" if "rows" in meta else "")
+    if not kind and kind_of({"objective": objective}) == "task":
+        kind = "task"
+    if kind == "task":
+        return objective
+    if kind == "pretraining" or "masking" in objective:
+        return None
+    raise ValueError(
+        f"{source}: its meta does not say whether {objective.get('class', 'its objective')} is a task or pretrains: expected the"
+        " kind 'task' or 'pretraining'; take the version of spanjax that wrote it"
+    )
+
+
+def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
+    """Restores a described task, with `settings` replaced. ValueError as in `restored`, or for settings that it does not have."""
+    task = restored(described, Task)
+    if unknown := sorted(settings.keys() - {field.name for field in dataclasses.fields(task)}):
+        given = ", ".join(f"{each} ({settings[each]})" for each in unknown)
+        raise ValueError(
+            f"a model of {type(task).__name__} has no setting {given}: leave it out, or take a model of the task that has it"
+        )
+    return dataclasses.replace(task, **settings)
+
+
+def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
+    """Returns `Task.decided` of a described task; {} without scores, and for a class that is not known here."""
+    try:
+        return restored(described or {}, Task).decided(scores) if scores else {}
+    except ValueError:
+        return {}

@@ -1,0 +1,176 @@
+"""Settings to JSON and back, by the class that a file names; no file makes spanjax import what is not its own."""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+
+import pytest
+
+from spanjax.bounds import AtLeast0
+from spanjax.data.feed.masking import MaskingPolicy
+from spanjax.objectives.base import Objective
+from spanjax.objectives.masked_lm import MaskedPrediction
+from spanjax.run import Run, load
+from spanjax.run_format import (
+    RENAMED,
+    class_of,
+    completed,
+    describe,
+    described_task,
+    differences,
+    kind_of,
+    load_code,
+    restored,
+    stored_task,
+)
+from spanjax.tasks.base import Task
+from spanjax.tasks.glue import Glue
+
+pytestmark = pytest.mark.unit
+ROOT = pathlib.Path(__file__).parents[1]
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.py") if "RUN" in path.read_text())
+
+OWN_OBJECTIVE, OWN_TASK = {"class": "Own", "terms": []}, {"class": "Own", "train": ["a"], "dev": []}
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({"kind": "pretraining", "run": {"objective": OWN_OBJECTIVE}}, None),
+        ({"kind": "task", "run": {"objective": OWN_TASK}}, OWN_TASK),
+        # checkpoints of 0.1 say no kind
+        ({"rows": {}, "run": {"objective": OWN_OBJECTIVE}}, None),
+        ({"examples": {}, "run": {"objective": OWN_TASK}}, OWN_TASK),
+        ({"run": {"objective": {"class": "Glue"}}}, {"class": "Glue"}),
+        ({"run": {"objective": {"class": "MaskedPrediction", "masking": {}}}}, None),
+        # weights alone
+        ({"model": {"task": {"class": "Glue"}}, "rows": {}}, {"class": "Glue"}),
+        ({"model": {"task": None}}, None),
+        ({}, None),
+    ],
+)
+def test_an_objective_without_masking_is_no_task(meta: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    assert described_task(meta, "runs/a") == expected
+
+
+def test_what_says_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="runs/a: its meta does not say whether Own is a task or pretrains"):
+        described_task({"run": {"objective": OWN_OBJECTIVE}}, "runs/a")
+
+
+def as_read(run: Any) -> Any:
+    """Settings as a reader of run.json gets them."""
+    return json.loads(json.dumps(describe(run)))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_comes_back_as_it_was(path: pathlib.Path) -> None:
+    run = load(str(path))
+    assert restored(as_read(run), Run) == run
+    assert kind_of(as_read(run)) == ("task" if isinstance(run.objective, Task) else "pretraining")
+
+
+def without_modules(described: Any) -> Any:
+    """The same as version 0.1 wrote it."""
+    if isinstance(described, list):
+        return [without_modules(each) for each in described]
+    if not isinstance(described, dict):
+        return described
+    return {name: without_modules(value) for name, value in described.items() if name != "module"}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_classes_of_0_1_are_found_by_their_names_alone(path: pathlib.Path) -> None:
+    run = load(str(path))
+    assert restored(without_modules(as_read(run)), Run) == run
+    assert differences(without_modules(as_read(run)), as_read(run)) == []
+
+
+def test_every_renamed_class_exists() -> None:
+    for name, path in RENAMED.items():
+        found = class_of({"class": name}, object)
+        assert f"{found.__module__}.{found.__qualname__}" == path
+
+
+def test_missing_settings_get_their_defaults_and_unknown_ones_are_refused() -> None:
+    old = as_read(Run(objective=Glue(train=("a",))))
+    del old["objective"]["sentences"], old["optimizer"]["epsilon_hat"]
+    assert restored(old, Run) == Run(objective=Glue(train=("a",)))
+    assert completed(old)["optimizer"]["epsilon_hat"] is False and completed(old)["kind"] == "task"
+    with pytest.raises(ValueError, match="Glue has no setting newer, other here: take the version of spanjax"):
+        stored_task(old["objective"] | {"other": 1, "newer": 2})
+    with pytest.raises(ValueError, match=r"a model of Glue has no setting threshold \(0.5\): leave it out"):
+        stored_task(old["objective"], threshold=0.5)
+
+
+HOSTILE = [
+    {"class": "Popen", "module": "subprocess"},
+    {"class": "Popen", "module": "spanjax.tasks.subprocess"},
+    {"class": "os.system", "module": "spanjax.storage.local"},
+    {"class": "pathlib", "module": "spanjax.run"},
+    {"class": "main", "module": "spanjax.prepare.__main__"},
+    {"class": "anything", "module": "antigravity"},
+    {"class": "Path", "module": "spanjax.run"},
+    {"class": ["Glue"], "module": {"a": 1}},
+    {},
+]
+
+
+@pytest.mark.parametrize("described", HOSTILE, ids=str)
+@pytest.mark.parametrize("expected", [object, Task])
+def test_no_file_makes_spanjax_import_what_is_not_a_settings_class(described: Any, expected: type) -> None:
+    before = set(sys.modules)
+    with pytest.raises(ValueError, match="no class of spanjax|that is known here"):
+        class_of(described, expected)
+    assert not {name for name in set(sys.modules) - before if not name.startswith("spanjax.tasks")}
+
+
+def test_a_class_must_derive_from_what_its_place_expects() -> None:
+    described = as_read(Run())
+    described["objective"] = described["optimizer"]
+    with pytest.raises(ValueError, match="AdamW is no Objective that is known here"):
+        restored(described, Run)
+    with pytest.raises(ValueError, match="GeometricSpans is no Term"):
+        policy = as_read(Run())["objective"]["masking"]
+        restored(as_read(Run())["objective"] | {"terms": [policy]}, Objective)
+
+
+OWN_CODE = """
+import dataclasses
+from spanjax.data.feed.masking import GeometricSpans
+
+@dataclasses.dataclass(frozen=True)
+class OftenShort(GeometricSpans):
+    extra: int = 3
+"""
+
+
+def test_own_classes_come_back_from_the_code_that_the_command_line_names(tmp_path: pathlib.Path) -> None:
+    described = as_read(MaskedPrediction())
+    described["masking"] |= {"class": "OftenShort", "module": "shortly.py", "extra": 5}
+    with pytest.raises(ValueError, match=r"OftenShort of shortly.py is no class of spanjax: .* --code shortly.py"):
+        restored(described, Objective)
+    (tmp_path / "shortly.py").write_text(OWN_CODE)
+    load_code([str(tmp_path / "shortly.py")])
+    back: Any = restored(described, Objective)
+    assert back.masking.extra == 5 and isinstance(back.masking, MaskingPolicy)
+    assert as_read(back) == described
+    with pytest.raises(ValueError, match="--code no_such_module does not load"):
+        load_code(["no_such_module"])
+
+
+def test_another_value_is_a_difference_and_another_module_is_none() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Longer(Run):
+        more: AtLeast0 = 0
+
+    one = as_read(Run())
+    assert differences(one, as_read(Run(seed=1))) == ["  seed: 0 -> 1"]
+    moved = one | {"objective": one["objective"] | {"module": "spanjax.objectives.elsewhere"}}
+    assert differences(one, moved) == []
+    assert differences(one, as_read(Longer(more=1))) == [
+        "  class: Run -> test_another_value_is_a_difference_and_another_module_is_none.<locals>.Longer",
+        "  more: (absent) -> 1",
+    ]
