@@ -43,8 +43,8 @@ _SIZES = {
 """(Parameter, axis) whose length a setting of the objective is -> that setting as a flag, without `--objective.`."""
 
 
-class Start(NamedTuple):
-    """Initial weights of a run."""
+class InitialWeights(NamedTuple):
+    """Weights that a run starts from."""
 
     leaves: Mapping[str, np.ndarray]
     """Parameters by their names in the run, float32, in the run's shapes; the others are sampled."""
@@ -60,7 +60,7 @@ def start_from(
     seed: int,
     labels: Sequence[str] = (),
     objective: Any = None,
-) -> Start:
+) -> InitialWeights:
     """Maps the weights of `model` onto a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
     A classifier for other labels than the run's `labels` is sampled; one for the same labels in another order is reordered.
@@ -109,7 +109,7 @@ def start_from(
     lines = [f"loaded {', '.join(loaded)}", *lines]
     lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
     lines += [f"not used: {', '.join(unused)}"] if unused else []
-    return Start(leaves, (*model.said, *lines))
+    return InitialWeights(leaves, (*model.said, *lines))
 
 
 def _classifier(

@@ -1,0 +1,45 @@
+"""Opens the session of any run, and describes it for run.json and for checkpoints."""
+
+from collections.abc import Collection
+from typing import Any
+
+import jax
+
+from spanjax import __version__
+from spanjax.experiment.finetune import open_task_session
+from spanjax.experiment.pretrain import open_pretraining_session
+from spanjax.pretrained.model import stored_vocabulary
+from spanjax.run import Run, describe, overridden
+from spanjax.tasks.base import Task
+from spanjax.training.loop import Session
+from spanjax.training.redaction import redacted
+
+
+def open_session(requested: Run, named: Collection[str] = ()) -> Session:
+    """Opens the session of a run: of a task's examples, or of prepared rows.
+
+    ValueError that lists all problems, also if a requested setting would not take effect; `named` are the settings that the
+    command line names.
+    """
+    open_any = open_task_session if isinstance(requested.objective, Task) else open_pretraining_session
+    session = open_any(requested)
+    if problems := overridden(requested, session.run, named):
+        raise ValueError("\n".join(problems))
+    return session
+
+
+def description(session: Session) -> dict[str, Any]:
+    """Returns the content of run.json, without secrets: the settings, and what identifies the training data."""
+    return redacted({**describe(session.run), **session.identity()})
+
+
+def checkpoint_meta(session: Session) -> dict[str, Any]:
+    """Returns the meta of a run's checkpoints as JSON values: run, data, hardware, vocabulary."""
+    device = session.mesh.devices.flat[0]
+    hardware = {
+        "devices": f"{session.mesh.devices.size} x {device.device_kind}",
+        "processes": jax.process_count(),
+        "jax": jax.__version__,
+    }
+    run = {"spanjax": __version__, "run": description(session), **session.about()}
+    return {**run, "hardware": hardware, "vocabulary": stored_vocabulary(session.vocabulary)}
