@@ -9,7 +9,6 @@ a checkpoint that cannot be saved, numbers that are not finite), 3 some of the p
 
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -37,7 +36,6 @@ from spanjax.storage.local import write_whole
 
 if TYPE_CHECKING:
     from spanjax.training.loop import Session
-    from spanjax.training.metrics import Terminal, Writer
     from spanjax.training.preemption import StopRequest
 
 
@@ -99,6 +97,8 @@ def train(command: Any, named: Collection[str] = ()) -> int:
     with contextlib.ExitStack() as resources, StopRequest(leave) as stop:
         with stop.leavable():
             # long imports: a stop request of any process ends all of them here
+            import jax
+
             from spanjax.experiment.session import description, open_session
             from spanjax.run import differences
             from spanjax.training.checkpoint_files import has_checkpoints
@@ -116,7 +116,9 @@ def train(command: Any, named: Collection[str] = ()) -> int:
                 return 0
             if not command.workdir:
                 raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-            distributed.collective_call("trackers", lambda: require(session.run.tracking))
+            distributed.collective_call(
+                "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
+            )
             stored = open_workdir(workdir, description(session), differences, resources)
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
         return train_session(session, weights, workdir, notes, stop, resources)
@@ -137,9 +139,9 @@ def train_session(
     import jax
 
     from spanjax import distributed
-    from spanjax.experiment.session import checkpoint_meta
+    from spanjax.experiment.session import open_outputs
     from spanjax.training.checkpoint import Checkpoints
-    from spanjax.training.loop import Outputs, fit
+    from spanjax.training.loop import fit
     from spanjax.training.metrics import Terminal
 
     terminal = resources.enter_context(contextlib.closing(Terminal(session.run.steps)))
@@ -157,8 +159,7 @@ def train_session(
         resources.push(checkpoints)
         with resources.enter_context(contextlib.ExitStack()) as writing:
             with stop.leavable():
-                writers, ids = open_writers(session, workdir, int(state.step), terminal, writing)
-                outputs = Outputs(workdir, checkpoints, {**checkpoint_meta(session), **ids}, writers)
+                outputs = open_outputs(session, workdir, checkpoints, int(state.step), terminal, writing)
 
             def leave() -> None:
                 # `close` would otherwise finish a save by a rendezvous with processes that are ending too
@@ -178,38 +179,6 @@ def train_session(
         terminal.note("\n".join(["", *session.summary_lines(outcome, str(workdir))]))
         write_whole(workdir / "summary.json", json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return 0
-
-
-def open_writers(
-    session: "Session", workdir: pathlib.Path, begin: int, terminal: "Terminal", resources: contextlib.ExitStack
-) -> tuple[list["Writer"], dict[str, Any]]:
-    """Opens the writers of process 0, each closed with `resources`; also returns the trackers' entries of a checkpoint's meta.
-
-    Records after step `begin` are void. Other processes have no writers.
-    """
-    import jax
-
-    from spanjax.experiment.session import description
-    from spanjax.training.metrics import JsonLines, ResilientWriter, TensorBoard
-    from spanjax.training.trackers import Trackers
-
-    if jax.process_index():
-        return [], {}
-    writers: list[Writer] = []  # each is registered at once, so that a later one that fails leaves none open
-
-    def add(writer: Any) -> Any:
-        resources.callback(writer.close)
-        writers.append(writer)
-        return writer
-
-    add(ResilientWriter("metrics.jsonl", functools.partial(JsonLines, workdir / "metrics.jsonl"), begin))
-    try:
-        add(ResilientWriter("tensorboard", functools.partial(TensorBoard, workdir / "tensorboard"), begin))
-    except ModuleNotFoundError:
-        terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
-    run = session.run
-    trackers = add(Trackers(run.tracking, workdir, begin, run.steps, description(session), terminal.note))
-    return [*writers, terminal], trackers.meta()
 
 
 def end(code: int) -> NoReturn:

@@ -16,11 +16,12 @@ import pytest
 from spanjax import train
 from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 from spanjax.data.feed.rows import open_rows
+from spanjax.experiment import session as sessions
 from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, describe, differences, load, with_defaults
-from spanjax.training import metrics, trackers
+from spanjax.training import metrics
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizers import AdamW
@@ -373,7 +374,7 @@ def test_what_is_open_is_closed_when_the_start_fails(
     def failing(*_: Any) -> None:
         raise made
 
-    monkeypatch.setattr(trackers, "Trackers", failing)
+    monkeypatch.setattr(sessions, "Trackers", failing)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--data.feed=numpy")
     with pytest.raises(RuntimeError) as error:
         train.main(arguments)

@@ -1,5 +1,8 @@
-"""Opens the session of any run, and describes it for run.json and for checkpoints."""
+"""Opens the session of any run and its outputs, and describes it for run.json and for checkpoints."""
 
+import contextlib
+import functools
+import pathlib
 from collections.abc import Collection
 from typing import Any
 
@@ -11,8 +14,11 @@ from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.pretrained.model import stored_vocabulary
 from spanjax.run import Run, describe, overridden
 from spanjax.tasks.base import Task
-from spanjax.training.loop import Session
+from spanjax.training.checkpoint import Checkpoints
+from spanjax.training.loop import Outputs, Session
+from spanjax.training.metrics import JsonLines, ResilientWriter, TensorBoard, Terminal, Writer
 from spanjax.training.redaction import redacted
+from spanjax.training.trackers import Trackers
 
 
 def open_session(requested: Run, named: Collection[str] = ()) -> Session:
@@ -43,3 +49,32 @@ def checkpoint_meta(session: Session) -> dict[str, Any]:
     }
     run = {"spanjax": __version__, "run": description(session), **session.about()}
     return {**run, "hardware": hardware, "vocabulary": stored_vocabulary(session.vocabulary)}
+
+
+def open_outputs(
+    session: Session,
+    workdir: pathlib.Path,
+    checkpoints: Checkpoints,
+    begin: int,
+    terminal: Terminal,
+    resources: contextlib.ExitStack,
+) -> Outputs:
+    """Opens the writers of process 0 for the records after step `begin`; `resources` closes them. Others have none."""
+    meta, writers = checkpoint_meta(session), list[Writer]()
+    if jax.process_index():
+        return Outputs(workdir, checkpoints, meta, writers)
+
+    # each is registered at once, so that a later one that fails leaves none open
+    def add(writer: Any) -> Any:
+        resources.callback(writer.close)
+        writers.append(writer)
+        return writer
+
+    add(ResilientWriter("metrics.jsonl", functools.partial(JsonLines, workdir / "metrics.jsonl"), begin))
+    try:
+        add(ResilientWriter("tensorboard", functools.partial(TensorBoard, workdir / "tensorboard"), begin))
+    except ModuleNotFoundError:
+        terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
+    run = session.run
+    trackers = add(Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note))
+    return Outputs(workdir, checkpoints, {**meta, **trackers.meta()}, [*writers, terminal])
