@@ -146,8 +146,9 @@ def train_session(
 
     terminal = resources.enter_context(contextlib.closing(Terminal(session.run.steps)))
     terminal.note("\n".join(notes))
-    with Checkpoints(workdir, session.run.cadence.keep) as checkpoints:
+    with contextlib.ExitStack() as saving:
         with stop.leavable():
+            checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep))
             state = checkpoints.restore_newest(session.abstract)
             if state is not None:
                 terminal.note(f"continuing {workdir} from step {int(state.step):,}")
