@@ -1,32 +1,26 @@
 """A run is one frozen dataclass; a file under `configs/` defines it as RUN and the command line overrides single fields."""
 
 import argparse
-import contextlib
 import dataclasses
 import difflib
-import json
 import pathlib
 import sys
 import traceback
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
-from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.run_format import ORDER_VERSION, describe, differences, execute, flat
+from spanjax.run_format import describe, execute, flat
 from spanjax.sharding import MeshConfig
-from spanjax.storage.local import write_whole
-from spanjax.storage.outputs import output_problem
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
 from spanjax.training.profiler import Profile
-from spanjax.training.redaction import redacted
 from spanjax.training.trackers.settings import Tracking
 
 
@@ -204,51 +198,3 @@ def named_run(arguments: list[str]) -> tuple[Run, str]:
     run = load(found.config) if found.config else Run()
     encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
     return dataclasses.replace(run, encoder=encoder), found.config or ""
-
-
-@contextlib.contextmanager
-def writing(workdir: pathlib.Path) -> Iterator[None]:
-    """Wraps writes to the work directory: ValueError if it is no folder or cannot be written."""
-    if problem := output_problem(workdir):
-        raise ValueError(f"--workdir {workdir}: {problem}")
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(
-            f"--workdir {workdir} cannot be written ({error.strerror or error}): give a folder that can, with space left"
-        ) from error
-
-
-def claim_workdir(workdir: pathlib.Path, description: dict[str, Any]) -> list[str]:
-    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
-
-    Returns notes on changes from here on in a run that an older version began.
-    """
-    file = workdir / "run.json"
-    if file.is_file():
-        # 0.1 wrote secrets of the environment in clear text
-        before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
-        found = differences(before, json.loads(json.dumps(description)))
-        if found:
-            raise ValueError(
-                f"--workdir {workdir} holds another run; what differs (there -> now):\n"
-                + "\n".join(found)
-                + "\nuse the same settings to continue it, or another --workdir"
-            )
-        return _order_notes(workdir, before, description)
-    with writing(workdir):
-        workdir.mkdir(parents=True, exist_ok=True)
-        # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
-        write_whole(file, json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
-    return []
-
-
-def _order_notes(workdir: pathlib.Path, before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Returns a note if a run resumes with the rows in another order than it began with."""
-    if before.get(ORDER_VERSION, 1) == now.get(ORDER_VERSION, 1):
-        return []
-    return [
-        f"{workdir} was begun by spanjax 0.1, whose order by_length never read the longest rows, the remainder of rows /"
-        " batch_size. From here on an epoch has one batch more, with those rows, and reads its batches in another order than 0.1"
-        " would have; to train in one order from the first step on, use another --workdir"
-    ]

@@ -28,7 +28,7 @@ ORDER_VERSION = "order_version"
 MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
     *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
-    ORDER_VERSION,  # the run resumes in the new order, with a note: see `claim_workdir`
+    ORDER_VERSION,  # the run resumes in the new order, with a note: see `experiment.pretrain`
     "started_in",
     "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )

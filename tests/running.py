@@ -27,7 +27,6 @@ TINY = [
     "--encoder.unroll=1",
     "--batch-size=4",
     "--cadence.log-every=1",
-    "--cadence.eval-batches=1",
 ]
 
 
@@ -39,7 +38,7 @@ def shrunk(config: str, rows: pathlib.Path, workdir: pathlib.Path, steps: int, *
     arguments = [f"--config={config}", f"--data.rows={rows}", f"--workdir={workdir}", f"--steps={steps}"]
     terms = getattr(load(str(ROOT / config)).objective, "terms", ())
     places = [place for place, term in enumerate(terms) if isinstance(term, SpanBoundary)]
-    arguments += [f"--objective.terms.{place}.position-size=8" for place in places]
+    arguments += ["--cadence.eval-batches=1", *(f"--objective.terms.{place}.position-size=8" for place in places)]
     given = {word.split("=")[0] for word in more}
     return [*arguments, *(word for word in TINY if word.split("=")[0] not in given), *more]
 

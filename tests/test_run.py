@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from spanjax import convert, predict, train
-from spanjax.run import MOVED, Run, claim_workdir, load
-from spanjax.run_format import describe
+from spanjax.run import MOVED, Run, load
+from spanjax.run_format import describe, differences
 from spanjax.training.redaction import redacted
+from spanjax.training.workdir import claim_workdir
 from tests.running import ROOT, records, shrunk
 
 OWN = '''"""A masking policy, a loss term and an objective of a user's own, under postponed annotations."""
@@ -164,9 +165,10 @@ def test_a_run_whose_settings_hold_a_secret_resumes(tmp_path: pathlib.Path, monk
     monkeypatch.setenv("MY_TOKEN", "hushhush")
     described = json.loads(json.dumps(describe(Run(init_from="runs/hushhush"))))
     (tmp_path / "run.json").write_text(json.dumps(described))
-    assert claim_workdir(tmp_path, redacted(described)) == []
+    assert claim_workdir(tmp_path, redacted(described), differences) == redacted(described)
     (tmp_path / "run.json").unlink()
-    assert claim_workdir(tmp_path, redacted(described)) == claim_workdir(tmp_path, redacted(described)) == []
+    for _ in range(2):
+        assert claim_workdir(tmp_path, redacted(described), differences)["init_from"] == "runs/***"
     assert "hushhush" not in (tmp_path / "run.json").read_text()
 
 

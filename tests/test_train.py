@@ -16,14 +16,17 @@ import pytest
 from spanjax import train
 from spanjax.data.feed.masking import Stage, Staged, TaggedSpans, WholeWords
 from spanjax.data.feed.rows import open_rows
+from spanjax.experiment import session as sessions
+from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
-from spanjax.run import Run, claim_workdir, load, with_defaults
+from spanjax.run import Run, load, with_defaults
 from spanjax.run_format import describe, differences
-from spanjax.training import metrics, trackers
+from spanjax.training import metrics
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizers import AdamW
+from spanjax.training.workdir import claim_workdir
 from tests.made import made_documents
 from tests.running import ROOT, begin_together, environment, last_step, records, shrunk, wait_until
 
@@ -59,7 +62,7 @@ def test_run_json_with_classes_that_are_no_names_is_of_another_run(tmp_path: pat
     for wrong in ('{"objective": {"class": [1]}}', '{"encoder": {"class": {}}}'):
         (tmp_path / "run.json").write_text(wrong)
         with pytest.raises(ValueError, match="holds another run"):
-            claim_workdir(tmp_path, describe(Run()))
+            claim_workdir(tmp_path, describe(Run()), differences)
 
 
 def test_dry_run_prints_the_plan_and_an_example(
@@ -332,8 +335,9 @@ def test_an_order_of_rows_that_a_memory_cannot_read_is_refused(
         arguments = shrunk(config, rows_folder, tmp_path / "run", 2, *memory, f"--data.order={order}")
         said = refused(arguments, capsys)
         assert f"data.order is {order!r}, but objective PermutedPrediction reads rows in the order 'both_ways'" in said
-    session = train.opened(train.parse(shrunk(config, rows_folder, tmp_path / "run", 2, *memory)).run)
+    session = open_pretraining_session(train.parse(shrunk(config, rows_folder, tmp_path / "run", 2, *memory)).run)
     assert session.run.data.order == session.spec.order == "both_ways"
+    assert "data.order is both_ways: objective PermutedPrediction reads rows in it" in session.notes
     stored = describe(session.run)
     older = {**stored, "data": {**stored["data"], "order": "uniform"}}  # what version 0.1 wrote
     assert not differences(older, stored)
@@ -371,7 +375,7 @@ def test_what_is_open_is_closed_when_the_start_fails(
     def failing(*_: Any) -> None:
         raise made
 
-    monkeypatch.setattr(trackers, "Trackers", failing)
+    monkeypatch.setattr(sessions, "Trackers", failing)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 2, "--data.feed=numpy")
     with pytest.raises(RuntimeError) as error:
         train.main(arguments)

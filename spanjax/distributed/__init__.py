@@ -1,18 +1,18 @@
 """Start-up on one or many processes, and their rendezvous. Importing this does not import jax."""
 
 from spanjax.distributed.barriers import (
+    abort_process,
+    all_gather_text,
     any_process,
     ask,
     asked,
     barrier,
+    collective_call,
     coordinator_gone,
-    gather,
-    leave,
     marks,
     name_of,
     preempted,
     put_mark,
-    together,
 )
 from spanjax.distributed.launch import Launch, detect
 from spanjax.distributed.meeting import ProcessesMissing
@@ -28,13 +28,13 @@ __all__ = [
     "coordinator_gone",
     "detect",
     "device_problems",
-    "gather",
-    "leave",
+    "all_gather_text",
+    "abort_process",
     "marks",
     "name_of",
     "preempted",
     "put_mark",
     "start",
-    "together",
+    "collective_call",
     "tpu_chips",
 ]

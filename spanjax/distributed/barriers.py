@@ -33,7 +33,7 @@ def _client() -> Any:
     return client
 
 
-def gather(name: str, value: str = "", timeout_s: float | None = None) -> list[str]:
+def all_gather_text(name: str, value: str = "", timeout_s: float | None = None) -> list[str]:
     """Returns every process's text, by process id; all must call it equally often, in the same order for each name.
 
     It uses the coordinator and does not wait for devices. ProcessesMissing names the barrier and who did not come within
@@ -77,12 +77,12 @@ def _missing(client: Any, name: str, folder: str, limit: float, error: Exception
 
 def barrier(name: str, timeout_s: float | None = None) -> None:
     """Returns when all processes are here; ProcessesMissing, which names it and them, after the time limit."""
-    gather(name, "", timeout_s)
+    all_gather_text(name, "", timeout_s)
 
 
 def any_process(flag: bool, name: str = "any process") -> bool:
     """Returns True if the flag is set on any process; all processes must call it at the same step."""
-    return "1" in gather(name, "1" if flag else "0")
+    return "1" in all_gather_text(name, "1" if flag else "0")
 
 
 def ask(name: str, why: str) -> None:
@@ -132,14 +132,14 @@ def preempted(step: int) -> bool:
     return manager is not None and manager.reached_sync_point(step)
 
 
-def together(name: str, work: Callable[[], Result]) -> Result:
+def collective_call(name: str, work: Callable[[], Result]) -> Result:
     """Does the work on every process, with one outcome: a ValueError on any of them is one on all, naming the process."""
     result, problem = None, None
     try:
         result = work()
     except ValueError as error:
         problem = error
-    said = gather(name, str(problem) if problem else "")
+    said = all_gather_text(name, str(problem) if problem else "")
     if not any(said):
         return result  # pyright: ignore[reportReturnType]
     if problem and len(set(said)) == 1:
@@ -152,7 +152,7 @@ def together(name: str, work: Callable[[], Result]) -> Result:
     raise ValueError("\n".join(lines)) from problem
 
 
-def leave(code: int, error: Exception | None = None) -> int:
+def abort_process(code: int, error: Exception | None = None) -> int:
     """Ends one of several processes at once, after an error: jax would hold it for minutes, waiting for the others to end.
 
     Prints the error's traceback. In a single process, only returns the code.

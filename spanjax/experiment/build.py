@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ import optax
 from jax.sharding import Mesh
 
 from spanjax.distributed.variables import xla_flag
-from spanjax.experiment.init_from import Start
+from spanjax.experiment.init_from import InitialWeights
 from spanjax.nn.attention import choose_backend
 from spanjax.run import Run
 from spanjax.sharding import map_named, placed, row_shards
@@ -37,26 +38,26 @@ class Built:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts about the data and the settings to print before training."""
-        return ()
+        """Implements `training.loop.Session.notes`."""
+        return (f"attention by {self.attention}",)
 
     @property
     def shardings(self) -> TrainState:
         """Sharding of every leaf of the state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)
 
-    def fresh_state(self, start: Start | None = None) -> TrainState:
-        """Builds the state of step 0 sharded, with the weights that `start` has."""
+    def fresh_state(self, weights: InitialWeights | None = None) -> TrainState:
+        """Builds the state of step 0 sharded; parameters that `weights` has are its own."""
         run = self.run
-        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.carried))
+        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.recurrent_state))
         state = jax.jit(make, out_shardings=self.shardings)()
-        if start is None:
+        if weights is None:
             return state
 
-        def laid(name: str, leaf: jax.Array) -> jax.Array:
-            return placed(start.leaves[name], leaf.sharding) if name in start.leaves else leaf
+        def loaded(name: str, leaf: jax.Array) -> jax.Array:
+            return placed(weights.leaves[name], leaf.sharding) if name in weights.leaves else leaf
 
-        return state._replace(params=map_named(laid, state.params))
+        return state._replace(params=map_named(loaded, state.params))
 
     def train_step(self) -> Any:
         """Builds the jitted step, see `StepBuilder.train_step`."""
@@ -64,12 +65,17 @@ class Built:
         return self.builder.train_step(self.optimizer, schedule, self.shardings)
 
     def check_data(self, seconds: float = 0.0) -> None:
-        """Raises ValueError if the data are known to be damaged, after waiting `seconds` for a check that still runs."""
+        """Implements `training.loop.Session.check_data` for data that nothing checks."""
 
     def open_step(self, start: int) -> Any:
         """Returns the step for a run that begins at step `start`; its first call compiles."""
         del start
         return self.train_step()
+
+    def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
+        """Implements `training.loop.Session.resume_notes`; none by default."""
+        del workdir, stored
+        return []
 
 
 def build(run: Run, length: int, mesh: Mesh) -> Built:
@@ -80,8 +86,8 @@ def build(run: Run, length: int, mesh: Mesh) -> Built:
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
     row = run.objective.carried(run.encoder, length, jnp.dtype(run.compute_dtype))
-    carried = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
-    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, carried))
+    memory = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
+    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, memory))
     shardings = state_shardings(abstract, optimizer, mesh)
     laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
     builder = StepBuilder(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,8 @@ from jax.sharding import Mesh
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
-from spanjax.experiment.init_from import Start, start_from
+from spanjax.experiment.init_from import InitialWeights, start_from
+from spanjax.experiment.summary import compiled_peak, cost_lines, device_lines, rate_line
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
@@ -33,10 +35,11 @@ from spanjax.tasks.rows import (
     rows_in_order,
     rows_of_step,
 )
-from spanjax.training.loop import AUTO
+from spanjax.training.loop import AUTO, Outcome
 from spanjax.training.step import StepBuilder
 
 SHOWN = 20
+TOKENS = 128  # of an example in a dry run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,19 +107,20 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
 
 @dataclasses.dataclass(frozen=True)
 class TaskSession(Built):
-    """A run of a task with its examples read."""
+    """A run of a task with its examples read; implements `training.loop.Session`."""
 
     vocabulary: Vocabulary
     model: Model | None
     """Source of the initial weights."""
     training: Set
     dev: Set | None
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
+    """Facts about the examples, and the settings that were derived from them."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts about the examples, and the settings that were derived from them."""
-        return self.said
+        """Implements `training.loop.Session.notes`."""
+        return (*super().notes, *self.messages)
 
     @property
     def task(self) -> Task:
@@ -125,11 +129,11 @@ class TaskSession(Built):
         return self.run.objective
 
     def identity(self) -> dict[str, Any]:
-        """Returns extra entries of run.json that identify the training data."""
+        """Implements `training.loop.Session.identity`."""
         return {"rows_fingerprint": self.training.packed.fingerprint}
 
     def about(self) -> dict[str, Any]:
-        """Returns entries of a checkpoint's meta about the examples."""
+        """Implements `training.loop.Session.about`, with the numbers of examples."""
         sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
         own = {"kind": "task", "own_classes": own_classes(self.run)}
         return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
@@ -143,8 +147,8 @@ class TaskSession(Built):
         lengths_B = (batch["segments_BL"] > 0).sum(axis=1).astype(np.int64)
         return self.task.flops(self.run.encoder, float(lengths_B.sum()), float((lengths_B**2).sum()), 0.0)
 
-    def start(self) -> Start | None:
-        """Returns the checked initial weights; None if the run samples all of its own."""
+    def initial_weights(self) -> InitialWeights | None:
+        """Implements `training.loop.Session.initial_weights`."""
         if self.model is None:
             return None
         params, labels = self.abstract.params, self.task.label_names
@@ -174,7 +178,7 @@ class TaskSession(Built):
         return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch, jitted.seed)
 
     def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:
-        """Builds `Loop.evaluate`: losses and scores of the dev examples; {} if there are none."""
+        """Builds `training.loop.Evaluate`: losses and scores of the dev examples; {} if there are none."""
         predict = predictor(self.builder, self.task, self.mesh, self.run.batch_size)
 
         def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
@@ -186,9 +190,46 @@ class TaskSession(Built):
 
         return evaluate
 
-    def judge(self, values: Mapping[str, float]) -> float | None:
-        """Returns the checkpoint-selection metric, lower is better: the negated task score."""
+    def selection_metric(self, values: Mapping[str, float]) -> float | None:
+        """Returns the negated task score."""
         return -values[f"{SCORE}{self.task.metric}"] if values else None
+
+    def dry_run_lines(self) -> list[str]:
+        """Describes the run before it starts, its step compiled for the first batch, and an example."""
+        run, packed, row = self.run, self.training.packed, self.training.packed.row(0)
+        batch = next(iter(self.feed(0)))
+        peak = compiled_peak(self, to_global(batch, self.mesh))
+        epochs = run.steps / batches_of_epoch(len(packed), run.batch_size)
+        dev = f"; {len(self.dev.examples):,} dev examples" if self.dev else "; no dev examples"
+        more = len(row.tokens_T) - TOKENS
+        text = self.vocabulary.decode(row.tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
+        # long fields, such as a label of every token, say nothing in one line
+        short = [f"{name} {np.asarray(value).tolist()}" for name, value in row.fields.items() if np.size(value) <= 16]
+        return [
+            *device_lines(self),
+            f"examples    {len(self.training.examples):,} in {len(packed):,} rows of {np.mean(packed.lengths_N):.1f} tokens on"
+            f" average, {packed.lengths_N.max():,} at most{dev}",
+            *cost_lines(self, peak),
+            f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
+            rate_line(run),
+            *self.messages,
+            "",
+            f"example     {text}  {', '.join(short)}",
+        ]
+
+    def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
+        """Summarises a finished run: the scores of the last evaluation, the best one, what to do next."""
+        lines = [f"finished: {outcome.step:,} steps"]
+        if self.dev is None:
+            return [*lines, "no dev examples, so nothing to measure: give --dev FILE"]
+        scores = {name.removeprefix(SCORE): value for name, value in outcome.held_out.items() if name.startswith(SCORE)}
+        listed = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+        lines.append(f"scores of the {len(self.dev.examples):,} dev examples at the end: {listed}")
+        if outcome.best:
+            step, value = outcome.best
+            lines.append(f"best {self.task.metric}: {-value:.2f} after step {step:,}; that checkpoint is kept")
+        files = f" on {jax.process_count()} processes" if jax.process_count() > 1 else ""
+        return [*lines, "", f"checkpoints and curves are in {workdir}{files}"]
 
 
 def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
@@ -254,29 +295,28 @@ def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderCo
 
 
 def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
-    """Fills in steps, warm-up and cadence that are not set, for `rows` rows; also returns notes on those that are set."""
+    """Fills in steps, warm-up and cadence that are not set, for `rows` rows; also returns a note on each, set or derived."""
     epoch = batches_of_epoch(rows, run.batch_size)
     steps = max(1, math.ceil(task.epochs * epoch)) if run.steps == AUTO else run.steps
     every = max(1, epoch // task.evaluations)
-    warmup_steps = int(task.warmup * steps)
+    filled = with_defaults(run, steps=steps, warmup_steps=int(task.warmup * steps), every=every)
     notes = []
-    if run.steps != AUTO:
-        notes.append(
-            f"steps is set to {steps:,}: {steps / epoch:.2f} epochs, objective.epochs {task.epochs:g} is not used"
-        )
-    if run.optimizer.warmup_steps != AUTO:
-        set_to = f"optimizer.warmup_steps is set to {run.optimizer.warmup_steps:,}"
-        notes.append(f"{set_to}: objective.warmup {task.warmup:g} is not used")
-    if run.cadence.eval_every != AUTO:
-        set_to = f"cadence.eval_every is set to {run.cadence.eval_every:,}"
-        notes.append(f"{set_to}: objective.evaluations {task.evaluations} is not used")
-    run = with_defaults(run, steps=steps, warmup_steps=warmup_steps, every=every)
-    return dataclasses.replace(run, objective=task), notes
+    origins = {"steps": "epochs", "optimizer.warmup_steps": "warmup", "cadence.eval_every": "evaluations"}
+    for name, origin in origins.items():
+        value, of_task = operator.attrgetter(name)(filled), f"objective.{origin} {getattr(task, origin):g}"
+        reach = f" {steps / epoch:.2f} epochs," if name == "steps" else ""
+        if operator.attrgetter(name)(run) == AUTO:
+            notes.append(f"{name} is {value:,}:{reach} from {of_task}")
+        else:
+            notes.append(f"{name} is set to {value:,}:{reach} {of_task} is not used")
+    return dataclasses.replace(filled, objective=task), notes
 
 
-def _data_problems(run: Run) -> list[str]:
-    """Returns messages on settings of prepared rows, which a task does not read."""
-    return [
+def _unused_problems(run: Run) -> list[str]:
+    """Returns messages on settings that a task would not use: those of prepared rows, and a number of held-out batches."""
+    batches = run.cadence.eval_batches
+    found = [f"cadence.eval_batches is set to {batches}, but a task is evaluated on all --dev examples: leave it out"]
+    return found[: bool(batches)] + [
         f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
         for field in dataclasses.fields(run.data)
         if getattr(run.data, field.name) != field.default
@@ -287,7 +327,7 @@ def open_task_session(run: Run) -> TaskSession:
     """Reads weights and examples and builds the mesh and every function. One ValueError lists all problems."""
     task, mesh = run.objective, None
     assert isinstance(task, Task)
-    problems = run.problems() + _data_problems(run)
+    problems = run.problems() + _unused_problems(run)
     model, vocabulary, found = _vocabulary(run, task)
     problems += found
     if not task.train:
@@ -327,7 +367,9 @@ def open_task_session(run: Run) -> TaskSession:
         *dev_examples.notes,
         *(f"dev examples: {note}" for note in task.notes(dev_examples)),
     ]
-    return TaskSession(**vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, said=tuple(said))
+    return TaskSession(
+        **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(said)
+    )
 
 
 def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.nn.config import Architecture, EncoderConfig
+from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.pretrained.model import PAIR_NAMES, Model, of_run
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
 
 LEAST_KNOWN = 0.5  # share of tokens that the model must know
-# Every other setting of the architecture must be that of the weights, one that is added later too. Tables are resized, and the
+# Every other setting but those of training and execution must be that of the weights. Tables are resized, and the
 # initialiser only samples what the weights lack.
 MAY_DIFFER = frozenset({"vocab_size", "positions", "types", "initializer_std"})
 CLASSIFIER = ("classifier/kernel", "classifier/bias")
@@ -39,8 +39,8 @@ _SIZES = {
 """(Parameter, axis) whose length a setting of the objective is -> that setting as a flag, without `--objective.`."""
 
 
-class Start(NamedTuple):
-    """Initial weights of a run."""
+class InitialWeights(NamedTuple):
+    """Weights that a run starts from."""
 
     leaves: Mapping[str, np.ndarray]
     """Parameters by their names in the run, float32, in the run's shapes; the others are sampled."""
@@ -56,7 +56,7 @@ def start_from(
     seed: int,
     labels: Sequence[str] = (),
     objective: Any = None,
-) -> Start:
+) -> InitialWeights:
     """Maps the weights of `model` onto a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
     A classifier for other labels than the run's `labels` is sampled; one for the same labels in another order is reordered.
@@ -105,7 +105,7 @@ def start_from(
     lines = [f"loaded {', '.join(loaded)}", *lines]
     lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
     lines += [f"not used: {', '.join(unused)}"] if unused else []
-    return Start(leaves, (*model.said, *lines))
+    return InitialWeights(leaves, (*model.said, *lines))
 
 
 def _classifier(
@@ -134,8 +134,10 @@ def _part(name: str) -> str:
 def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     problems = []
     dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative else set()
-    for name in (field.name for field in dataclasses.fields(Architecture)):
-        if name in MAY_DIFFER - dropped:
+    # a group that is added later counts as well, so that a setting that is in no group gives an error
+    others = {field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)}
+    for name in (field.name for field in dataclasses.fields(encoder)):
+        if name in (MAY_DIFFER - dropped) | others:
             continue
         own, theirs = getattr(encoder, name), getattr(model.encoder, name)
         if own != theirs:

@@ -8,29 +8,40 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
-from spanjax.data.feed.order import BY_LENGTH_VERSION
-from spanjax.data.feed.rows import open_rows
+from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
+from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.feed.tf_feed import ending_the_run, open_feed
+from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.shard_check import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
-from spanjax.experiment.init_from import Start, start_from
+from spanjax.experiment.init_from import InitialWeights, start_from
+from spanjax.experiment.summary import (
+    compiled_peak,
+    cost_lines,
+    device_lines,
+    filled_text,
+    next_commands,
+    rate_line,
+)
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import ORDER_VERSION, own_classes
 from spanjax.sharding import make_mesh, replicated, to_global
+from spanjax.training.loop import Outcome
 
 
 @dataclasses.dataclass(frozen=True)
-class Session(Built):
-    """A run of pretraining with its rows opened."""
+class PretrainingSession(Built):
+    """A run of pretraining with its rows opened; implements `training.loop.Session`."""
 
     rows: AnyRows
     validation: AnyRows | None
@@ -47,6 +58,13 @@ class Session(Built):
         assert isinstance(self.run.objective, Pretraining)
         return self.run.objective
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Implements `training.loop.Session.notes`."""
+        order = self.objective.required_order
+        name = type(self.objective).__name__
+        return super().notes + ((f"data.order is {order}: objective {name} reads rows in it",) if order else ())
+
     def identity(self) -> dict[str, Any]:
         """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
         entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
@@ -55,8 +73,18 @@ class Session(Built):
             entries[ORDER_VERSION] = BY_LENGTH_VERSION
         return entries
 
+    def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
+        """Returns a note if a run resumes with the rows in another order than it began with."""
+        if stored.get(ORDER_VERSION, 1) == self.identity().get(ORDER_VERSION, 1):
+            return []
+        return [
+            f"{workdir} was begun by spanjax 0.1, whose order by_length never read the longest rows, the remainder of rows /"
+            " batch_size. From here on an epoch has one batch more, with those rows, and reads its batches in another order than"
+            " 0.1 would have; to train in one order from the first step on, use another --workdir"
+        ]
+
     def about(self) -> dict[str, Any]:
-        """Returns entries of a checkpoint's meta about the rows, and the classes that are not spanjax's."""
+        """Implements `training.loop.Session.about`, with the manifest of the rows."""
         own = own_classes(self.run)
         return {"kind": "pretraining", "own_classes": own, "rows": dataclasses.asdict(self.rows.manifest)}
 
@@ -68,12 +96,12 @@ class Session(Built):
         """Operations of one step over these rows."""
         return self.objective.flops(self.run.encoder, *batch_sizes(batch))
 
-    def judge(self, values: Mapping[str, float]) -> float | None:
-        """Returns the checkpoint-selection metric, lower is better: the held-out loss."""
+    def selection_metric(self, values: Mapping[str, float]) -> float | None:
+        """Returns the held-out loss."""
         return values.get("loss")
 
-    def start(self) -> Start | None:
-        """Reads and checks the weights of `init_from`; None if the run samples all of its own."""
+    def initial_weights(self) -> InitialWeights | None:
+        """Implements `training.loop.Session.initial_weights`."""
         if not self.run.init_from:
             return None
         model, encoder = load_model(self.run.init_from), self.run.encoder
@@ -86,7 +114,7 @@ class Session(Built):
         return self.rows.checks + (self.validation.checks if self.validation is not None else ())
 
     def check_data(self, seconds: float = 0.0) -> None:
-        """Implements `Built.check_data`."""
+        """Implements `training.loop.Session.check_data`."""
         until = time.monotonic() + seconds
         with ending_the_run():
             for check in self.checks:
@@ -115,7 +143,7 @@ class Session(Built):
         )
 
     def evaluator(self) -> Any:
-        """Builds `Loop.evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
+        """Builds `training.loop.Evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
         step, weights = self.builder.eval_step(), self.objective.loss_weights()
 
         def evaluate(params: Any, between: Callable[[], None]) -> dict[str, float]:
@@ -143,6 +171,58 @@ class Session(Built):
 
         whole = jax.jit(predict, out_shardings=replicated(self.mesh))
         return lambda params, batch: jax.device_get(whole(params, dict(batch)))
+
+    def dry_run_lines(self) -> list[str]:
+        """Describes the plan of the run, its step compiled, and a masked example."""
+        run, rows = self.run, self.rows
+        batch = next(iter(self.feed(0)))
+        peak = compiled_peak(self, to_global(batch, self.mesh))
+        slots = slots_needed(rows.manifest, self.spec.masking.most, self.spec.pairing.parts)
+        flops = self.objective.flops_per_row(run.encoder, rows.length, slots)
+        used = float(np.mean(rows.lengths_N)) / rows.length
+        epochs = run.steps / steps_per_epoch(self.spec.order, run.batch_size, len(rows))
+        # the order of a reader's questions: where it runs, on what, what it costs, how long, at which rate
+        return [
+            *device_lines(self),
+            f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
+            f" {len(self.validation) if self.validation else 0:,}; {slots} slots a row",
+            f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step"
+            " (forward and backward)",
+            *cost_lines(self, peak),
+            f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
+            rate_line(run),
+            "",
+            f"example     {masked_text(batch, 0, self.vocabulary)}",
+        ]
+
+    def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
+        """Compares held-out losses with those of a model that knows nothing, fills one span in, and says what to do next."""
+        lines = [f"finished: {outcome.step:,} steps"]
+        if missing := sum(check.missing for check in self.checks):
+            lines.append(
+                f"checksums of {missing:,} shards are not compared yet: the next run on this machine resumes it"
+            )
+        if self.validation is None:
+            lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
+            return [*lines, *next_commands(workdir)]
+        baselines = self.objective.known_nothing(self.validation.manifest.unigram_entropy)
+        for name, (loss, what) in baselines.items():
+            value = outcome.held_out[name]
+            lines.append(
+                f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
+                f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
+            )
+        # parameters of several processes are not all on this one
+        if jax.process_count() == 1:
+            whole: Any = next(iter(self.held_out_feed()))
+            batch: Any = {name: value[:8] for name, value in whole.items()}
+            guesses = self.predictor()(outcome.state.params, batch)
+            given = self.spec.masking.at(None).replacement
+            replaced = given.mask + given.random > 0
+            rows = range(len(batch["row_B"]))
+            examples = (filled_text(batch, row, guesses, self.vocabulary, replaced) for row in rows)
+            lines += ["", *next((example for example in examples if example), [])]
+        return [*lines, *next_commands(workdir)]
 
 
 def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
@@ -213,7 +293,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     return list(dict.fromkeys(found))
 
 
-def open_session(run: Run) -> Session:
+def open_pretraining_session(run: Run) -> PretrainingSession:
     """Opens the rows and builds the mesh and every function. Raises one ValueError that lists all problems."""
     run = with_defaults(run)
     problems = run.problems()
@@ -242,10 +322,10 @@ def open_session(run: Run) -> Session:
     return assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
 
 
-def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> Session:
+def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> PretrainingSession:
     """Builds the session of a pretraining run whose settings are valid."""
     run = with_defaults(run)
     built, objective = build(run, rows.length, mesh), run.objective
     assert isinstance(objective, Pretraining)
     spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
-    return Session(**vars(built), rows=rows, validation=validation, spec=spec)
+    return PretrainingSession(**vars(built), rows=rows, validation=validation, spec=spec)

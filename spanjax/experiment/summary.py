@@ -1,24 +1,16 @@
-"""Human-readable text before and after a run: the plan of a dry run, a masked example, a span filled in."""
+"""Human-readable text about runs of any kind: devices, memory, learning rate, a span filled in, the next commands."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import numpy as np
 
 from spanjax.data.feed.batch import Batch
-from spanjax.data.feed.order import steps_per_epoch
-from spanjax.data.feed.rows import slots_needed
-from spanjax.data.inspect.as_text import first_block_length, first_block_spans, masked_text, original_tokens
+from spanjax.data.inspect.as_text import first_block_length, first_block_spans, original_tokens
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.experiment.build import Built
-from spanjax.experiment.pretrain import Session
 from spanjax.run import Run
-from spanjax.sharding import to_global
-from spanjax.training.loop import Outcome
 from spanjax.training.state import count_parameters
-
-__all__ = ["compiled_peak", "filled_text", "masked_text", "original_tokens", "plan_lines", "sparkline"]
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -54,24 +46,6 @@ def sparkline(values: list[float]) -> str:
     """Draws values as one line of bars, the largest at full height."""
     top = max(values) or 1.0
     return "".join(BARS[min(7, int(8 * value / top))] for value in values)
-
-
-def plan_lines(session: Session, compiled_bytes: int | None) -> list[str]:
-    """Describes the plan of a run: mesh, parameters, FLOPs, memory, steps, epochs, learning rate."""
-    run, rows = session.run, session.rows
-    slots = slots_needed(rows.manifest, session.spec.masking.most, session.spec.pairing.parts)
-    flops = session.objective.flops_per_row(run.encoder, rows.length, slots)
-    used = float(np.mean(rows.lengths_N)) / rows.length
-    epochs = run.steps / steps_per_epoch(session.spec.order, run.batch_size, len(rows))
-    return [
-        *device_lines(session),
-        f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
-        f" {len(session.validation) if session.validation else 0:,}; {slots} slots a row",
-        f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step (forward and backward)",
-        *cost_lines(session, compiled_bytes),
-        f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
-        rate_line(run),
-    ]
 
 
 def device_lines(session: Built) -> list[str]:
@@ -112,40 +86,6 @@ def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
     if analysis is None:
         return None
     return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
-
-
-def dry_run_lines(session: Session) -> list[str]:
-    """The plan of a run, its step compiled, and a masked example."""
-    rows = next(iter(session.feed(0)))
-    peak = compiled_peak(session, to_global(rows, session.mesh))
-    return [*plan_lines(session, peak), "", f"example     {masked_text(rows, 0, session.vocabulary)}"]
-
-
-def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]:
-    """Summarises a finished run: held-out losses compared with the unigram entropy, one span filled in, what to do next."""
-    lines = [f"finished: {outcome.step:,} steps"]
-    if missing := sum(check.missing for check in session.checks):
-        lines.append(f"checksums of {missing:,} shards are not compared yet: the next run on this machine resumes it")
-    if session.validation is None:
-        lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
-        return [*lines, *next_commands(workdir)]
-    blind = session.objective.known_nothing(session.validation.manifest.unigram_entropy)
-    for name, (loss, what) in blind.items():
-        value = outcome.held_out[name]
-        lines.append(
-            f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
-            f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
-        )
-    if jax.process_count() == 1:
-        whole: Any = next(iter(session.held_out_feed()))
-        batch: Any = {name: value[:8] for name, value in whole.items()}
-        guesses = session.predictor()(outcome.state.params, batch)
-        given = session.spec.masking.at(None).replacement
-        replaced = given.mask + given.random > 0
-        rows = range(len(batch["row_B"]))
-        examples = (filled_text(batch, row, guesses, session.vocabulary, replaced) for row in rows)
-        lines += ["", *next((example for example in examples if example), [])]
-    return [*lines, *next_commands(workdir)]
 
 
 def next_commands(folder: str) -> list[str]:

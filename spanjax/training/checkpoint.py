@@ -22,7 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from spanjax.distributed import any_process, barrier, gather
+from spanjax.distributed import all_gather_text, any_process, barrier
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     UNCHECKED,
@@ -152,7 +152,8 @@ class Checkpoints:
         ):  # if one failed at the start of a save, the others would wait for it inside of Orbax
             self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
         optional = TrainState._field_defaults
-        fields = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
+        kept = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
+        fields = {_stored_name(name): each for name, each in kept.items()}
         items = ocp.args.Composite(state=ocp.args.StandardSave(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
@@ -298,14 +299,15 @@ class Checkpoints:
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Restores one step; counters that an older checkpoint does not have begin at 0."""
         wanted, saved = abstract._asdict(), self._saved(step)
-        absent = {name: wanted[name] for name in TrainState._field_defaults if name not in saved}
-        items = ocp.args.StandardRestore({name: leaf for name, leaf in wanted.items() if name not in absent})
+        absent = {name: wanted[name] for name in TrainState._field_defaults if _stored_name(name) not in saved}
+        stored = {name: _stored_name(name) for name in wanted if name not in absent}
+        items = ocp.args.StandardRestore({stored[name]: wanted[name] for name in stored})
         found = self.manager.restore(step, args=ocp.args.Composite(state=items))["state"]
 
         def zero(leaf: Any) -> jax.Array:
             return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda _: np.zeros(leaf.shape, leaf.dtype))
 
-        return TrainState(**found, **jax.tree.map(zero, absent))
+        return TrainState(**{name: found[stored[name]] for name in stored}, **jax.tree.map(zero, absent))
 
     def _saved(self, step: int) -> Collection[str]:
         """Returns the names of the state's fields in a checkpoint."""
@@ -327,9 +329,14 @@ class Checkpoints:
         self.manager.reload()
 
 
+def _stored_name(field: str) -> str:
+    """Returns the name of a field of the state in checkpoints, as version 0.1 wrote it."""
+    return "carried" if field == "recurrent_state" else field
+
+
 def _agreed(name: str, reason: str | None) -> str | None:
     """Returns a checkpoint's problem on any process: all of them take it, or none."""
-    return next(filter(None, gather(name, reason or "")), None)
+    return next(filter(None, all_gather_text(name, reason or "")), None)
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 KEY, VALUES = "judged", "evaluated"  # in the meta of a checkpoint
 
 
-class Judged:
+class EvalHistory:
     """(step, value) of every evaluation, oldest first; lower is better."""
 
     def __init__(self, meta: Mapping[str, Any], start: int, patience: int):

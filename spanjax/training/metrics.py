@@ -1,4 +1,4 @@
-"""Metric writers: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
+"""Metrics between two log records, and their writers: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
 
 import contextlib
 import json
@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 import rich.console
 import rich.live
 import rich.text
 
 from spanjax.hardware import peak_flops
 from spanjax.json_files import parse_json
+from spanjax.objectives.base import Mean
 from spanjax.storage.local import irregular_problem, write_whole
 
 log = logging.getLogger(__name__)
@@ -122,21 +124,21 @@ class TensorBoard:
             self.file.close()
 
 
-class Steady:
+class ResilientWriter:
     """A writer whose disk never stops a run: write failures are logged once, and the writer is opened again for the next record.
 
-    Only errors of files are caught. `opened` takes the step after which earlier records are void. ModuleNotFoundError if it
+    Only errors of files are caught. `open_writer` takes the step after which earlier records are void. ModuleNotFoundError if it
     needs a missing package.
     """
 
-    def __init__(self, name: str, opened: Callable[[int], Writer], resumed_from: int):
-        self.name, self.opened, self.last = name, opened, resumed_from
+    def __init__(self, name: str, open_writer: Callable[[int], Writer], resumed_from: int):
+        self.name, self.open_writer, self.last = name, open_writer, resumed_from
         self.writer: Writer | None = None
         self.said = False
         self._carefully(self._open)
 
     def _open(self) -> Writer:
-        self.writer = self.writer or self.opened(self.last)
+        self.writer = self.writer or self.open_writer(self.last)
         return self.writer
 
     def _carefully(self, action: Callable[[], Any]) -> bool:
@@ -198,14 +200,14 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
 
 
 class Terminal:
-    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen.
+    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen. Notes of process 0 alone.
 
     Raises nothing when nobody reads any more (a closed terminal, a launcher that was killed).
     """
 
     def __init__(self, steps: int):
         self.steps = steps
-        self.console = rich.console.Console(highlight=False)
+        self.console = rich.console.Console(highlight=False, quiet=jax.process_index() > 0)
         self.live = None
         # mpirun gives process 0 a terminal of its own and writes what appears there into a file
         if self.console.is_terminal and jax.process_count() == 1:
@@ -250,3 +252,80 @@ def memory_values() -> dict[str, float]:
     if "peak_bytes_in_use" in device:
         values["memory/device_peak_gib"] = device["peak_bytes_in_use"] / 2**30
     return values
+
+
+KEY = "window"  # in the meta of a checkpoint, with the entries of version 0.1: "shown" are the metrics
+Stored = dict[str, Any]
+
+
+class Window:
+    """Losses, speed and batch statistics since the last log record."""
+
+    def __init__(self, meta: Mapping[str, Any] | None = None) -> None:
+        """`meta` of a checkpoint holds the steps that were not logged when it was saved; 0.1 stored none."""
+        self.before: Stored = dict((meta or {}).get(KEY, {"names": [], "shown": [], "statistics": []}))
+        """Steps that an earlier process trained, as `meta` returns them; they do not count for speed."""
+        self.metrics: list[dict[str, Any]] = []
+        self.statistics: list[dict[str, float]] = []
+        self.flops = 0.0
+
+    def meta(self) -> dict[str, Any]:
+        """Returns the steps so far, as entries of a checkpoint's meta. Floats keep their bits: JSON writes all their digits."""
+        if not self.metrics and not self.before["shown"]:
+            return {}
+        fetched = jax.device_get(self.metrics)
+        named = [_named(entry) for entry in fetched]
+        metrics = [[each.item() for each in entry.values()] for entry in named]
+        statistics = self.statistics[: len(metrics)]  # the batch of the next step is here already
+        return {
+            KEY: {
+                "names": list(named[-1]) if named else self.before["names"],
+                "shown": [*self.before["shown"], *metrics],
+                "statistics": [*self.before["statistics"], *statistics],
+            }
+        }
+
+    def all_metrics(self, fetched: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Returns the metrics of every step: those that a checkpoint held, with the types of `fetched`, then `fetched`."""
+        newest = _named(fetched[-1])
+        if list(newest) != self.before["names"]:  # none, or stored by a version with other metrics
+            return fetched
+        structure = jax.tree.structure(fetched[-1])
+        types = [each.dtype for each in newest.values()]
+        return [
+            *(structure.unflatten(map(np.asarray, entry, types)) for entry in self.before["shown"]),
+            *fetched,
+        ]
+
+    def record(self, metrics: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
+        """Summarises the window, from `metrics` of `all_metrics`, the steps `left` in the run and the seconds that it took.
+
+        Losses and norm cover the steps whose update was applied; without any, both are absent.
+        """
+        own = len(self.statistics)
+        values: dict[str, float] = {}
+        done = [entry for entry in metrics if not entry["skipped"]]
+        for name in metrics[0]["means"] if done else ():
+            means = [Mean(*entry["means"][name]) for entry in done]
+            values[f"train/{name}"] = Mean(sum(m.total for m in means), sum(m.count for m in means)).value()
+        if done:
+            values["train/gradient_norm"] = float(np.mean([entry["gradient_norm"] for entry in done]))
+        values["train/learning_rate"] = float(metrics[-1]["learning_rate"])
+        values["train/skipped"] = float(len(metrics) - len(done))
+        # `metrics` may begin with steps of an earlier process: they count for losses and statistics, but not for speed
+        statistics = [*self.before["statistics"], *self.statistics] if len(metrics) > own else self.statistics
+        for name in self.statistics[0]:
+            values[f"data/{name}"] = float(np.mean([entry[name] for entry in statistics]))
+        tokens = sum(entry["tokens"] for entry in self.statistics) * jax.process_count()
+        values["speed/tokens_per_s"] = tokens / seconds
+        values["speed/steps_per_s"] = own / seconds
+        values["speed/step_ms"] = 1000 * seconds / own
+        values["speed/model_tflops"] = self.flops * jax.process_count() / seconds / 1e12
+        values |= utilisation(values["speed/model_tflops"])
+        values["speed/eta_s"] = left * seconds / own
+        return values | memory_values()
+
+
+def _named(entry: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Metrics of one step by the paths of their names, in the order of `jax.tree.leaves`."""
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(entry)}

@@ -46,9 +46,9 @@ def all_finite(params: Any) -> jax.Array:
     )
 
 
-def not_finite(shown: Mapping[str, Any]) -> list[str]:
+def not_finite(metrics: Mapping[str, Any]) -> list[str]:
     """Returns the names of a step's metrics that are not finite."""
-    named = {name: mean[0] for name, mean in shown["means"].items()} | {"gradient_norm": shown["gradient_norm"]}
+    named = {name: mean[0] for name, mean in metrics["means"].items()} | {"gradient_norm": metrics["gradient_norm"]}
     return [name for name, value in named.items() if not np.isfinite(value)]
 
 
@@ -62,10 +62,10 @@ class Watch:
     rows: Callable[[int], list[int]] = lambda batch: []
     """Number of a global batch -> indices of its rows."""
 
-    def look(self, step: int, shown: Sequence[Mapping[str, Any]]) -> None:
+    def look(self, step: int, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Takes the metrics of the steps up to `step`; NonFiniteError if `guard.limit` updates in a row were skipped."""
-        first = step - len(shown) + 1
-        skipped = [(first + place, entry) for place, entry in enumerate(shown) if entry["skipped"]]
+        first = step - len(metrics) + 1
+        skipped = [(first + place, entry) for place, entry in enumerate(metrics) if entry["skipped"]]
         if self.folder is not None:
             with contextlib.suppress(OSError):
                 self._note(self.folder / FILE, skipped)

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from spanjax.cli import StopSignals
-from spanjax.distributed import ask, asked, gather, preempted
+from spanjax.distributed import all_gather_text, ask, asked, preempted
 
 LOOK_SECONDS = 1.0
 # The threads of all processes answer within LOOK_SECONDS of the mark. A minute is for one whose main thread holds the interpreter
@@ -135,7 +135,7 @@ class StopRequest:
         with self._changed:
             self._waiting, mine = True, self._questions
         leaves = self._prepare is not None and self.leave is not None
-        answers = gather(TOLD, f"{mine} {LEAVES}" if leaves else str(mine), AGREE_SECONDS)
+        answers = all_gather_text(TOLD, f"{mine} {LEAVES}" if leaves else str(mine), AGREE_SECONDS)
         if all(answer.endswith(LEAVES) for answer in answers):
             self._end()
         return 1 + max(int(answer.split()[0]) for answer in answers)

@@ -33,8 +33,8 @@ class TrainState(NamedTuple):
     """int32: batches whose update was skipped, because loss or gradient was not finite."""
     skipped_in_a_row: Any = np.int32(0)
     """int32: consecutive ones of them up to the newest batch."""
-    carried: Any = ()
-    """Recurrent state that rows of a batch pass to those of the next, by name, [rows of a global batch, ...]; often empty."""
+    recurrent_state: Any = ()
+    """Memory that rows of a batch pass to those of the next, by name, [rows of a global batch, ...]; often empty."""
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
@@ -49,19 +49,19 @@ def state_factory(
     encoder: EncoderConfig,
     optimizer: optax.GradientTransformation,
     seed: int,
-    carried: Mapping[str, jax.ShapeDtypeStruct] | None = None,
+    recurrent_state: Mapping[str, jax.ShapeDtypeStruct] | None = None,
 ) -> Callable[[], TrainState]:
     """Returns a function without arguments that builds the state of step 0, to be jitted or shape-evaluated.
 
-    `carried` holds shapes and types of the recurrent state, for all rows of a batch.
+    `recurrent_state` holds its shapes and types, for all rows of a batch.
     """
 
     def make() -> TrainState:
         module = objective.build(encoder, nnx.Rngs(jax.random.key(seed)))
         params = nnx.to_pure_dict(nnx.split(module)[1])
         zero = jnp.zeros((), jnp.int32)
-        handed = {name: jnp.zeros(each.shape, each.dtype) for name, each in (carried or {}).items()}
-        return TrainState(zero, params, optimizer.init(params), zero, zero, handed or ())
+        memory = {name: jnp.zeros(each.shape, each.dtype) for name, each in (recurrent_state or {}).items()}
+        return TrainState(zero, params, optimizer.init(params), zero, zero, memory or ())
 
     return make
 
@@ -82,8 +82,8 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
         transform_non_params=lambda _: whole,
         is_leaf=masked,
     )
-    carried = [row_sharding(mesh)] * len(abstract.carried)
-    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole, *carried]
+    memory = [row_sharding(mesh)] * len(abstract.recurrent_state)
+    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole, *memory]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 

@@ -76,22 +76,22 @@ class StepBuilder:
         optimizer = optax.with_extra_args_support(optimizer)
 
         def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-            before = (state.params, state.opt_state, state.carried)
-            grads, means, carried = gradients(
-                state.params, {**batch, **dict(state.carried)}, step_key(seed, state.step)
+            before = (state.params, state.opt_state, state.recurrent_state)
+            grads, means, memory = gradients(
+                state.params, {**batch, **dict(state.recurrent_state)}, step_key(seed, state.step)
             )
             norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
             # a count over all microbatches, devices and hosts: a whole number, so every split gives the same
             targets = means[next(iter(self.objective.loss_weights()))].count
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
-            updated = (optax.apply_updates(state.params, updates), opt_state, carried or ())
-            params, opt_state, carried = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+            updated = (optax.apply_updates(state.params, updates), opt_state, memory or ())
+            params, opt_state, memory = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
             skipped = state.skipped + jnp.where(finite, 0, 1)
             rate = schedule(state.step - state.skipped)
-            shown = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
-            return TrainState(state.step + 1, params, opt_state, skipped, row, carried), shown
+            metrics = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
+            return TrainState(state.step + 1, params, opt_state, skipped, row, memory), metrics
 
         whole = replicated(self.mesh)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
@@ -219,25 +219,25 @@ class StepBuilder:
 
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, tuple[Means, dict[str, jax.Array]]]:
             module = self._module(whole)
-            means, carried = self.objective.measure_carrying(module, rows, DropoutKey(key, rows["row_B"]))
+            means, memory = self.objective.measure_carrying(module, rows, DropoutKey(key, rows["row_B"]))
             total = jnp.float32(0)
             for name, weight in weights.items():
                 total += weight * means[name].total / divisors[name]
-            return total, (means, carried)
+            return total, (means, memory)
 
         differentiate = jax.grad(loss, has_aux=True)
         if self.microbatches == 1:
-            grads, (means, carried) = differentiate(whole, batch)
-            return self._scatter(grads), jax.lax.psum(means, ROW_AXES), carried
+            grads, (means, memory) = differentiate(whole, batch)
+            return self._scatter(grads), jax.lax.psum(means, ROW_AXES), memory
 
         parts = {k: v.reshape(self.microbatches, -1, *v.shape[1:]) for k, v in batch.items()}
 
         def add(sums: tuple[Any, Means], rows: Batch) -> tuple[tuple[Any, Means], dict[str, jax.Array]]:
-            grads, (means, carried) = differentiate(whole, rows)
-            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, (grads, means)), carried
+            grads, (means, memory) = differentiate(whole, rows)
+            return jax.tree.map(lambda a, b: a + b.astype(a.dtype), sums, (grads, means)), memory
 
         first, (first_means, _) = jax.eval_shape(differentiate, whole, {k: v[0] for k, v in parts.items()})
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (first, first_means))
-        (grads, means), carried = jax.lax.scan(add, zeros, parts)
-        carried = jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:]), carried)
-        return self._scatter(grads), jax.lax.psum(means, ROW_AXES), carried
+        (grads, means), memory = jax.lax.scan(add, zeros, parts)
+        memory = jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:]), memory)
+        return self._scatter(grads), jax.lax.psum(means, ROW_AXES), memory

@@ -27,7 +27,7 @@ ENDLESS = (ROWS, DEVICES)
 """Phases in which a long wait means a fault."""
 
 
-class Pulse:
+class Watchdog:
     """Sends heartbeats to the other processes and names the one that blocks a step, on a thread of its own.
 
     A process is silent when its mark has not changed for a few ticks: it is stopped, cut off, or dead.
@@ -38,16 +38,16 @@ class Pulse:
         limits = [seconds for seconds in (guard.stall_seconds, guard.stall_exit_seconds) if seconds]
         self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
         self.now = (0, STEP, time.monotonic())
-        self.beats, self.listens, self.said = 0, 0, -1.0
+        self.heartbeats, self.listens, self.said = 0, 0, -1.0
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
         self._hearing = (
             threading.Lock()
         )  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="spanjax-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="spanjax-watchdog", daemon=True)
 
-    def __enter__(self) -> "Pulse":
+    def __enter__(self) -> "Watchdog":
         self.at(STEP, self.now[0])
         self._thread.start()
         return self
@@ -64,14 +64,14 @@ class Pulse:
         while not self._ended.wait(self.tick):
             step, phase, since = self.now
             spent = time.monotonic() - since
-            self.beats += 1
+            self.heartbeats += 1
             try:
                 if jax.process_count() > 1:
-                    put_mark("pulse", json.dumps([self.beats, step, phase, round(spent)]))
+                    put_mark("heartbeat", json.dumps([self.heartbeats, step, phase, round(spent)]))
                 if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.said != since:
                     self.said = since if self._say(step, phase, spent) else self.said
             except Exception as error:  # the coordinator is gone: jax ends the process
-                log.debug("pulse: %s", error)
+                log.debug("watchdog: %s", error)
             if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
                 log.error(
                     "step %d has not gone on for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
@@ -97,7 +97,7 @@ class Pulse:
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
         """Returns process id -> its mark [beats, step, phase, seconds], and silent process id -> seconds of silence."""
-        found, now = marks("pulse"), time.monotonic()
+        found, now = marks("heartbeat"), time.monotonic()
         with self._hearing:
             for each, text in found.items():
                 if each not in self.heard or self.heard[each][0] != text:

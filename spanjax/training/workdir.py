@@ -1,4 +1,4 @@
-"""One run at a time in a work directory.
+"""The work directory of a run: its run.json, and one run at a time in it.
 
 A run holds `run.lock` with flock, which the system releases when the process ends, however it ends. On a file system without
 flock, the holder touches the file every minute, and another run takes over one not touched for ten.
@@ -14,13 +14,21 @@ import pathlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from spanjax.json_files import parse_json
+import jax
+
+from spanjax.distributed import collective_call
+from spanjax.json_files import parse_json, read_json
 from spanjax.storage.local import write_whole
+from spanjax.storage.outputs import output_problem
+from spanjax.training.redaction import redacted
 
 FILE = "run.lock"
+Described = dict[str, Any]
+Differences = Callable[[Described, Described], list[str]]
+"""(stored description of a run, that of this run) -> lines on the settings that differ and may not."""
 BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
 # Time for another host's rename to become visible without flock (NFS, FUSE). Chosen, not measured: a mount that caches names
 # for longer can let two runs in that start within that time; heartbeats every minute keep any later one out.
@@ -30,6 +38,61 @@ _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOL
 
 class LockedError(ValueError):
     """Another run is at work in the directory; the message names it."""
+
+
+def open_workdir(
+    workdir: pathlib.Path, description: Described, differences: Differences, resources: contextlib.ExitStack
+) -> Described:
+    """Locks the work directory until `resources` closes, and claims it as `claim_workdir`, process 0 before the others.
+
+    Called by all processes; a ValueError on one is one on all. LockedError names the run that has it.
+    """
+    first = jax.process_index() == 0
+
+    def claim(mine: bool) -> Described:
+        if mine and first:
+            with _writing(workdir):
+                resources.enter_context(sole_run(workdir))
+        return claim_workdir(workdir, description, differences) if mine else {}
+
+    before = collective_call("work directory", lambda: claim(first))
+    return collective_call("work directory", lambda: claim(not first)) or before
+
+
+def claim_workdir(workdir: pathlib.Path, description: Described, differences: Differences) -> Described:
+    """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
+
+    Returns the stored run.json, which an older version may have written. ValueError if it cannot be written or read.
+    """
+    file = workdir / "run.json"
+    if file.is_file():
+        # 0.1 wrote secrets of the environment in clear text
+        before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
+        if found := differences(before, json.loads(json.dumps(description))):
+            raise ValueError(
+                f"--workdir {workdir} holds another run; what differs (there -> now):\n"
+                + "\n".join(found)
+                + "\nuse the same settings to continue it, or another --workdir"
+            )
+        return before
+    with _writing(workdir):
+        workdir.mkdir(parents=True, exist_ok=True)
+        # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
+        write_whole(file, json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
+    return description
+
+
+@contextlib.contextmanager
+def _writing(workdir: pathlib.Path) -> Iterator[None]:
+    """Wraps writes to the work directory: ValueError if it is no folder or cannot be written."""
+    if problem := output_problem(workdir):
+        raise ValueError(f"--workdir {workdir}: {problem}")
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(
+            f"--workdir {workdir} cannot be written ({error.strerror or error}): give a folder that can, with space left"
+        ) from error
 
 
 @contextlib.contextmanager

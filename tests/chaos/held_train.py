@@ -47,6 +47,6 @@ def held(kind: type) -> None:
 
 if __name__ == "__main__":
     pretrain.open_feed = late
-    held(pretrain.Session)
+    held(pretrain.PretrainingSession)
     held(finetune.TaskSession)
     train.end(train.main())

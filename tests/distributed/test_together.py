@@ -34,7 +34,7 @@ try:
 {body}
 except (ValueError, distributed.ProcessesMissing) as error:
     print("said:", error, flush=True)
-    distributed.leave(3)
+    distributed.abort_process(3)
     sys.exit(3)
 """
 
@@ -68,16 +68,16 @@ BODY = """
 import jax, time
 assert jax.process_count() == 3
 me = jax.process_index()
-assert distributed.gather("names", f"{me}") == ["0", "1", "2"]
+assert distributed.all_gather_text("names", f"{me}") == ["0", "1", "2"]
 for turn in range(3):
     distributed.barrier("again")
     assert distributed.any_process(me == turn) and not distributed.any_process(False)
 try:
-    distributed.together("rows", lambda: int("x" if me == 1 else "1"))
+    distributed.collective_call("rows", lambda: int("x" if me == 1 else "1"))
     raise AssertionError
 except ValueError as error:
     assert "process 1 (" in str(error) and "invalid literal" in str(error), error
-assert distributed.together("rows", lambda: me) == me
+assert distributed.collective_call("rows", lambda: me) == me
 print("agreed", flush=True)
 if me == 2:
     time.sleep(8)
@@ -133,10 +133,10 @@ def test_a_wrong_number_of_devices_ends_all() -> None:
 
 def test_one_process_agrees_with_itself() -> None:
     assert distributed.any_process(True) and not distributed.any_process(False)
-    assert distributed.gather("names", "me") == ["me"] and distributed.leave(2) == 2
+    assert distributed.all_gather_text("names", "me") == ["me"] and distributed.abort_process(2) == 2
     distributed.barrier("alone")
     with pytest.raises(ValueError, match="invalid literal"):
-        distributed.together("alone", lambda: int("x"))
+        distributed.collective_call("alone", lambda: int("x"))
 
 
 def greeting(each: int, count: int, **more: Any) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def test_more_padding_changes_nothing(files: tuple[pathlib.Path, pathlib.Path], 
     session = open_task_session(train.parse(arguments(files, run_folder, pathlib.Path("unused"), *options)).run)
     packed, task = session.training.packed, session.task
     structure, _ = abstract_module(task, session.run.encoder)
-    params = session.fresh_state(session.start()).params
+    params = session.fresh_state(session.initial_weights()).params
     index_B = np.array([0, 1, 2, -1])
     results: list[Any] = []
     for length in (32, 96):
@@ -172,7 +172,7 @@ def test_labels_that_are_in_the_dev_examples_alone_are_said(
     more = tmp_path / "dev.jsonl"
     more.write_text(files[1].read_text() + '{"sentence": "read", "label": "perhaps"}\n')
     session = open_task_session(train.parse(arguments((files[0], more), run_folder, tmp_path / "run")).run)
-    assert session.said == (
+    assert session.messages == (
         "dev examples: 1 of 61 have labels without training examples ('perhaps'): errors, not in the loss",
     )
     assert session.dev and len(session.dev.rows) == 61 and not session.training.rows, "training has packed rows alone"
@@ -188,7 +188,7 @@ def test_examples_without_labels(
     more = tmp_path / "more.jsonl"
     more.write_text(files[0].read_text() + '{"sentence": "read"}\n{"sentence": "open", "label": " "}\n')
     session = open_task_session(train.parse(arguments((more, files[1]), run_folder, tmp_path / "run")).run)
-    assert session.said == ("2 of 202 training examples say nothing to learn from: left out",)
+    assert session.messages == ("2 of 202 training examples say nothing to learn from: left out",)
     assert len(session.training.examples) == 200
     assert train.main(arguments((files[0], more), run_folder, tmp_path / "run")) == 2
     assert "--dev: 2 of 202 examples have no label" in capsys.readouterr().err and not (tmp_path / "run").exists()
@@ -278,9 +278,15 @@ def test_what_is_not_set_is_counted_for_the_examples(
     files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path
 ) -> None:
     words = arguments(files, run_folder, pathlib.Path("unused"), "--objective.evaluations=2", "--cadence.eval-every=0")
-    run = open_task_session(train.parse(words).run).run
+    session = open_task_session(train.parse(words).run)
+    run = session.run
     assert (run.steps, run.optimizer.warmup_steps) == (26, 2)
     assert (run.cadence.eval_every, run.cadence.checkpoint_every) == (0, 6), "0 evaluates at the end alone"
+    assert {
+        "steps is 26: 2.00 epochs, from objective.epochs 2",
+        "optimizer.warmup_steps is 2: from objective.warmup 0.1",
+        "cadence.eval_every is set to 0: objective.evaluations 2 is not used",
+    } <= {*session.notes}
 
 
 def test_settings_that_would_not_hold_are_refused(
@@ -298,3 +304,5 @@ def test_settings_that_would_not_hold_are_refused(
     said = capsys.readouterr().err
     assert "data.rows is set to ('x',), but a task reads --train and --dev: leave it out" in said
     assert "data.order is set to 'uniform'" in said and not (tmp_path / "run").exists()
+    assert train.main(arguments(files, run_folder, tmp_path / "run", "--cadence.eval-batches=2")) == 2
+    assert "cadence.eval_batches is set to 2, but a task is evaluated on all --dev examples" in capsys.readouterr().err

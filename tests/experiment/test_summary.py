@@ -7,9 +7,9 @@ import pytest
 
 from spanjax import train
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.inspect.as_text import first_block_spans
+from spanjax.data.inspect.as_text import first_block_spans, masked_text, original_tokens
 from spanjax.data.vocab.loading import WordPieceVocabulary
-from spanjax.experiment.summary import filled_text, masked_text, original_tokens, sparkline
+from spanjax.experiment.summary import filled_text, sparkline
 from spanjax.prepare import main as prepare
 from tests.made import made_documents
 from tests.running import ROOT, shrunk

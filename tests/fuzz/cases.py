@@ -14,7 +14,7 @@ from tests.fuzz.server import Job
 from tests.running import ROOT, shrunk
 from tests.trained import RUN_CONFIG
 
-BEGINS, FITS = "spanjax.train._run", "spanjax.train._fit"
+BEGINS, FITS = "spanjax.train.train_session", "spanjax.experiment.session.open_outputs"
 """Where a training is stopped: before it makes or reads a state, and before its first step."""
 OF_NUMBERS = re.compile(r"--([\w.-]+) (?:\{None\}\|)?(INT|FLOAT)\b")
 OF_WORDS = re.compile(r"--([\w.-]+) (?:\{None\}\|)?STR\b")

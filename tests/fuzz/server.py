@@ -57,7 +57,7 @@ class Job:
     folder: str
     """Where it runs."""
     stop: str = ""
-    """A function ("spanjax.train._run") that is reached when the input was accepted: the child then ends with 0."""
+    """A function ("spanjax.train.train_session") that is reached when the input was accepted: the child then ends with 0."""
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
 
 

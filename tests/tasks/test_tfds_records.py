@@ -239,7 +239,8 @@ def test_a_run_on_a_data_set(folder: pathlib.Path, tmp_path: pathlib.Path) -> No
     ]
     words += ["--train", "tfds:spanjax_glue/sst2@train", "--dev", "tfds:spanjax_glue/sst2@validation"]
     session = open_task_session(train.parse([*words, "--objective.task=SST-2", "--objective.length=32"]).run)
-    assert session.about()["examples"] == {"train": 3, "dev": 1} and session.said == ()
+    assert session.about()["examples"] == {"train": 3, "dev": 1}
+    assert all("from objective." in message for message in session.messages), "none is about the examples"
     assert session.dev and session.dev.examples == [Sentences("0", "bad", None, "0")]
     code = (
         "import pathlib, sys; from spanjax.tasks.glue import Glue; assert 'tensorflow_datasets' not in sys.modules;"

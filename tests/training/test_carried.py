@@ -55,8 +55,8 @@ def alone() -> tuple[list[float], TrainState]:
 
 def test_it_begins_with_nothing_and_comes_from_the_rows_before(alone: tuple[list[float], TrainState]) -> None:
     fresh = of(MeshConfig(), 1).fresh_state()
-    assert not any(np.asarray(leaf).any() for leaf in fresh.carried.values())
-    carried = alone[1].carried
+    assert not any(np.asarray(leaf).any() for leaf in fresh.recurrent_state.values())
+    carried = alone[1].recurrent_state
     assert carried[STATES].shape == (ROWS, 2, 8, 32) and carried[USED].shape == (ROWS, 8)
     last = synthetic_batch(ROWS, LENGTH, 12, 50, seed=STEPS - 1)
     assert (last["segments_BL"][:, -1] == 0).any(), "some rows are padded: they hand on their text"
@@ -73,9 +73,9 @@ def test_layout_changes_nothing(
 ) -> None:
     losses, state = trained(of(mesh, devices, microbatches))
     np.testing.assert_allclose(losses, alone[0], rtol=1e-5)
-    for name, expected in alone[1].carried.items():
-        np.testing.assert_allclose(state.carried[name], expected, atol=1e-4)
-        assert state.carried[name].addressable_shards[0].data.shape[0] * devices == ROWS
+    for name, expected in alone[1].recurrent_state.items():
+        np.testing.assert_allclose(state.recurrent_state[name], expected, atol=1e-4)
+        assert state.recurrent_state[name].addressable_shards[0].data.shape[0] * devices == ROWS
 
 
 def test_it_goes_through_a_checkpoint_onto_other_devices(
@@ -85,11 +85,13 @@ def test_it_goes_through_a_checkpoint_onto_other_devices(
     checkpoints = Checkpoints(tmp_path, keep=1)
     checkpoints.save(state, 2, {}, None)
     checkpoints.close()
+    tree = (tmp_path / "checkpoints" / "2" / "state" / "_METADATA").read_text()
+    assert "'carried'" in tree and "recurrent_state" not in tree, "the name of version 0.1"
     built = of(MeshConfig(), 2)
     found = Checkpoints(tmp_path, keep=1).restore_newest(built.abstract)
     assert found is not None
-    for name, expected in jax.device_get(state.carried).items():
-        np.testing.assert_array_equal(found.carried[name], expected)
+    for name, expected in jax.device_get(state.recurrent_state).items():
+        np.testing.assert_array_equal(found.recurrent_state[name], expected)
     rest, _ = trained(built, steps=2, state=found)
     np.testing.assert_allclose(losses + rest, alone[0], rtol=1e-5)
 
@@ -97,7 +99,7 @@ def test_it_goes_through_a_checkpoint_onto_other_devices(
 def test_without_what_was_handed_on_the_losses_are_others(alone: tuple[list[float], TrainState]) -> None:
     built = of(MeshConfig(), 1)
     _, state = trained(built, steps=2)
-    emptied = state._replace(carried=jax.tree.map(jnp.zeros_like, state.carried))
+    emptied = state._replace(recurrent_state=jax.tree.map(jnp.zeros_like, state.recurrent_state))
     rest, _ = trained(built, steps=1, state=emptied)
     assert abs(rest[0] - alone[0][2]) > 1e-4
 
@@ -105,10 +107,10 @@ def test_without_what_was_handed_on_the_losses_are_others(alone: tuple[list[floa
 def test_a_batch_that_is_left_out_hands_nothing_on() -> None:
     built = of(MeshConfig(), 1)
     _, state = trained(built, steps=1)
-    kept = jax.device_get(state.carried)
+    kept = jax.device_get(state.recurrent_state)
     broken: Any = to_global(synthetic_batch(ROWS, LENGTH, 12, 50, seed=1), built.mesh)
     broken["slot_weight_BK"] = broken["slot_weight_BK"] * jnp.nan
     state, shown = built.train_step()(state, broken)
     assert int(shown["skipped"]) == 1
     for name, expected in kept.items():
-        np.testing.assert_array_equal(state.carried[name], expected)
+        np.testing.assert_array_equal(state.recurrent_state[name], expected)

@@ -19,9 +19,9 @@ from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, make_mesh
 from spanjax.training import loop as loops
 from spanjax.training.checkpoint_files import SaveError
-from spanjax.training.eval_history import Judged, stored_values
-from spanjax.training.loop import Cadence, Loop, fit
-from spanjax.training.nonfinite import NonFiniteError
+from spanjax.training.eval_history import EvalHistory, stored_values
+from spanjax.training.loop import Cadence, Outputs, fit
+from spanjax.training.nonfinite import Guard, NonFiniteError
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile
 from spanjax.training.state import TrainState
@@ -29,8 +29,23 @@ from spanjax.training.state import TrainState
 pytestmark = pytest.mark.unit
 
 
+@dataclasses.dataclass
+class Settings:
+    """The settings that the loop reads."""
+
+    steps: int
+    cadence: Cadence
+    guard: Guard = Guard()
+    profile: Profile = Profile()
+
+
 class Noted:
-    """Every event of a run in its order, and the numbers that were logged."""
+    """Every event of a run in its order, and the numbers that were logged. A session, its checkpoints and a writer."""
+
+    run: Settings
+    mesh: Any = None
+    evaluate: Any = None
+    check: Any = None
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -42,6 +57,28 @@ class Noted:
         for step in range(start, 1000):
             self.events.append(f"batch {step + 1}")
             yield {"segments_BL": np.full((4, 2), 1), "number_B": np.full(4, step + 1)}
+
+    def open_step(self, start: int) -> Any:
+        return self.train_step
+
+    def evaluator(self) -> Any:
+        return self.evaluate or (lambda params, between: {"loss": self.losses.pop(0) if self.losses else 1.0})
+
+    def selection_metric(self, values: dict[str, float]) -> float | None:
+        return values.get("loss")
+
+    def statistics(self, batch: Any) -> dict[str, float]:
+        return {}
+
+    def flops(self, batch: Any) -> float:
+        return 1.0
+
+    def batch_rows(self, number: int) -> list[int]:
+        return []
+
+    def check_data(self, seconds: float) -> None:
+        if self.check:
+            self.check(seconds)
 
     def train_step(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any]]:
         number = int(batch["number_B"][0])
@@ -91,25 +128,11 @@ def run(
 ) -> loops.Outcome:
     defaults = {name: 1000 for name in ("eval_every", "checkpoint_every") if getattr(cadence, name) == loops.AUTO}
     cadence = dataclasses.replace(cadence, **defaults)
-    loop = Loop(
-        mesh=make_mesh(MeshConfig()),
-        steps=steps,
-        cadence=cadence,
-        open_step=lambda start: noted.train_step,
-        evaluate=evaluate or (lambda params, between: {"loss": noted.losses.pop(0) if noted.losses else 1.0}),
-        judge=lambda values: values.get("loss"),
-        open_feed=noted.feed,  # pyright: ignore[reportArgumentType]
-        statistics=lambda batch: {},
-        flops=lambda batch: 1.0,
-        checkpoints=noted,  # pyright: ignore[reportArgumentType]
-        meta={},
-        writers=(noted,),  # pyright: ignore[reportArgumentType]
-        terminal=None,
-        profile=Profile(),
-        check_data=check or (lambda seconds: None),
-    )
+    noted.run, noted.mesh = Settings(steps, cadence), make_mesh(MeshConfig())
+    noted.evaluate, noted.check = evaluate, check
+    outputs = Outputs(pathlib.Path("missing"), noted, {}, (noted,))  # pyright: ignore[reportArgumentType]
     with StopRequest(leave) as stop:
-        return fit(loop, TrainState(jnp.int32(start), {}, {}), start, stop)
+        return fit(noted, TrainState(jnp.int32(start), {}, {}), outputs, stop)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(autouse=True)
@@ -314,7 +337,7 @@ def test_a_checkpoint_has_the_numbers_of_its_own_evaluation() -> None:
         *({}, {"loss": 3.0}, {}, {"loss": 2.0}, {}),
         {"loss": 1.5},
     ]
-    judged = Judged(noted.metas[6], 6, patience=0)
+    judged = EvalHistory(noted.metas[6], 6, patience=0)
     judged.add(8, 1.0, {"loss": 1.0, "score/pearson": math.nan})
     assert stored_values(judged.meta(8)) == {"loss": 1.0}, "numbers that are none are left out"
     assert stored_values({"evaluated": 7}) == stored_values({"evaluated": {"loss": "low"}}) == {}

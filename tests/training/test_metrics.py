@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spanjax.training import metrics
-from spanjax.training.metrics import JsonLines, Steady, TensorBoard, format_duration, progress_line
+from spanjax.training.metrics import JsonLines, ResilientWriter, TensorBoard, format_duration, progress_line
 from spanjax.training.trackers import read_records
 from tests.disk import files_of_at_most
 
@@ -52,8 +52,8 @@ def test_a_full_disk_is_said_once_and_records_go_on_when_there_is_space(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "FLUSH_SECONDS", 0.0)
-    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
-    board = Steady("tensorboard", lambda last: TensorBoard(tmp_path / "tensorboard", last), 0)
+    lines = ResilientWriter("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    board = ResilientWriter("tensorboard", lambda last: TensorBoard(tmp_path / "tensorboard", last), 0)
     for step in range(1, 21):
         with files_of_at_most(400 if 8 <= step < 15 else 10**9):
             for writer in (lines, board):
@@ -72,7 +72,7 @@ def test_a_full_disk_is_said_once_and_records_go_on_when_there_is_space(
 def test_a_writer_that_cannot_be_opened_does_not_stop_a_run(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "taken"
     folder.write_text("a file")
-    writer = Steady("metrics.jsonl", lambda last: JsonLines(folder / "metrics.jsonl", last), 0)
+    writer = ResilientWriter("metrics.jsonl", lambda last: JsonLines(folder / "metrics.jsonl", last), 0)
     writer.write(1, {"a": 1.0})
     folder.unlink()
     folder.mkdir()
@@ -84,7 +84,7 @@ def test_a_writer_that_cannot_be_opened_does_not_stop_a_run(tmp_path: pathlib.Pa
         raise ModuleNotFoundError("tensorboardX")
 
     with pytest.raises(ModuleNotFoundError):
-        Steady("tensorboard", missing, 0)
+        ResilientWriter("tensorboard", missing, 0)
 
 
 def test_progress_line() -> None:
@@ -120,7 +120,7 @@ def test_sizes_of_a_batch_are_counted_block_by_block() -> None:
 
 
 def test_an_error_in_our_own_code_is_not_taken_for_a_full_disk(tmp_path: pathlib.Path) -> None:
-    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    lines = ResilientWriter("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
     with pytest.raises(TypeError, match="not JSON serializable"):
         lines.write(1, {"train/loss": {1.0}})  # pyright: ignore[reportArgumentType]
     lines.close()
@@ -143,7 +143,7 @@ def test_a_damaged_line_costs_one_record(bad: bytes, tmp_path: pathlib.Path, cap
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1, "x": 1.0}\n' + bad + b'\n{"step": 3, "x": 3.0}\n{"st')
     for last in (3, 4):
-        lines = Steady("metrics.jsonl", lambda last: JsonLines(path, last), last)
+        lines = ResilientWriter("metrics.jsonl", lambda last: JsonLines(path, last), last)
         lines.write(last + 1, {"x": 0.5})
         lines.close()
     assert [json.loads(line)["step"] for line in path.read_bytes().splitlines()] == [1, 3, 4, 5]
@@ -179,7 +179,7 @@ def test_a_pipe_in_the_place_of_the_file_does_not_block(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
-    lines = Steady("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
+    lines = ResilientWriter("metrics.jsonl", lambda last: JsonLines(tmp_path / "metrics.jsonl", last), 0)
     lines.write(1, {"x": 1.0})
     assert "metrics.jsonl is a pipe, expected a file" in caplog.text
     assert list(read_records(tmp_path / "metrics.jsonl")) == []

@@ -12,11 +12,11 @@ import optax
 import pytest
 
 from spanjax import train
-from spanjax.experiment.pretrain import Session
+from spanjax.experiment.pretrain import PretrainingSession
 from spanjax.nn.dropout import step_key
 from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, to_global
-from spanjax.training.loop import Window
+from spanjax.training.metrics import Window
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.state import TrainState
 from tests.made import synthetic_batch
@@ -144,15 +144,15 @@ def test_a_run_goes_on_over_bad_batches_and_stops_at_too_many(
 ) -> None:
     """Through the command line; a run in two parts, the counters among what is saved, ends as one in one part."""
     monkeypatch.chdir(ROOT)
-    feed = Session.feed
+    feed = PretrainingSession.feed
 
-    def poisoned(self: Session, start: int) -> Iterator[Any]:
+    def poisoned(self: PretrainingSession, start: int) -> Iterator[Any]:
         for number, batch in enumerate(feed(self, start), start):
             if number in (1, 2):
                 batch["slot_weight_BK"] = np.full_like(batch["slot_weight_BK"], np.inf)
             yield batch
 
-    monkeypatch.setattr(Session, "feed", poisoned)
+    monkeypatch.setattr(PretrainingSession, "feed", poisoned)
     arguments = shrunk(DEMO, rows_folder, tmp_path / "run", 5, "--data.feed=numpy", "--cadence.checkpoint-every=2")
     assert train.main([*arguments, "--guard.limit=2"]) == 2
     said = capsys.readouterr()

@@ -49,7 +49,7 @@ class Coordinator:
     def asked(self, name: str, timeout_s: float) -> bool:
         return self.marks.wait(timeout_s)
 
-    def gather(self, name: str, value: str, timeout_s: float) -> list[str]:
+    def all_gather_text(self, name: str, value: str, timeout_s: float) -> list[str]:
         self.told.append(value)
         try:
             self.all.wait(min(timeout_s, 2))
@@ -61,7 +61,7 @@ class Coordinator:
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[Coordinator]:
     found = Coordinator(3)
-    for name in ("ask", "asked", "gather"):
+    for name in ("ask", "asked", "all_gather_text"):
         monkeypatch.setattr(preemption, name, getattr(found, name))
     monkeypatch.setattr(preemption, "preempted", lambda step: False)
     monkeypatch.setattr(preemption, "LOOK_SECONDS", 0.02)

@@ -10,15 +10,15 @@ import pytest
 
 from spanjax.training import watchdog
 from spanjax.training.nonfinite import Guard
-from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Pulse, blame
+from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Watchdog, blame
 
 pytestmark = pytest.mark.unit
 
 
 def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), Pulse(Guard(stall_seconds=0.2, stall_exit_seconds=0)) as pulse:
+    with caplog.at_level(logging.WARNING), Watchdog(Guard(stall_seconds=0.2, stall_exit_seconds=0)) as dog:
         for step in (7, 9):
-            pulse.at(ROWS, step)
+            dog.at(ROWS, step)
             until = time.monotonic() + 20
             while f"step {step} does not go on: this process waits for rows" not in caplog.text:
                 assert time.monotonic() < until
@@ -35,18 +35,18 @@ def test_only_a_wait_for_rows_or_devices_ends_a_run(phase: str, ends: bool) -> N
         codes.append(code)
         ended.set()
 
-    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0.2), end) as pulse:
-        pulse.at(phase, 3)
+    with Watchdog(Guard(stall_seconds=0, stall_exit_seconds=0.2), end) as dog:
+        dog.at(phase, 3)
         ended.wait(20 if ends else 0.6)
     assert codes == ([3] if ends else [])
 
 
 def test_zeros_never_tell_and_never_end(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
-    with Pulse(Guard(stall_seconds=0, stall_exit_seconds=0), lambda code: pytest.fail(str(code))) as pulse:
-        pulse.at(ROWS, 1)
+    with Watchdog(Guard(stall_seconds=0, stall_exit_seconds=0), lambda code: pytest.fail(str(code))) as dog:
+        dog.at(ROWS, 1)
         time.sleep(0.1)
-        assert pulse.beats > 2
+        assert dog.heartbeats > 2
     assert not caplog.records
 
 
@@ -55,16 +55,16 @@ class Others:
 
     def __init__(self) -> None:
         self.marks: dict[int, str] = {}
-        self.beats, self.stopped = 0, True
+        self.heartbeats, self.stopped = 0, True
 
     def put(self, name: str, value: str) -> None:
         self.marks[1] = value
 
     def read(self, name: str) -> dict[int, str]:
-        self.beats += 1
-        self.marks[0] = json.dumps([self.beats, 8, DEVICES, 1])
+        self.heartbeats += 1
+        self.marks[0] = json.dumps([self.heartbeats, 8, DEVICES, 1])
         if not self.stopped or 2 not in self.marks:
-            self.marks[2] = json.dumps([self.beats, 7, STEP if self.stopped else ROWS, 4])
+            self.marks[2] = json.dumps([self.heartbeats, 7, STEP if self.stopped else ROWS, 4])
         return self.marks
 
 
@@ -91,8 +91,8 @@ def test_the_process_that_holds_all_up_is_named(
 ) -> None:
     others.stopped = stopped
     told = threading.Event()
-    with caplog.at_level(logging.WARNING), Pulse(Guard(stall_seconds=0.3, stall_exit_seconds=0)) as pulse:
-        pulse.at(DEVICES, 8)
+    with caplog.at_level(logging.WARNING), Watchdog(Guard(stall_seconds=0.3, stall_exit_seconds=0)) as dog:
+        dog.at(DEVICES, 8)
         until = time.monotonic() + 20
         while not caplog.records and time.monotonic() < until:
             told.wait(0.01)
@@ -101,12 +101,12 @@ def test_the_process_that_holds_all_up_is_named(
 
 
 def test_silent_processes_are_gone(others: Others) -> None:
-    pulse = Pulse(Guard(stall_seconds=0.2))
-    others.put("pulse", '[1, 8, "", 0]')
+    dog = Watchdog(Guard(stall_seconds=0.2))
+    others.put("heartbeat", '[1, 8, "", 0]')
     others.stopped = False
-    assert 2 not in pulse.gone()
+    assert 2 not in dog.gone()
     others.stopped = True
-    assert 2 in Pulse(Guard(stall_seconds=0.2)).gone()
+    assert 2 in Watchdog(Guard(stall_seconds=0.2)).gone()
 
 
 GONE = jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error information ...")
@@ -129,7 +129,7 @@ def test_only_a_coordinator_that_does_not_answer_is_process_0(
         raise error
 
     monkeypatch.setattr(watchdog, "marks", refused)
-    assert Pulse(Guard(stall_seconds=0.2)).gone() == blamed
+    assert Watchdog(Guard(stall_seconds=0.2)).gone() == blamed
     assert bool(blamed) != (type(error).__name__ in caplog.text)
 
 
@@ -151,10 +151,10 @@ class Watched(dict):
 
 def test_what_was_heard_is_only_touched_under_its_lock(others: Others) -> None:
     """The watchdog's thread and the main thread listen at the same time."""
-    pulse = Pulse(Guard(stall_seconds=0.2))
-    pulse.heard = heard = Watched(pulse._hearing)
-    threads = [threading.Thread(target=pulse.gone) for _ in range(2)]
-    others.put("pulse", '[1, 8, "", 0]')
+    dog = Watchdog(Guard(stall_seconds=0.2))
+    dog.heard = heard = Watched(dog._hearing)
+    threads = [threading.Thread(target=dog.gone) for _ in range(2)]
+    others.put("heartbeat", '[1, 8, "", 0]')
     for thread in threads:
         thread.start()
     for thread in threads:

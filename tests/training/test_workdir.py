@@ -1,5 +1,6 @@
 """A second run in a work directory is refused and told of the first; a run that was killed holds nothing."""
 
+import contextlib
 import datetime
 import errno
 import fcntl
@@ -17,7 +18,7 @@ import pytest
 
 from spanjax import train
 from spanjax.training import workdir as lock
-from spanjax.training.workdir import FILE, STALE_SECONDS, LockedError, sole_run
+from spanjax.training.workdir import FILE, STALE_SECONDS, LockedError, open_workdir, sole_run
 from tests.running import ROOT, shrunk
 
 HOLD = """
@@ -54,6 +55,22 @@ def test_the_command_line_is_refused(
     said = capsys.readouterr().err
     assert said.startswith("spanjax.train: --workdir ") and f"process {os.getpid()}" in said
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_an_open_work_directory_is_locked_until_its_resources_close(tmp_path: pathlib.Path) -> None:
+    """Also when the directory is refused, after its lock was taken."""
+
+    def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+        return [f"  seed: {before['seed']} -> {now['seed']}"] if before["seed"] != now["seed"] else []
+
+    with contextlib.ExitStack() as resources:
+        assert open_workdir(tmp_path, {"seed": 1}, differences, resources) == {"seed": 1}
+        with pytest.raises(LockedError), sole_run(tmp_path):
+            pass
+    with pytest.raises(ValueError, match="holds another run.*\n  seed: 1 -> 2"), contextlib.ExitStack() as resources:
+        open_workdir(tmp_path, {"seed": 2}, differences, resources)
+    with contextlib.ExitStack() as resources:
+        assert open_workdir(tmp_path, {"seed": 1}, differences, resources)["started_in"]
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from flax import nnx
 
 from spanjax import train
 from spanjax.data.vocab.wordpiece import WordPieceVocabulary
+from spanjax.experiment.finetune import open_task_session
 from spanjax.nn.config import EncoderConfig
 from spanjax.predict import main as predict
 from spanjax.tasks.base import LOSS
@@ -291,7 +292,7 @@ def test_training_fits_real_questions(
     ]
     arguments += ["--objective.epochs=1", f"--workdir={workdir}"]
     assert train.main(arguments) == 0
-    session = train.opened(train.parse(arguments).run)
+    session = open_task_session(train.parse(arguments).run)
     untrained = session.evaluator()(session.fresh_state(None).params, lambda: None)["score/f1"]
     f1 = records(workdir, "eval/score/f1")
     assert untrained < 25 and f1[max(f1)] > 75 > 2 * untrained
