@@ -129,7 +129,7 @@ def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]
     if session.validation is None:
         lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
         return [*lines, *next_commands(workdir)]
-    blind = session.objective.known_nothing(session.validation.manifest.unigram_entropy)
+    blind = session.objective.baseline_losses(session.validation.manifest.unigram_entropy)
     for name, (loss, what) in blind.items():
         value = outcome.held_out[name]
         lines.append(

@@ -118,7 +118,7 @@ class Pretraining(Objective):
         """Returns the settings of the feed: pairing, masking, boundaries, order."""
 
     @abc.abstractmethod
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """Baseline losses: name of every loss -> its value (nats) for a model that sees no context, and a description."""
 
     @abc.abstractmethod

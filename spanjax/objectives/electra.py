@@ -139,7 +139,7 @@ class ReplacedDetection(Pretraining):
             {"sbo/loss": self.boundary.extra_count} if self.boundary else {}
         )
 
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """The unigram entropy for predicted tokens, ln 2 for detection."""
         names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
         predicted = dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))

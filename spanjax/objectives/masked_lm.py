@@ -111,7 +111,7 @@ class MaskedPrediction(Pretraining):
         """`extra_count` of every term."""
         return {f"{term.name}/loss": term.extra_count for term in self.terms}
 
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """The unigram entropy for tokens, ln 2 for pairs."""
         tokens = {
             f"{term.name}/loss": (unigram_entropy, "unigram entropy of the held-out text") for term in self.token_terms

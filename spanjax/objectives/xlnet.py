@@ -143,7 +143,7 @@ class PermutedPrediction(Pretraining):
         """None."""
         return {"plm/loss": 0.0}
 
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """The unigram entropy."""
         return {"plm/loss": (unigram_entropy, "unigram entropy of the held-out text")}
 
