@@ -67,7 +67,7 @@ class Objective(abc.ABC):
         del encoder, length, dtype
         return {}
 
-    def measure_carrying(
+    def losses_with_state(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """`measure`, and the rows' new recurrent state. In training `batch` also has the previous state, by the same names."""

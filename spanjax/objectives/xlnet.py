@@ -156,9 +156,9 @@ class PermutedPrediction(Pretraining):
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy over the targets; without a memory where the batch has none."""
-        return self.measure_carrying(module, batch, key)[0]
+        return self.losses_with_state(module, batch, key)[0]
 
-    def measure_carrying(
+    def losses_with_state(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """Implements `measure`, and returns the memory for the next rows."""

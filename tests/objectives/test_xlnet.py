@@ -147,10 +147,10 @@ def test_an_empty_memory_is_none_and_a_full_one_is_read(module: Any, batch: dict
     spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     alone = REMEMBERING.measure(module, ones, None)["plm/loss"].total
-    means, handed = REMEMBERING.measure_carrying(module, {**ones, **empty}, None)
+    means, handed = REMEMBERING.losses_with_state(module, {**ones, **empty}, None)
     assert float(means["plm/loss"].total) == pytest.approx(float(alone), rel=1e-6)
     assert handed[STATES].shape == (ROWS, 2, 6, 16) and handed[USED].tolist() == [[1] * 6] * ROWS
-    after = REMEMBERING.measure_carrying(module, {**ones, **handed}, None)[0]["plm/loss"].total
+    after = REMEMBERING.losses_with_state(module, {**ones, **handed}, None)[0]["plm/loss"].total
     assert abs(float(after) - float(alone)) > 1e-3
 
 
@@ -160,7 +160,7 @@ def test_no_gradient_reaches_the_memory(module: Any, batch: dict) -> None:
     structure, params = nnx.split(module)
 
     def handed(params: Any) -> jax.Array:
-        return jnp.sum(REMEMBERING.measure_carrying(nnx.merge(structure, params), {**batch, **empty}, None)[1][STATES])
+        return jnp.sum(REMEMBERING.losses_with_state(nnx.merge(structure, params), {**batch, **empty}, None)[1][STATES])
 
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(jax.grad(handed)(params)))
 
@@ -169,7 +169,7 @@ def test_the_memory_is_the_nearest_text_of_the_row(module: Any, batch: dict) -> 
     """Forward rows hand on their last positions with text, backward rows their first."""
     spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
-    _, handed = REMEMBERING.measure_carrying(module, {**batch, **empty}, None)
+    _, handed = REMEMBERING.losses_with_state(module, {**batch, **empty}, None)
     first = module.encoder.embeddings.token.embedding[...][batch["tokens_BL"]]
     assert (np.asarray(batch["segments_BL"])[:, -1] == 0).all(), "all rows are padded"
     for row in range(ROWS):
