@@ -60,7 +60,7 @@ class Objective(abc.ABC):
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further metrics. `key=None` evaluates."""
 
-    def carried(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
+    def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
         """Recurrent state that a row passes to the row at its batch index in the next batch: name -> shape and type, `dtype`
         being that of activations. By default none. It is zero in the first batch, and part of the state of a run.
         """

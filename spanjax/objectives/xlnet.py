@@ -147,7 +147,7 @@ class PermutedPrediction(Pretraining):
         """The unigram entropy."""
         return {"plm/loss": (unigram_entropy, "unigram entropy of the held-out text")}
 
-    def carried(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """The memory of a row."""
         if not self.memory:
             return {}

@@ -144,7 +144,7 @@ def test_every_parameter_learns(module: Any, batch: dict) -> None:
 
 def test_an_empty_memory_is_none_and_a_full_one_is_read(module: Any, batch: dict) -> None:
     ones = {**batch, "segments_BL": jnp.ones_like(batch["segments_BL"])}
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     alone = REMEMBERING.measure(module, ones, None)["plm/loss"].total
     means, handed = REMEMBERING.losses_with_state(module, {**ones, **empty}, None)
@@ -155,7 +155,7 @@ def test_an_empty_memory_is_none_and_a_full_one_is_read(module: Any, batch: dict
 
 
 def test_no_gradient_reaches_the_memory(module: Any, batch: dict) -> None:
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     structure, params = nnx.split(module)
 
@@ -167,7 +167,7 @@ def test_no_gradient_reaches_the_memory(module: Any, batch: dict) -> None:
 
 def test_the_memory_is_the_nearest_text_of_the_row(module: Any, batch: dict) -> None:
     """Forward rows hand on their last positions with text, backward rows their first."""
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     _, handed = REMEMBERING.losses_with_state(module, {**batch, **empty}, None)
     first = module.encoder.embeddings.token.embedding[...][batch["tokens_BL"]]
