@@ -52,7 +52,7 @@ def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
     return jnp.take(table.embedding[...], ids, axis=0)
 
 
-def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
+def rotary_angles(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
     """Angles of rotary position embeddings (Su et al., 2021): position * base ** (-2i / H), numbers i and i + H/2 of a head."""
     rates_H = base ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
     angle_BLH = positions_BL.astype(jnp.float32)[..., None] * rates_H[None, None]
