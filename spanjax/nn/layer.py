@@ -60,7 +60,7 @@ def rotary_angles(positions_BL: jax.Array, head_size: int, base: float) -> Turns
     return jnp.cos(angle_BL1H), jnp.sin(angle_BL1H)
 
 
-def turned(x_BLNH: jax.Array, turns: Turns) -> jax.Array:
+def apply_rotary(x_BLNH: jax.Array, turns: Turns) -> jax.Array:
     """Rotates every pair of numbers (i, i + H/2) of a head by the angle of its position, in the type of x."""
     left, right = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
     return (x_BLNH * turns[0] + jnp.concatenate([-right, left], axis=-1) * turns[1]).astype(x_BLNH.dtype)
@@ -110,7 +110,7 @@ class Layer(nnx.Module):
         """Output of the attention part, before the residual."""
         query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, (self.query, self.key, self.value), self.heads)
         if turns is not None:
-            query_BLNH, key_BLNH = turned(query_BLNH, turns), turned(key_BLNH, turns)
+            query_BLNH, key_BLNH = apply_rotary(query_BLNH, turns), apply_rotary(key_BLNH, turns)
         mixed_BLNH = attention(
             query_BLNH,
             key_BLNH,
