@@ -14,7 +14,7 @@ from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import Layer, Turns, layer_norm, linear, lookup, normal, rotary_angles
+from spanjax.nn.layer import Layer, RotaryAngles, layer_norm, linear, lookup, normal, rotary_angles
 from spanjax.nn.relative import RelativeLayer, Scene, whole_scene
 
 Carry = TypeVar("Carry")
@@ -112,7 +112,7 @@ class LayerStack(nnx.Module):
 
         Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
         """
-        read: Scene | Turns | None = None
+        read: Scene | RotaryAngles | None = None
         if self.relative:
             read = whole_scene(segments_BL, types_BL, hidden_BLD.shape[-1])
         elif self.rotary:
