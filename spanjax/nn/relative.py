@@ -19,7 +19,7 @@ from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
-class Sight(NamedTuple):
+class AttentionMask(NamedTuple):
     """Attention mask: True for keys that a query sees, and for keys of another type than the query's."""
 
     seen_BQJ: jax.Array
@@ -31,13 +31,13 @@ class Scene(NamedTuple):
 
     distances_TD: jax.Array
     """Sines and cosines of the distances L + M - 1, ..., 1 - L - M."""
-    content: Sight
+    content: AttentionMask
     """Mask of the content stream: Q = L."""
     backward_B: jax.Array | None = None
     """Rows whose memory follows them: their keys are the row and then the memory. None: no memory."""
     end_B: jax.Array | None = None
     """End of the text of each row, int32: the memory of a row read backwards begins there. None: no memory."""
-    slots: Sight | None = None
+    slots: AttentionMask | None = None
     """Mask of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
 
@@ -54,7 +54,7 @@ def whole_scene(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> Scene
     """Full attention inside each block, without a memory, as in fine-tuning."""
     seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
-    return Scene(sinusoids(segments_BL.shape[1], 0, size), Sight(seen_BLL, other_BLL))
+    return Scene(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
 
 
 def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
@@ -166,7 +166,7 @@ class RelativeLayer(nnx.Module):
         keys_BJNH: jax.Array,
         values_BJNH: jax.Array,
         by_distance_BNQJ: jax.Array,
-        sight: Sight,
+        mask: AttentionMask,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
@@ -177,9 +177,9 @@ class RelativeLayer(nnx.Module):
         product = {"preferred_element_type": jnp.float32}
         scores_BNQJ = jnp.einsum("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH, **product)
         by_type_BNQ2 = jnp.einsum("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH, **product)
-        by_type_BNQJ = jnp.where(sight.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
+        by_type_BNQJ = jnp.where(mask.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
         scores_BNQJ = (scores_BNQJ + by_distance_BNQJ + by_type_BNQJ) * jnp.float32(query_BQNH.shape[-1] ** -0.5)
-        seen_B1QJ = sight.seen_BQJ[:, None]
+        seen_B1QJ = mask.seen_BQJ[:, None]
         weights_BNQJ = jax.nn.softmax(jnp.where(seen_B1QJ, scores_BNQJ, jnp.float32(HIDDEN)), axis=-1)
         weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(values_BJNH.dtype)
         weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, strides=(STRIDE**2, STRIDE, 1))

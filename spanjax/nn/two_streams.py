@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import Encoder
-from spanjax.nn.relative import Scene, Sight, joined, sinusoids
+from spanjax.nn.relative import AttentionMask, Scene, joined, sinusoids
 
 CONTEXT = -1
 """Rank of context positions: every position sees them, and they see no target."""
@@ -55,22 +55,24 @@ def scene_of(
         rank_BL[:, None, :] < slot_rank_BK[:, :, None]
     )
 
-    def sight(seen_BQL: jax.Array, type_BQ: jax.Array) -> Sight:
+    def mask(seen_BQL: jax.Array, type_BQ: jax.Array) -> AttentionMask:
         other_BQL = type_BQ[:, :, None] != types_BL[:, None, :]
         if memory is None:
-            return Sight(seen_BQL, other_BQL)
+            return AttentionMask(seen_BQL, other_BQL)
         wide = (*seen_BQL.shape[:2], memory.used_BM.shape[1])
         parts = (jnp.broadcast_to(memory.used_BM[:, None] > 0, wide), jnp.broadcast_to(type_BQ[:, :, None] != 0, wide))
         rows = (seen_BQL, other_BQL)
-        return Sight(*(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True)))
+        return AttentionMask(
+            *(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True))
+        )
 
     reach = memory.used_BM.shape[1] if memory else 0
     return Scene(
         distances_TD=sinusoids(segments_BL.shape[1], reach, size),
-        content=sight(content_BLL, types_BL),
+        content=mask(content_BLL, types_BL),
         backward_B=backward_B,
         end_B=end_B,
-        slots=sight(slots_BKL, slot_type_BK),
+        slots=mask(slots_BKL, slot_type_BK),
         slot_position_BK=slot_position_BK,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.relative import RelativeLayer, Scene, Sight, joined, shifted, sinusoids, whole_scene
+from spanjax.nn.relative import AttentionMask, RelativeLayer, Scene, joined, shifted, sinusoids, whole_scene
 from spanjax.nn.two_streams import CONTEXT, Memory, scene_of
 from tests.made import tiny_encoder
 
@@ -104,7 +104,7 @@ def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backwar
 
 def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
     row = drawn(LENGTH, SIZE)
-    blind = Sight(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
+    blind = AttentionMask(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
     scene = whole_scene(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32), SIZE)._replace(
         content=blind
     )
