@@ -26,7 +26,7 @@ class AttentionMask(NamedTuple):
     other_BQJ: jax.Array
 
 
-class Scene(NamedTuple):
+class RelativeContext(NamedTuple):
     """Inputs of a relative layer other than hidden states."""
 
     distances_TD: jax.Array
@@ -50,11 +50,11 @@ def sinusoids(length: int, memory: int, size: int) -> jax.Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def whole_scene(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> Scene:
+def full_context(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> RelativeContext:
     """Full attention inside each block, without a memory, as in fine-tuning."""
     seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
-    return Scene(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
+    return RelativeContext(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
 
 
 def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
@@ -89,22 +89,22 @@ class RelativeLayer(nnx.Module):
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
     ) -> jax.Array:
         """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
         del segments_BL, first
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, scene)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site)
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, context)
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site)
 
     def both(
         self,
         hidden_BLD: jax.Array,
         slots_BKD: jax.Array,
         memory_BMD: jax.Array | None,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
@@ -112,52 +112,56 @@ class RelativeLayer(nnx.Module):
 
         Uses dropout sites `site` to `site + 7`.
         """
-        assert scene.slots is not None and scene.slot_position_BK is not None
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, scene)
+        assert context.slots is not None and context.slot_position_BK is not None
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, context)
         rows = jnp.arange(len(slots_BKD))[:, None]
         query_BKNH = self._split(self.query(slots_BKD))
         # `_by_distance` reads distances by position, so a slot's query is put at its position
         placed_BLNH = jnp.zeros((*hidden_BLD.shape[:2], *query_BKNH.shape[2:]), query_BKNH.dtype)
-        placed_BLNH = placed_BLNH.at[rows, scene.slot_position_BK].add(query_BKNH)
-        by_distance_BNLJ = self._by_distance(placed_BLNH, scene, keys_BJNH.shape[1])
-        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(by_distance_BNLJ, scene.slot_position_BK)
-        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, scene.slots, key, site + 4)
+        placed_BLNH = placed_BLNH.at[rows, context.slot_position_BK].add(query_BKNH)
+        by_distance_BNLJ = self._by_distance(placed_BLNH, context, keys_BJNH.shape[1])
+        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(
+            by_distance_BNLJ, context.slot_position_BK
+        )
+        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, context.slots, key, site + 4)
         after_BKD = self._after(slots_BKD, mixed_BKD, key, site + 5)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site), after_BKD
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site), after_BKD
 
     def _content(
         self,
         hidden_BLD: jax.Array,
         keys_BJNH: jax.Array,
         values_BJNH: jax.Array,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
         query_BLNH = self._split(self.query(hidden_BLD))
-        by_distance_BNLJ = self._by_distance(query_BLNH, scene, keys_BJNH.shape[1])
-        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, scene.content, key, site)
+        by_distance_BNLJ = self._by_distance(query_BLNH, context, keys_BJNH.shape[1])
+        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, context.content, key, site)
         return self._after(hidden_BLD, mixed_BLD, key, site + 1)
 
     def _split(self, x_BLD: jax.Array) -> jax.Array:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.heads, -1)
 
-    def _keys(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, scene: Scene) -> tuple[jax.Array, jax.Array]:
+    def _keys(
+        self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, context: RelativeContext
+    ) -> tuple[jax.Array, jax.Array]:
         """Keys and values of memory and row, in the order of the text."""
-        read_BJD = joined(hidden_BLD, memory_BMD, scene.backward_B, scene.end_B)
+        read_BJD = joined(hidden_BLD, memory_BMD, context.backward_B, context.end_B)
         return self._split(self.key(read_BJD)), self._split(self.value(read_BJD))
 
-    def _by_distance(self, query_BLNH: jax.Array, scene: Scene, keys: int) -> jax.Array:
+    def _by_distance(self, query_BLNH: jax.Array, context: RelativeContext, keys: int) -> jax.Array:
         """Scores of the distances from every position to every key, [B, N, L, J]."""
-        distance_TNH = self._split(self.distance(scene.distances_TD.astype(query_BLNH.dtype)))
+        distance_TNH = self._split(self.distance(context.distances_TD.astype(query_BLNH.dtype)))
         biased_BLNH = query_BLNH + self.distance_bias[...].astype(query_BLNH.dtype)[None, None]
         scores_BNLT = jnp.einsum("blnh,tnh->bnlt", biased_BLNH, distance_TNH, preferred_element_type=jnp.float32)
         length = query_BLNH.shape[1]
         columns = length + keys - 1
         found_BNLT = scores_BNLT[..., :columns]
-        if scene.backward_B is not None:
+        if context.backward_B is not None:
             after_BNLT = scores_BNLT[..., keys - length :]
-            found_BNLT = jnp.where(scene.backward_B[:, None, None, None], after_BNLT, found_BNLT)
+            found_BNLT = jnp.where(context.backward_B[:, None, None, None], after_BNLT, found_BNLT)
         return shifted(found_BNLT, keys)
 
     def _mixed(

@@ -23,7 +23,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, random_bits
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
-from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
 from spanjax.objectives.base import Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import Batch, TokenTerm
 from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
@@ -212,10 +212,10 @@ class PermutedPrediction(Pretraining):
         key: DropoutKey | None,
     ) -> tuple[jax.Array, jax.Array]:
         start_D = module.query.start[...]
-        scene = scene_of(
+        context = context_of(
             batch["segments_BL"], batch["types_BL"], rank_BL, batch["slot_position_BK"], start_D.shape[0], memory
         )
-        return two_streams(module.encoder, start_D, batch["tokens_BL"], scene, memory, key)
+        return two_streams(module.encoder, start_D, batch["tokens_BL"], context, memory, key)
 
     def _backward(self, batch: Mapping[str, jax.Array]) -> jax.Array:
         """Rows that are read backwards: those at odd batch indices."""

@@ -13,7 +13,7 @@ from spanjax.data.feed.masking import GeometricSpans, Replacement, Tokens
 from spanjax.data.feed.pairing import FullSentences
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
-from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
 from spanjax.objectives.xlnet import STATES, USED, PermutedPrediction
 from spanjax.training.state import abstract_module
 from tests.made import synthetic_batch, tiny_encoder, with_noise
@@ -91,8 +91,8 @@ def test_with_the_identity_order_it_is_a_causal_model(module: Any) -> None:
 
     def slots(tokens: jax.Array, places: jax.Array) -> jax.Array:
         ones, rank = jnp.ones_like(tokens), jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        scene = scene_of(ones, 0 * ones, rank, places, 16, None)
-        return two_streams(module.encoder, start, tokens, scene, None, None)[0][0]
+        context = context_of(ones, 0 * ones, rank, places, 16, None)
+        return two_streams(module.encoder, start, tokens, context, None, None)[0][0]
 
     whole = slots(tokens, jnp.arange(9)[None])
     for place in range(9):
@@ -219,8 +219,8 @@ def test_a_padded_row_reads_and_hands_on_a_memory_like_a_row_of_its_length(modul
             )
             places = jnp.tile(jnp.arange(size)[None], (2, 1))
             rank = jnp.pad(places, behind, constant_values=CONTEXT)
-            scene = scene_of(segments, 0 * segments, rank, places, 16, memory)
-            slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, scene, memory, None)
+            context = context_of(segments, 0 * segments, rank, places, 16, memory)
+            slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, context, memory, None)
             memory = remembered(read_NBLD, segments, memory)
             found.append(slots_BKD)
         return found
