@@ -2,7 +2,7 @@
 
 A row costs a few microseconds and the interpreter is free meanwhile, so a feed's thread runs alongside the training loop.
 numba keeps the machine code on disk. All compiled functions are in this one file: numba notices a change of a function's own
-file alone. Callers use `masking`, `slots` and `order`: `text` is a `masking.LawText`,
+file alone. Callers use `masking`, `slots` and `order`: `text` is a `masking.SamplerRows`,
 `law` a `masking.Law`, `layout` a `slots.Layout`.
 
 Shapes: B rows, L positions, K slots a row, V vocabulary; M blocks and X masked tokens of the whole batch, R rounds of a

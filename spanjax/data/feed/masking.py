@@ -143,7 +143,7 @@ class MaskingPolicy(abc.ABC):
         """
 
 
-class LawText(NamedTuple):
+class SamplerRows(NamedTuple):
     """The fields of rows that the kernels read: C-contiguous arrays of exactly these types."""
 
     tokens_BL: np.ndarray  # int32
@@ -218,10 +218,10 @@ class SpanPolicy(MaskingPolicy):
 
         return kernels.proposals(*self._law(rows, specials), key_B, rounds)
 
-    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[LawText, Law]:
+    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[SamplerRows, Law]:
         """First arguments of the kernels."""
         tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
-        text = LawText(
+        text = SamplerRows(
             np.ascontiguousarray(rows.tokens_BL, np.int32),
             np.ascontiguousarray(rows.segments_BL, np.int32),
             np.ascontiguousarray(rows.word_starts_BL, bool),
