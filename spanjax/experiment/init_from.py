@@ -89,7 +89,7 @@ def start_from(
         if name not in found:
             continue
         array = np.asarray(found[name], np.float32)
-        if has_pieces(name):
+        if has_pieces(name) or (objective and objective.has_pieces(name)):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in _FITTED and comparable:
             array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
@@ -176,6 +176,7 @@ def _shape_problems(
                 flags.append(f"--objective.{flag}".strip())
         if flags:
             told[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
+    # another parameter of the same head needs no flag of its own
     explained = {_part(name) for name in told}
     rest = [
         f"{name} is {theirs} in the weights, {own} in this run: make the settings of {_part(name)} alike"

@@ -13,7 +13,7 @@ Shapes: B texts, L positions, K masks, T heads, V vocabulary.
 import functools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from flax import nnx
 
 from spanjax.cli import visible_name
 from spanjax.data.sources.cleaning import clean
+from spanjax.objectives.base import Pretraining
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.model import Model, module_params
 from spanjax.training.state import abstract_module
@@ -80,6 +81,16 @@ def noted(model: Model) -> Model:
     return model
 
 
+def compiled(model: Model, compute: Callable[[Pretraining, Any, Mapping[str, jax.Array]], Any]) -> Callable[[Any], Any]:
+    """Returns `compute(objective, module, batch)` as a compiled function of batches, with the weights of a model."""
+    objective = model.objective()
+    structure, abstract = abstract_module(objective, model.encoder)
+    params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+    # weights are an argument: as constants they would be compiled into the program
+    run = jax.jit(lambda params, batch: compute(objective, nnx.merge(structure, params), batch))
+    return functools.partial(run, params)
+
+
 class Filler:
     """Fills masks with a model, or with its generator. ValueError if it has no vocabulary or no head for it."""
 
@@ -90,16 +101,18 @@ class Filler:
                 f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "
                 "`python -m spanjax.convert from-torch ... --vocab FILE`"
             )
-        self.model, self.vocabulary, self.objective = model, model.vocabulary, model.objective()
-        self.heads = self.objective.fill_heads
+        self.model, self.vocabulary, self.heads = model, model.vocabulary, model.objective().fill_heads
         if not self.heads:
             raise ValueError(
                 f"{model.source} has an encoder and no head that predicts tokens (as the released SpanBERT base has): "
                 "train one with `python -m spanjax.train --init-from ...`"
             )
-        structure, abstract = abstract_module(self.objective, model.encoder)
-        self._structure = structure
-        self._params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+
+        def compute(objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
+            return jax.nn.log_softmax(logits_1TKV[0, :, :, : model.encoder.vocab_size], axis=-1)
+
+        self._compute = compiled(model, compute)
 
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
         """Returns the `top` most probable tokens at every [MASK] by the token head. ValueError without a mask or such a head."""
@@ -200,23 +213,11 @@ class Filler:
             "slot_weight_BK": (np.arange(slots) < len(read.masks))[None].astype(np.float32),
             **{f"slot_{name}_BK": array for name, array in arrays.items()},
         }
-        log_TKV = np.array(self._compute(self._params, batch))[:, : len(read.masks)]
+        log_TKV = np.array(self._compute(batch))[:, : len(read.masks)]
         for head, log_KV in zip(self.heads, log_TKV, strict=True):
             if head.reach is not None:
                 log_KV[[offset >= head.reach for *_, offset in places]] = -np.inf
         return log_TKV
-
-    @functools.cached_property
-    def _compute(self) -> Any:
-        objective, structure, size = self.objective, self._structure, self.model.encoder.vocab_size
-
-        @jax.jit
-        def compute(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-            module = nnx.merge(structure, params)
-            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
-            return jax.nn.log_softmax(logits_1TKV[0, :, :, :size], axis=-1)
-
-        return compute
 
     def _best(self, log_KV: np.ndarray, top: int) -> list[Candidates]:
         best_KT = np.argsort(-log_KV, axis=1, kind="stable")[:, :top]

@@ -99,6 +99,15 @@ class Objective(abc.ABC):
         """`flops` of one full row of `length` tokens (one block)."""
         return self.flops(encoder, length, length**2, slots)
 
+    @property
+    def fill_heads(self) -> tuple[FillHead, ...]:
+        """The T heads that fill masks; by default none."""
+        return ()
+
+    def has_pieces(self, name: str) -> bool:
+        """True if this parameter of its heads has a row per token of the vocabulary: by default the `bias` of `fill_heads`."""
+        return name in {f"{head.name}/bias" for head in self.fill_heads}
+
     def setting_of(self, part: str) -> str:
         """Path of the settings of a part of its parameters, as in flags after `--objective.`; "" for none."""
         del part
@@ -170,11 +179,6 @@ class Pretraining(Objective):
         """
         del pair
         return self if self.parts and self.parts.keys() <= params.keys() else None
-
-    @property
-    def fill_heads(self) -> tuple[FillHead, ...]:
-        """The T heads that fill masks; by default none."""
-        return ()
 
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
         """Input of `logits`: the encoder's hidden states of the rows, [B, L, D]."""

@@ -113,12 +113,12 @@ class ReplacedDetection(Pretraining):
 
     @property
     def boundaries(self) -> Boundaries:
-        """Those of the span boundary term."""
+        """Boundaries of the span boundary term."""
         return self.boundary.boundaries() if self.boundary else Boundaries()
 
     def setting_of(self, part: str) -> str:
         """The span boundary term has settings of its own."""
-        return "boundary" if part == SpanBoundary().name else ""
+        return "boundary" if part == SpanBoundary.name else ""
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Detector:
         """A Detector."""
@@ -176,7 +176,7 @@ class ReplacedDetection(Pretraining):
 
     @property
     def fill_heads(self) -> tuple[FillHead, ...]:
-        """That of the span boundary term; masks are filled by the generator, a model of its own (`pretrained.electra`)."""
+        """The span boundary term; masks are filled by the generator, a model of its own (`pretrained.electra`)."""
         return (self.boundary.fill_head,) if self.boundary else ()
 
     def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:

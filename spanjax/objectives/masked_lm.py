@@ -102,13 +102,13 @@ class MaskedPrediction(Pretraining):
         return {f"{term.name}/loss": term.extra_count for term in self.terms}
 
     def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
-        """Those of the terms, first of those on tokens."""
+        """Baselines of the terms, those on tokens first."""
         found = {term.name: term.baseline(unigram_entropy) for term in (*self.token_terms, *self.other_terms)}
         return {f"{name}/loss": baseline for name, baseline in found.items() if baseline}
 
     @property
     def parts(self) -> Mapping[str, str]:
-        """Those of the terms."""
+        """Parts of the terms."""
         return {name: told for term in self.terms for name, told in term.parts.items()}
 
     def of_parts(self, params: Mapping[str, Any], pair: str) -> Self | None:
@@ -119,7 +119,7 @@ class MaskedPrediction(Pretraining):
 
     @property
     def fill_heads(self) -> tuple[FillHead, ...]:
-        """Those of the token terms."""
+        """Heads of the token terms."""
         return tuple(term.fill_head for term in self.token_terms)
 
     def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:

@@ -97,7 +97,7 @@ class PermutedPrediction(Pretraining):
 
     @property
     def fill_heads(self) -> tuple[FillHead, ...]:
-        """That of the one term."""
+        """The one term."""
         return (TERM.fill_head,)
 
     def problems(self, encoder: EncoderConfig) -> list[str]:

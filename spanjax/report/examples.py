@@ -4,17 +4,17 @@ Shapes: B rows, K slots a row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from spanjax.data.feed.batch import Batch
 from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.data.vocab.base import Vocabulary
+from spanjax.inference.fill_mask import compiled
 from spanjax.objectives.base import FillHead
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import Model, module_params
+from spanjax.pretrained.model import Model
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
 
@@ -25,25 +25,12 @@ _ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special"
 
 def guesses(model: Model, batch: Batch) -> dict[FillHead, np.ndarray]:
     """Most probable token at every slot, int32 [B, K], by each head that predicts tokens. ValueError without such a head."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from spanjax.training.state import abstract_module
-
     model = filling(model)
-    objective = model.objective()
-    if not objective.fill_heads:
+    heads = model.objective().fill_heads
+    if not heads:
         raise ValueError("it has no head that predicts tokens")
-    structure, abstract = abstract_module(objective, model.encoder)
-    params = jax.tree.map(jnp.asarray, module_params(model, abstract))
-
-    @jax.jit
-    def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        return objective.predict(nnx.merge(structure, params), batch)
-
-    found = jax.device_get(predict(params, dict(batch)))
-    return {head: found[head.name] for head in objective.fill_heads}
+    found = compiled(model, lambda objective, module, batch: objective.predict(module, batch))(dict(batch))
+    return {head: np.asarray(found[head.name]) for head in heads}
 
 
 def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabulary) -> list[Words]:

@@ -249,3 +249,14 @@ def test_weights_start_an_objective_of_a_users_own() -> None:
     shapes = nnx.to_pure_dict(nnx.split(own.build(ENCODER, nnx.Rngs(0)))[1])
     start = start_from(model, ENCODER, model.vocabulary, shapes, 0, objective=own)
     assert "drawn fresh: gauge" in start.lines and {name.split("/")[0] for name in start.leaves} == {"encoder", "mlm"}
+
+
+def test_a_bias_of_the_vocabulary_follows_its_tokens_into_another_vocabulary() -> None:
+    objective = MaskedPrediction(masking=Tokens(), terms=(MaskedTokens(), LeftNeighbour()))
+    model = model_of(objective)
+    bias_V = np.arange(128, dtype=np.float32)
+    params: Any = {**model.params, "left": {**model.params["left"], "bias": bias_V}}
+    turned = WordPieceVocabulary([*WORDS[:5], *reversed(WORDS[5:])], lower_case=False)
+    model = dataclasses.replace(model, params=params)
+    start = start_from(model, ENCODER, turned, model.params, 0, objective=objective)
+    np.testing.assert_array_equal(start.leaves["left/bias"][:50], [*range(5), *reversed(range(5, 50))])
