@@ -163,7 +163,8 @@ def to_torch(options: ToTorch) -> int:
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
     params, left_out = without_unknown(model.params, kept=(PART,))
-    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
+    # what is compared afterwards are the heads that were written: its own objective may need others
+    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out), trained=None)
     for line in model.said:
         print(visible_name(line))
     with output_folder(output, options.overwrite, written_files, [options.source]) as work:

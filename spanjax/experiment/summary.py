@@ -142,7 +142,7 @@ def summary_lines(session: Session, outcome: Outcome, workdir: str) -> list[str]
         guesses = session.predictor()(outcome.state.params, batch)
         given = session.spec.masking.at(None).replacement
         replaced = given.mask + given.random > 0
-        rows = range(len(batch["row_B"]))
+        rows = range(len(batch["row_B"]) if guesses else 0)
         examples = (filled_text(batch, row, guesses, session.vocabulary, replaced) for row in rows)
         lines += ["", *next((example for example in examples if example), [])]
     return [*lines, *next_commands(workdir)]
