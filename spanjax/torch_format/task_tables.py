@@ -48,14 +48,8 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
 }
 
 
-_NAMED = frozenset(
-    entry.ours.split("/")[0]
-    for entries in (
-        *(family.entries for family in FAMILIES.values()),
-        *(each for heads in HEADS.values() for each in heads.values()),
-    )
-    for entry in entries
-) | {"span_network"}
+_NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
+_NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
 """Parts of our tree that some family has, or that `their_task` refuses with a reason."""
 
 
