@@ -28,7 +28,7 @@ class Theirs:
         import torch
         import transformers
 
-        from spanjax.pretrained.model import canonical
+        from spanjax.objectives.loss_terms import canonical
         from spanjax.torch_format.configs import their_config
         from spanjax.torch_format.families import BERT
         from spanjax.torch_format.tables import their_tensors

@@ -118,15 +118,16 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
         states_NSLD = module.encoder.every_state(
             *map(jnp.asarray, (inputs.tokens_SL, segments_SL, position_SL, zeros_SL))
         )
-        scores: dict[str, np.ndarray] = {}
-        if objective.token_terms:
+        scores: dict[bool, np.ndarray] = {}
+        if objective.fill_heads:
             arrays = {name: jnp.asarray(array) for name, array in batch.items()}
             logits_STLV = np.asarray(objective.logits(module, states_NSLD[-1], arrays))[..., : model.encoder.vocab_size]
-            scores = {term.name: logits_STLV[:, place] for place, term in enumerate(objective.token_terms)}
+            # of several heads of a kind the first, which is the one that other libraries may have
+            heads = reversed([*enumerate(objective.fill_heads)])
+            scores = {head.neighbours: logits_STLV[:, place] for place, head in heads}
         task, rtd_SL = scores_here(model, states_NSLD[-1]), detection_here(model, states_NSLD[-1])
     ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
-    tokens = scores.get("mlm", scores.get("plm"))
-    return Outputs(np.asarray(states_NSLD), tokens, scores.get("sbo"), ids, "spanjax", task, rtd_SL)
+    return Outputs(np.asarray(states_NSLD), scores.get(False), scores.get(True), ids, "spanjax", task, rtd_SL)
 
 
 def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs, sentences: Sequence[str]) -> Outputs:

@@ -15,19 +15,10 @@ from spanjax.convert.card import task_words
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.json_files import read_json
 from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import Model, model_meta
+from spanjax.pretrained.model import KNOWN, Model, model_meta
 from spanjax.storage.outputs import output_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.checkpoint_files import CHECKSUMS, read_meta
-
-HEADS = {
-    "mlm": "masked tokens",
-    "sbo": "span boundaries",
-    "pooler": "the pooler of [CLS]",
-    "pair": "pairs of segments",
-    "query": "the start of the query stream",
-    "plm": "the bias of permuted tokens",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +44,8 @@ def report_lines(model: Model) -> list[str]:
     assert model.loaded is not None
     loaded, vocabulary = model.loaded, model.vocabulary
     possible = {entry.ours.split("/")[0] for entry in model.family.entries}
-    fresh = [f"{name} ({what})" for name, what in HEADS.items() if name in possible - model.parts]
+    heads = [each for objective in KNOWN for each in objective.parts.items()]
+    fresh = [f"{name} ({what})" for name, what in heads if name in possible - model.parts]
     pieces = "none: give --vocab"
     if vocabulary:
         pieces = f"{vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}"

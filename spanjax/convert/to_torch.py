@@ -39,7 +39,7 @@ from spanjax.torch_format.folder import (
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_configs import their_task
-from spanjax.torch_format.task_tables import with_heads, without_classless
+from spanjax.torch_format.task_tables import with_heads, without_unknown
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
 CARD, REPORT = "README.md", "conversion.json"
@@ -162,8 +162,9 @@ def to_torch(options: ToTorch) -> int:
     """Converts and returns the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
-    params, left_out = without_classless(model.params)
-    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
+    params, left_out = without_unknown(model.params, kept=(PART,))
+    # what is compared afterwards are the heads that were written: its own objective may need others
+    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out), trained=None)
     for line in model.said:
         print(visible_name(line))
     with output_folder(output, options.overwrite, written_files, [options.source]) as work:

@@ -85,7 +85,7 @@ def build(run: Run, length: int, mesh: Mesh) -> Built:
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
-    row = run.objective.carried(run.encoder, length, jnp.dtype(run.compute_dtype))
+    row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
     memory = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
     abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, memory))
     shardings = state_shardings(abstract, optimizer, mesh)

@@ -13,7 +13,9 @@ import numpy as np
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
-from spanjax.pretrained.model import PAIR_NAMES, Model, of_run
+from spanjax.objectives.base import Objective
+from spanjax.objectives.loss_terms import PAIR_NAMES, of_run
+from spanjax.pretrained.model import Model
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
@@ -55,7 +57,7 @@ def start_from(
     shapes: Any,
     seed: int,
     labels: Sequence[str] = (),
-    objective: Any = None,
+    objective: Objective | None = None,
 ) -> InitialWeights:
     """Maps the weights of `model` onto a run with this encoder and vocabulary; `shapes` is the run's tree of parameters.
 
@@ -83,7 +85,7 @@ def start_from(
         if name not in found:
             continue
         array = np.asarray(found[name], np.float32)
-        if has_pieces(name):
+        if has_pieces(name) or (objective and objective.has_pieces(name)):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in _FITTED and comparable:
             array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
@@ -147,14 +149,16 @@ def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     return problems
 
 
-def _boundary_flag(objective: Any) -> str:
+def _boundary_flag(objective: Objective | None) -> str:
     """Returns the path of the span boundary term in the settings of the run's objective."""
-    names = [term.name for term in getattr(objective, "terms", ())]
-    return f"terms.{names.index('sbo')}" if "sbo" in names else "boundary"
+    return (objective.setting_of(_part(OFFSETS)) if objective else "") or "boundary"
 
 
 def _shape_problems(
-    unequal: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]], model: Model, encoder: EncoderConfig, objective: Any
+    unequal: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]],
+    model: Model,
+    encoder: EncoderConfig,
+    objective: Objective | None,
 ) -> list[str]:
     """Lists parameters whose shapes (in the weights, in the run) differ, with the flags that would make them alike; not one
     that differs because another one of its head does."""
@@ -170,6 +174,7 @@ def _shape_problems(
                 flags.append(f"--objective.{flag}".strip())
         if flags:
             told[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
+    # another parameter of the same head needs no flag of its own
     explained = {_part(name) for name in told}
     rest = [
         f"{name} is {theirs} in the weights, {own} in this run: make the settings of {_part(name)} alike"

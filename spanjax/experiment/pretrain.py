@@ -205,7 +205,7 @@ class PretrainingSession(Built):
         if self.validation is None:
             lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
             return [*lines, *next_commands(workdir)]
-        baselines = self.objective.known_nothing(self.validation.manifest.unigram_entropy)
+        baselines = self.objective.baseline_losses(self.validation.manifest.unigram_entropy)
         for name, (loss, what) in baselines.items():
             value = outcome.held_out[name]
             lines.append(
@@ -219,7 +219,7 @@ class PretrainingSession(Built):
             guesses = self.predictor()(outcome.state.params, batch)
             given = self.spec.masking.at(None).replacement
             replaced = given.mask + given.random > 0
-            rows = range(len(batch["row_B"]))
+            rows = range(len(batch["row_B"]) if guesses else 0)
             examples = (filled_text(batch, row, guesses, self.vocabulary, replaced) for row in rows)
             lines += ["", *next((example for example in examples if example), [])]
         return [*lines, *next_commands(workdir)]

@@ -13,7 +13,7 @@ Shapes: B texts, L positions, K masks, T heads, V vocabulary.
 import functools
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,12 +23,12 @@ from flax import nnx
 
 from spanjax.cli import visible_name
 from spanjax.data.sources.cleaning import clean
+from spanjax.objectives.base import Pretraining
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.model import Model, module_params
 from spanjax.training.state import abstract_module
 
 MASK = "[MASK]"
-OF_TOKENS = ("mlm", "plm")  # heads that fill a position from its own hidden state
 LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
 
 Candidates = list[tuple[str, float]]
@@ -64,7 +64,8 @@ class Span(NamedTuple):
     truth: str | None
     """The original text, if known."""
     fills: Mapping[str, Fill]
-    """By "mlm", "sbo" (the two neighbours of the span and the offset inside it alone) and "both" (the product of the two)."""
+    """By every head, "mlm" and "sbo" (the two neighbours of the span and the offset inside it alone) say, and by "both" (the
+    product of the two; "all" of more)."""
 
 
 class _Text(NamedTuple):
@@ -80,6 +81,16 @@ def noted(model: Model) -> Model:
     return model
 
 
+def compiled(model: Model, compute: Callable[[Pretraining, Any, Mapping[str, jax.Array]], Any]) -> Callable[[Any], Any]:
+    """Returns `compute(objective, module, batch)` as a compiled function of batches, with the weights of a model."""
+    objective = model.objective()
+    structure, abstract = abstract_module(objective, model.encoder)
+    params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+    # weights are an argument: as constants they would be compiled into the program
+    run = jax.jit(lambda params, batch: compute(objective, nnx.merge(structure, params), batch))
+    return functools.partial(run, params)
+
+
 class Filler:
     """Fills masks with a model, or with its generator. ValueError if it has no vocabulary or no head for it."""
 
@@ -90,26 +101,30 @@ class Filler:
                 f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "
                 "`python -m spanjax.convert from-torch ... --vocab FILE`"
             )
-        self.model, self.vocabulary, self.objective = model, model.vocabulary, model.objective()
-        self.heads = [term.name for term in self.objective.token_terms]
+        self.model, self.vocabulary, self.heads = model, model.vocabulary, model.objective().fill_heads
         if not self.heads:
             raise ValueError(
                 f"{model.source} has an encoder and no head that predicts tokens (as the released SpanBERT base has): "
                 "train one with `python -m spanjax.train --init-from ...`"
             )
-        structure, abstract = abstract_module(self.objective, model.encoder)
-        self._structure = structure
-        self._params = jax.tree.map(jnp.asarray, module_params(model, abstract))
+
+        def compute(objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
+            return jax.nn.log_softmax(logits_1TKV[0, :, :, : model.encoder.vocab_size], axis=-1)
+
+        self._compute = compiled(model, compute)
 
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
         """Returns the `top` most probable tokens at every [MASK] by the token head. ValueError without a mask or such a head."""
-        head = next((name for name in OF_TOKENS if name in self.heads), None)
+        head = next((number for number, head in enumerate(self.heads) if not head.neighbours), None)
         if head is None:
-            raise ValueError(f"{self.model.source} has no head {OF_TOKENS[0]!r}: its heads are {', '.join(self.heads)}")
+            names = ", ".join(head.name for head in self.heads)
+            raise ValueError(
+                f"{self.model.source} has no head that reads the masked token itself: its heads are {names}"
+            )
         self._check(top)
         read = self._read(text, None)
-        log_TKV = self._log_probabilities(read)
-        best = self._best(log_TKV[self.heads.index(head)], top)
+        best = self._best(self._log_probabilities(read)[head], top)
         return [Masked(position, candidates) for position, candidates in zip(read.masks, best, strict=True)]
 
     def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]:
@@ -120,11 +135,12 @@ class Filler:
         self._check(top)
         read = self._read(text, hide)
         log_TKV = self._log_probabilities(read)
-        scores = dict(zip(self.heads, log_TKV, strict=True))
-        if {"mlm", "sbo"} <= scores.keys():
-            sum_KV = scores["mlm"] + scores["sbo"]
-            with np.errstate(invalid="ignore"):  # -inf where the boundary head makes no prediction
-                scores["both"] = sum_KV - np.logaddexp.reduce(sum_KV, axis=1, keepdims=True)
+        scores = {head.name: log_KV for head, log_KV in zip(self.heads, log_TKV, strict=True)}
+        if len(scores) > 1:
+            sum_KV = log_TKV.sum(axis=0)
+            with np.errstate(invalid="ignore"):  # -inf where a head makes no prediction
+                product_KV = sum_KV - np.logaddexp.reduce(sum_KV, axis=1, keepdims=True)
+            scores["both" if len(scores) == 2 else "all"] = product_KV
         found, place = [], 0
         for first, pieces in runs(read.masks):
             slots = slice(place, place + pieces)
@@ -180,16 +196,13 @@ class Filler:
         slots = math.ceil(len(read.masks) / MASKS_STEP) * MASKS_STEP
         length = min(length, self.model.encoder.positions)
         arrays = {name: np.zeros((1, slots), np.int32) for name in ("position", "left", "right", "offset")}
-        inside, place = np.ones(slots, bool), 0
-        most = self.model.params["sbo"]["position"]["embedding"].shape[0] if "sbo" in self.heads else 0
-        for first, pieces in runs(read.masks):
-            for offset in range(pieces):
-                # an offset beyond the boundary head's table gets its last row as a valid index, and -inf below
-                inside[place] = offset < most
-                values = (first + offset, first - 1, first + pieces, min(offset, max(0, most - 1)))
-                for array, value in zip(arrays.values(), values, strict=True):
-                    array[0, place] = value
-                place += 1
+        reach = max((head.reach or slots for head in self.heads if head.neighbours), default=1)
+        places = [(first, pieces, offset) for first, pieces in runs(read.masks) for offset in range(pieces)]
+        for place, (first, pieces, offset) in enumerate(places):
+            # an offset beyond the tables of all heads gets the last row as a valid index, and -inf below
+            values = (first + offset, first - 1, first + pieces, min(offset, reach - 1))
+            for array, value in zip(arrays.values(), values, strict=True):
+                array[0, place] = value
         ids_1L = np.array([read.ids + [self.vocabulary.specials.pad] * (length - len(read.ids))], np.int32)
         used_1L = (np.arange(length) < len(read.ids))[None].astype(np.int32)
         batch = {
@@ -200,22 +213,11 @@ class Filler:
             "slot_weight_BK": (np.arange(slots) < len(read.masks))[None].astype(np.float32),
             **{f"slot_{name}_BK": array for name, array in arrays.items()},
         }
-        log_TKV = np.array(self._compute(self._params, batch))[:, : len(read.masks)]
-        if "sbo" in self.heads:
-            log_TKV[self.heads.index("sbo"), ~inside[: len(read.masks)]] = -np.inf
+        log_TKV = np.array(self._compute(batch))[:, : len(read.masks)]
+        for head, log_KV in zip(self.heads, log_TKV, strict=True):
+            if head.reach is not None:
+                log_KV[[offset >= head.reach for *_, offset in places]] = -np.inf
         return log_TKV
-
-    @functools.cached_property
-    def _compute(self) -> Any:
-        objective, structure, size = self.objective, self._structure, self.model.encoder.vocab_size
-
-        @jax.jit
-        def compute(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-            module = nnx.merge(structure, params)
-            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
-            return jax.nn.log_softmax(logits_1TKV[0, :, :, :size], axis=-1)
-
-        return compute
 
     def _best(self, log_KV: np.ndarray, top: int) -> list[Candidates]:
         best_KT = np.argsort(-log_KV, axis=1, kind="stable")[:, :top]

@@ -14,8 +14,8 @@ from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import Layer, Turns, layer_norm, linear, lookup, normal, turns_of
-from spanjax.nn.relative import RelativeLayer, Scene, whole_scene
+from spanjax.nn.layer import Layer, RotaryAngles, layer_norm, linear, lookup, normal, rotary_angles
+from spanjax.nn.relative import RelativeContext, RelativeLayer, full_context
 
 Carry = TypeVar("Carry")
 
@@ -112,11 +112,11 @@ class LayerStack(nnx.Module):
 
         Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
         """
-        read: Scene | Turns | None = None
+        read: RelativeContext | RotaryAngles | None = None
         if self.relative:
-            read = whole_scene(segments_BL, types_BL, hidden_BLD.shape[-1])
+            read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1])
         elif self.rotary:
-            read = turns_of(positions_BL, self.head_size, self.rotary)
+            read = rotary_angles(positions_BL, self.head_size, self.rotary)
 
         # one function serves all layers inside of the scan, so only the traced site tells it that a layer is the first
         def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:

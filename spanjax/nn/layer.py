@@ -12,7 +12,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.pointwise import ACTIVATIONS, LayerNorm
 
-Turns = tuple[jax.Array, jax.Array]
+RotaryAngles = tuple[jax.Array, jax.Array]
 """Cosine and sine of the angle of every position and number of a head, float32 [B, L, 1, H] each."""
 
 
@@ -52,7 +52,7 @@ def lookup(table: nnx.Embed, ids: jax.Array) -> jax.Array:
     return jnp.take(table.embedding[...], ids, axis=0)
 
 
-def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
+def rotary_angles(positions_BL: jax.Array, head_size: int, base: float) -> RotaryAngles:
     """Angles of rotary position embeddings (Su et al., 2021): position * base ** (-2i / H), numbers i and i + H/2 of a head."""
     rates_H = base ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
     angle_BLH = positions_BL.astype(jnp.float32)[..., None] * rates_H[None, None]
@@ -60,10 +60,10 @@ def turns_of(positions_BL: jax.Array, head_size: int, base: float) -> Turns:
     return jnp.cos(angle_BL1H), jnp.sin(angle_BL1H)
 
 
-def turned(x_BLNH: jax.Array, turns: Turns) -> jax.Array:
+def apply_rotary(x_BLNH: jax.Array, angles: RotaryAngles) -> jax.Array:
     """Rotates every pair of numbers (i, i + H/2) of a head by the angle of its position, in the type of x."""
     left, right = jnp.split(x_BLNH.astype(jnp.float32), 2, axis=-1)
-    return (x_BLNH * turns[0] + jnp.concatenate([-right, left], axis=-1) * turns[1]).astype(x_BLNH.dtype)
+    return (x_BLNH * angles[0] + jnp.concatenate([-right, left], axis=-1) * angles[1]).astype(x_BLNH.dtype)
 
 
 class Layer(nnx.Module):
@@ -86,7 +86,7 @@ class Layer(nnx.Module):
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        turns: Turns | None,
+        angles: RotaryAngles | None,
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
@@ -94,23 +94,23 @@ class Layer(nnx.Module):
         """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?"""
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, turns, key, site)
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site)
             return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        hidden_BLD = self.attention_norm(hidden_BLD + self._attended(hidden_BLD, segments_BL, turns, key, site))
+        hidden_BLD = self.attention_norm(hidden_BLD + self._attended(hidden_BLD, segments_BL, angles, key, site))
         return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
 
     def _attended(
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        turns: Turns | None,
+        angles: RotaryAngles | None,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
         """Output of the attention part, before the residual."""
         query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, (self.query, self.key, self.value), self.heads)
-        if turns is not None:
-            query_BLNH, key_BLNH = turned(query_BLNH, turns), turned(key_BLNH, turns)
+        if angles is not None:
+            query_BLNH, key_BLNH = apply_rotary(query_BLNH, angles), apply_rotary(key_BLNH, angles)
         mixed_BLNH = attention(
             query_BLNH,
             key_BLNH,

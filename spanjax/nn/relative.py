@@ -19,25 +19,25 @@ from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
-class Sight(NamedTuple):
+class AttentionMask(NamedTuple):
     """Attention mask: True for keys that a query sees, and for keys of another type than the query's."""
 
     seen_BQJ: jax.Array
     other_BQJ: jax.Array
 
 
-class Scene(NamedTuple):
+class RelativeContext(NamedTuple):
     """Inputs of a relative layer other than hidden states."""
 
     distances_TD: jax.Array
     """Sines and cosines of the distances L + M - 1, ..., 1 - L - M."""
-    content: Sight
+    content: AttentionMask
     """Mask of the content stream: Q = L."""
     backward_B: jax.Array | None = None
     """Rows whose memory follows them: their keys are the row and then the memory. None: no memory."""
     end_B: jax.Array | None = None
     """End of the text of each row, int32: the memory of a row read backwards begins there. None: no memory."""
-    slots: Sight | None = None
+    slots: AttentionMask | None = None
     """Mask of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
 
@@ -50,11 +50,11 @@ def sinusoids(length: int, memory: int, size: int) -> jax.Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def whole_scene(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> Scene:
+def full_context(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> RelativeContext:
     """Full attention inside each block, without a memory, as in fine-tuning."""
     seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
-    return Scene(sinusoids(segments_BL.shape[1], 0, size), Sight(seen_BLL, other_BLL))
+    return RelativeContext(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
 
 
 def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
@@ -89,22 +89,22 @@ class RelativeLayer(nnx.Module):
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
     ) -> jax.Array:
         """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
         del segments_BL, first
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, scene)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site)
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, context)
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site)
 
     def both(
         self,
         hidden_BLD: jax.Array,
         slots_BKD: jax.Array,
         memory_BMD: jax.Array | None,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
@@ -112,52 +112,56 @@ class RelativeLayer(nnx.Module):
 
         Uses dropout sites `site` to `site + 7`.
         """
-        assert scene.slots is not None and scene.slot_position_BK is not None
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, scene)
+        assert context.slots is not None and context.slot_position_BK is not None
+        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, context)
         rows = jnp.arange(len(slots_BKD))[:, None]
         query_BKNH = self._split(self.query(slots_BKD))
         # `_by_distance` reads distances by position, so a slot's query is put at its position
         placed_BLNH = jnp.zeros((*hidden_BLD.shape[:2], *query_BKNH.shape[2:]), query_BKNH.dtype)
-        placed_BLNH = placed_BLNH.at[rows, scene.slot_position_BK].add(query_BKNH)
-        by_distance_BNLJ = self._by_distance(placed_BLNH, scene, keys_BJNH.shape[1])
-        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(by_distance_BNLJ, scene.slot_position_BK)
-        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, scene.slots, key, site + 4)
+        placed_BLNH = placed_BLNH.at[rows, context.slot_position_BK].add(query_BKNH)
+        by_distance_BNLJ = self._by_distance(placed_BLNH, context, keys_BJNH.shape[1])
+        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(
+            by_distance_BNLJ, context.slot_position_BK
+        )
+        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, context.slots, key, site + 4)
         after_BKD = self._after(slots_BKD, mixed_BKD, key, site + 5)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, scene, key, site), after_BKD
+        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site), after_BKD
 
     def _content(
         self,
         hidden_BLD: jax.Array,
         keys_BJNH: jax.Array,
         values_BJNH: jax.Array,
-        scene: Scene,
+        context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
         query_BLNH = self._split(self.query(hidden_BLD))
-        by_distance_BNLJ = self._by_distance(query_BLNH, scene, keys_BJNH.shape[1])
-        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, scene.content, key, site)
+        by_distance_BNLJ = self._by_distance(query_BLNH, context, keys_BJNH.shape[1])
+        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, context.content, key, site)
         return self._after(hidden_BLD, mixed_BLD, key, site + 1)
 
     def _split(self, x_BLD: jax.Array) -> jax.Array:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.heads, -1)
 
-    def _keys(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, scene: Scene) -> tuple[jax.Array, jax.Array]:
+    def _keys(
+        self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, context: RelativeContext
+    ) -> tuple[jax.Array, jax.Array]:
         """Keys and values of memory and row, in the order of the text."""
-        read_BJD = joined(hidden_BLD, memory_BMD, scene.backward_B, scene.end_B)
+        read_BJD = joined(hidden_BLD, memory_BMD, context.backward_B, context.end_B)
         return self._split(self.key(read_BJD)), self._split(self.value(read_BJD))
 
-    def _by_distance(self, query_BLNH: jax.Array, scene: Scene, keys: int) -> jax.Array:
+    def _by_distance(self, query_BLNH: jax.Array, context: RelativeContext, keys: int) -> jax.Array:
         """Scores of the distances from every position to every key, [B, N, L, J]."""
-        distance_TNH = self._split(self.distance(scene.distances_TD.astype(query_BLNH.dtype)))
+        distance_TNH = self._split(self.distance(context.distances_TD.astype(query_BLNH.dtype)))
         biased_BLNH = query_BLNH + self.distance_bias[...].astype(query_BLNH.dtype)[None, None]
         scores_BNLT = jnp.einsum("blnh,tnh->bnlt", biased_BLNH, distance_TNH, preferred_element_type=jnp.float32)
         length = query_BLNH.shape[1]
         columns = length + keys - 1
         found_BNLT = scores_BNLT[..., :columns]
-        if scene.backward_B is not None:
+        if context.backward_B is not None:
             after_BNLT = scores_BNLT[..., keys - length :]
-            found_BNLT = jnp.where(scene.backward_B[:, None, None, None], after_BNLT, found_BNLT)
+            found_BNLT = jnp.where(context.backward_B[:, None, None, None], after_BNLT, found_BNLT)
         return shifted(found_BNLT, keys)
 
     def _mixed(
@@ -166,7 +170,7 @@ class RelativeLayer(nnx.Module):
         keys_BJNH: jax.Array,
         values_BJNH: jax.Array,
         by_distance_BNQJ: jax.Array,
-        sight: Sight,
+        mask: AttentionMask,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
@@ -177,9 +181,9 @@ class RelativeLayer(nnx.Module):
         product = {"preferred_element_type": jnp.float32}
         scores_BNQJ = jnp.einsum("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH, **product)
         by_type_BNQ2 = jnp.einsum("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH, **product)
-        by_type_BNQJ = jnp.where(sight.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
+        by_type_BNQJ = jnp.where(mask.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
         scores_BNQJ = (scores_BNQJ + by_distance_BNQJ + by_type_BNQJ) * jnp.float32(query_BQNH.shape[-1] ** -0.5)
-        seen_B1QJ = sight.seen_BQJ[:, None]
+        seen_B1QJ = mask.seen_BQJ[:, None]
         weights_BNQJ = jax.nn.softmax(jnp.where(seen_B1QJ, scores_BNQJ, jnp.float32(HIDDEN)), axis=-1)
         weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(values_BJNH.dtype)
         weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, strides=(STRIDE**2, STRIDE, 1))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import Encoder
-from spanjax.nn.relative import Scene, Sight, joined, sinusoids
+from spanjax.nn.relative import AttentionMask, RelativeContext, joined, sinusoids
 
 CONTEXT = -1
 """Rank of context positions: every position sees them, and they see no target."""
@@ -29,14 +29,14 @@ class Memory(NamedTuple):
     """Rows whose memory is behind them."""
 
 
-def scene_of(
+def context_of(
     segments_BL: jax.Array,
     types_BL: jax.Array,
     rank_BL: jax.Array,
     slot_position_BK: jax.Array,
     size: int,
     memory: Memory | None,
-) -> Scene:
+) -> RelativeContext:
     """Builds the attention masks of both streams.
 
     A target (rank of 0 and more) sees positions of lower rank, and the content stream also itself; a position of the context
@@ -55,22 +55,24 @@ def scene_of(
         rank_BL[:, None, :] < slot_rank_BK[:, :, None]
     )
 
-    def sight(seen_BQL: jax.Array, type_BQ: jax.Array) -> Sight:
+    def mask(seen_BQL: jax.Array, type_BQ: jax.Array) -> AttentionMask:
         other_BQL = type_BQ[:, :, None] != types_BL[:, None, :]
         if memory is None:
-            return Sight(seen_BQL, other_BQL)
+            return AttentionMask(seen_BQL, other_BQL)
         wide = (*seen_BQL.shape[:2], memory.used_BM.shape[1])
         parts = (jnp.broadcast_to(memory.used_BM[:, None] > 0, wide), jnp.broadcast_to(type_BQ[:, :, None] != 0, wide))
         rows = (seen_BQL, other_BQL)
-        return Sight(*(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True)))
+        return AttentionMask(
+            *(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True))
+        )
 
     reach = memory.used_BM.shape[1] if memory else 0
-    return Scene(
+    return RelativeContext(
         distances_TD=sinusoids(segments_BL.shape[1], reach, size),
-        content=sight(content_BLL, types_BL),
+        content=mask(content_BLL, types_BL),
         backward_B=backward_B,
         end_B=end_B,
-        slots=sight(slots_BKL, slot_type_BK),
+        slots=mask(slots_BKL, slot_type_BK),
         slot_position_BK=slot_position_BK,
     )
 
@@ -79,7 +81,7 @@ def two_streams(
     encoder: Encoder,
     start_D: jax.Array,
     tokens_BL: jax.Array,
-    scene: Scene,
+    context: RelativeContext,
     memory: Memory | None,
     key: DropoutKey | None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -87,18 +89,18 @@ def two_streams(
 
     The query stream begins with `start_D` at every slot. Uses the two dropout sites after those of the layers.
     """
-    assert scene.slot_position_BK is not None
+    assert context.slot_position_BK is not None
     # positions and types reach a relative encoder by attention alone: its embeddings do not read these zeros
     zeros_BL = jnp.zeros_like(tokens_BL)
     hidden_BLD = encoder.embeddings(tokens_BL, zeros_BL, zeros_BL, key, site=0)
-    shape = (*scene.slot_position_BK.shape, hidden_BLD.shape[-1])
+    shape = (*context.slot_position_BK.shape, hidden_BLD.shape[-1])
     slots_BKD = jnp.broadcast_to(start_D.astype(hidden_BLD.dtype), shape)
     last = 1 + encoder.sites * encoder.count
     rate = encoder.embeddings.rate
     slots_BKD = dropout(slots_BKD, rate, key, last)
 
     def apply(layer: Any, streams: tuple, site: jax.Array, memory_BMD: Any) -> tuple[tuple, jax.Array]:
-        return layer.both(*streams, memory_BMD, scene, key, site), streams[0]
+        return layer.both(*streams, memory_BMD, context, key, site), streams[0]
 
     states_NBMD = jnp.swapaxes(memory.states_BNMD, 0, 1) if memory else None
     (_, slots_BKD), read_NBLD = encoder.scanned(apply, (hidden_BLD, slots_BKD), first_site=1, given=states_NBMD)

@@ -16,19 +16,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.bounds import NotNegative, Share, range_problems
-from spanjax.data.feed.batch import FeedSpec
+from spanjax.bounds import NotNegative, Share
 from spanjax.data.feed.masking import Boundaries, MaskingPolicy, Replacement, Tokens
-from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import Pairing, Single
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, gumbel
 from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import Mean, Pretraining, type_problems
+from spanjax.objectives.base import FillHead, Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
-from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
+from spanjax.objectives.tied_decoder import slot_index, tied_table, token_logits, token_means
 
 TERM = MaskedTokens()
 GENERATOR_SITE, SAMPLES = SITES["generator"].start, SITES["draws"].start
@@ -107,17 +105,20 @@ class ReplacedDetection(Pretraining):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Impossible sizes and weights."""
-        found = range_problems(self, "objective.")
+        found = super().problems(encoder)
         if not found and encoder.heads > 0:
             told = f"objective.generator_size {self.generator_size}: the generator's "
             found += [told + each for each in self.generator(encoder).problems()]
         return found + type_problems(self.pairing, encoder)
 
-    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """Masked rows of the pairing."""
-        boundaries = self.boundary.boundaries() if self.boundary else Boundaries()
-        chosen: Order = self.order_of(order)  # pyright: ignore[reportAssignmentType]
-        return FeedSpec(seed, batch_size, self.masking, boundaries, chosen, self.pairing)
+    @property
+    def boundaries(self) -> Boundaries:
+        """Boundaries of the span boundary term."""
+        return self.boundary.boundaries() if self.boundary else Boundaries()
+
+    def setting_of(self, part: str) -> str:
+        """The span boundary term has settings of its own."""
+        return "boundary" if part == SpanBoundary.name else ""
 
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Detector:
         """A Detector."""
@@ -135,25 +136,23 @@ class ReplacedDetection(Pretraining):
 
     def extra_counts(self) -> dict[str, float]:
         """0, except for the `extra_count` of the span boundary term."""
-        return dict.fromkeys(self.loss_weights(), 0.0) | (
-            {"sbo/loss": self.boundary.extra_count} if self.boundary else {}
-        )
+        return super().extra_counts() | ({"sbo/loss": self.boundary.extra_count} if self.boundary else {})
 
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """The unigram entropy for predicted tokens, ln 2 for detection."""
-        names = ("mlm/loss", "sbo/loss") if self.boundary else ("mlm/loss",)
-        predicted = dict.fromkeys(names, (unigram_entropy, "unigram entropy of the held-out text"))
+        terms = (TERM, self.boundary) if self.boundary else (TERM,)
+        predicted = {f"{term.name}/loss": term.baseline(unigram_entropy) for term in terms}
         return predicted | {"rtd/loss": (math.log(2), "a toss-up")}
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Losses in nats, the generator's accuracy, and of detection accuracy, precision and recall over all tokens."""
         hidden_BLG = self._generated(module, batch, key)
-        means = token_means((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        means = token_means((TERM,), module.generator, *tied_table(module), hidden_BLG, batch)
         corrupted_BL, replaced_BL = self._corrupted(module, hidden_BLG, batch, key)
         hidden_BLD = module.encoder(corrupted_BL, batch["segments_BL"], batch["positions_BL"], batch["types_BL"], key)
         means |= _detection(module.rtd(hidden_BLD), replaced_BL, _real(batch))
         if self.boundary:
-            means |= token_means((self.boundary,), module, *_table(module), hidden_BLD, batch)
+            means |= token_means((self.boundary,), module, *tied_table(module), hidden_BLD, batch)
         return means
 
     def _generated(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
@@ -169,32 +168,39 @@ class ReplacedDetection(Pretraining):
 
         Samples of an evaluation do not depend on the step.
         """
-        logits_BTKV = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        logits_BTKV = token_logits((TERM,), module.generator, *tied_table(module), hidden_BLG, batch)
         logits_BKV = jax.lax.stop_gradient(logits_BTKV[:, 0])
         drawn = key or DropoutKey(jnp.uint32(0), batch["row_B"])
         sampled_BK = jnp.argmax(logits_BKV + gumbel(drawn, SAMPLES, logits_BKV.shape), axis=-1)
         return corrupted(batch, sampled_BK.astype(jnp.int32))
 
+    @property
+    def fill_heads(self) -> tuple[FillHead, ...]:
+        """The span boundary term; masks are filled by the generator, a model of its own (`pretrained.electra`)."""
+        return (self.boundary.fill_head,) if self.boundary else ()
+
+    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+        """Scores of the span boundary term at every slot: float32 [B, 1, K, V]."""
+        assert self.boundary is not None, "without it there are no fill_heads"
+        return token_logits((self.boundary,), module, *tied_table(module), hidden_BLD, batch)
+
     def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         """{"mlm": the generator's best pieces, int32 [B, K], "sbo": those of the span boundary term where there is one}."""
         hidden_BLG = self._generated(module, batch, None)
-        logits = token_logits((TERM,), module.generator, *_table(module), hidden_BLG, batch)
+        logits = token_logits((TERM,), module.generator, *tied_table(module), hidden_BLG, batch)
         best = {"mlm": jnp.argmax(logits[:, 0], axis=-1).astype(jnp.int32)}
         if self.boundary:
             corrupted_BL, _ = self._corrupted(module, hidden_BLG, batch, None)
             inputs = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
             hidden_BLD = module.encoder(corrupted_BL, *inputs)
-            scores = token_logits((self.boundary,), module, *_table(module), hidden_BLD, batch)
-            best["sbo"] = jnp.argmax(scores[:, 0], axis=-1).astype(jnp.int32)
+            best["sbo"] = jnp.argmax(self.logits(module, hidden_BLD, batch)[:, 0], axis=-1).astype(jnp.int32)
         return best
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
         """Matrix products of both, of the heads and of the decoder."""
-        generator, decoder = self.generator(encoder), 6 * encoder.embedding_width * encoder.vocab_size
+        generator = self.generator(encoder)
         detection = 6 * (encoder.hidden_size**2 + encoder.hidden_size) * tokens
-        filled = (TERM.flops_per_slot(generator) + decoder) * slots
-        if self.boundary:
-            filled += (self.boundary.flops_per_slot(encoder) + decoder) * slots
+        filled = TERM.flops(generator, slots) + (self.boundary.flops(encoder, slots) if self.boundary else 0.0)
         return float(encoder.flops(tokens, pairs) + generator.flops(tokens, pairs) + detection + filled)
 
 
@@ -221,8 +227,3 @@ def _detection(score_BL: jax.Array, replaced_BL: jax.Array, real_BL: jax.Array) 
 def _real(batch: Mapping[str, jax.Array]) -> jax.Array:
     """1 for tokens, 0 for padding: float32 [B, L]."""
     return (batch["segments_BL"] > 0).astype(jnp.float32)
-
-
-def _table(module: Detector) -> tuple[jax.Array, int]:
-    """The token table and the number of its rows that are pieces."""
-    return module.encoder.token_table(), module.vocab_size

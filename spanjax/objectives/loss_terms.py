@@ -1,12 +1,13 @@
-"""Loss terms of masked prediction: terms that predict a piece of the vocabulary at every slot, and one on pairs of segments.
+"""Loss terms of masked prediction: terms that predict a piece of the vocabulary at every slot, and others, on pairs of segments.
 
 Shapes: B rows, K slots, P pairs a row, L positions, D hidden size.
 """
 
 import abc
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -16,16 +17,21 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.feed.masking import Boundaries
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import FillHead, Mean
 
 Batch = Mapping[str, jax.Array]
 
 
 class Term(abc.ABC):
-    """A head and a loss on it, a mean over its targets. Final classes are frozen dataclasses."""
+    """A head and a loss on it, a mean over its targets. Final classes are frozen dataclasses; one that is no TokenTerm implements
+    `measure`."""
 
     name: str
     """Short name in metrics and parameter paths."""
+    label: str = ""
+    """Label of the pairing (`Pairing.label`) that it reads; "" for none."""
+    description: str = ""
+    """Human-readable name of its targets."""
     weight: float
     """Weight in the sum of losses."""
     extra_count: float
@@ -39,6 +45,30 @@ class Term(abc.ABC):
     def target_weights(self, batch: Batch) -> jax.Array:
         """1 where there is a target of this term, else 0: float32 [B, K] for tokens, [B, P] for pairs."""
 
+    def measure(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> dict[str, Mean]:
+        """ "NAME/loss" in nats over its targets, and further metrics."""
+        raise NotImplementedError(f"{type(self).__name__} is no TokenTerm and has no measure")
+
+    def flops(self, encoder: EncoderConfig, slots: float) -> float:
+        """Multiply-add = 2, forward and backward, of a row with so many used slots."""
+        del encoder, slots
+        return 0.0
+
+    def baseline(self, unigram_entropy: float) -> tuple[float, str] | None:
+        """Loss (nats) of a model that sees no context, and a description; None: unknown."""
+        del unigram_entropy
+        return None
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """Its parts of the canonical tree (`torch_format.families`) -> human-readable description."""
+        return {self.name: self.description}
+
+    def of_parts(self, params: Mapping[str, Any], pair: str) -> Self | None:
+        """This term with the settings of its head in a canonical tree, None without it; see `Pretraining.of_parts`."""
+        del pair
+        return self if self.parts.keys() <= params.keys() else None
+
 
 class TokenTerm(Term):
     """A head, with a `bias` over the vocabulary, that maps hidden states to one vector a slot, and the weights of slots."""
@@ -51,6 +81,23 @@ class TokenTerm(Term):
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """Multiply-add = 2, forward and backward, without the decoder."""
 
+    def flops(self, encoder: EncoderConfig, slots: float) -> float:
+        """The head and the decoder."""
+        return (self.flops_per_slot(encoder) + 6 * encoder.embedding_width * encoder.vocab_size) * slots
+
+    def baseline(self, unigram_entropy: float) -> tuple[float, str]:
+        """The unigram entropy."""
+        return unigram_entropy, "unigram entropy of the held-out text"
+
+    def boundaries(self) -> Boundaries | None:
+        """Settings of span boundaries for the feed; None if it reads none."""
+        return None
+
+    @property
+    def fill_head(self) -> FillHead:
+        """Its head for filling masks."""
+        return FillHead(self.name)
+
 
 @dataclasses.dataclass(frozen=True)
 class MaskedTokens(TokenTerm):
@@ -61,10 +108,7 @@ class MaskedTokens(TokenTerm):
     extra_count: NotNegative = 0.0
     """Added to the number of targets that the loss is divided by."""
 
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Name in metrics and parameter paths."""
-        return "mlm"
+    name, description = "mlm", "masked tokens"
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """A TokenHead."""
@@ -98,10 +142,19 @@ class SpanBoundary(TokenTerm):
     specials: bool = True
     """Allow [CLS] and [SEP] as a boundary (the paper: every masked token has the loss); False as released (D5)."""
 
+    name, description = "sbo", "span boundaries"
+
+    def of_parts(self, params: Mapping[str, Any], pair: str) -> Self | None:
+        """The sizes of the head's table of offsets."""
+        if self.name not in params:
+            return None
+        offsets, width = params[self.name]["position"]["embedding"].shape
+        return dataclasses.replace(self, position_size=width, max_offset=offsets)
+
     @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Name in metrics and parameter paths."""
-        return "sbo"
+    def fill_head(self) -> FillHead:
+        """The head of the two neighbours."""
+        return FillHead(self.name, neighbours=True, reach=self.max_offset)
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """A BoundaryHead."""
@@ -140,6 +193,21 @@ class SentencePair(Term):
     extra_count: NotNegative = 0.0
     """Added to the number of pairs that the loss is divided by."""
 
+    @property
+    def label(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The name."""
+        return self.name
+
+    @property
+    def parts(self) -> Mapping[str, str]:
+        """The two layers of the head."""
+        return {"pooler": "the pooler of [CLS]", "pair": "pairs of segments"}
+
+    def of_parts(self, params: Mapping[str, Any], pair: str) -> Self | None:
+        """The name of the loss."""
+        found = super().of_parts(params, pair)
+        return dataclasses.replace(self, name="sop" if pair == "sop" else "nsp") if found else None
+
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """A PairHead."""
         return PairHead(encoder, rngs)
@@ -159,6 +227,30 @@ class SentencePair(Term):
             f"{self.name}/accuracy": Mean(jnp.sum(right_BP * weight_BP), count),
         }
 
-    def flops_per_pair(self, encoder: EncoderConfig) -> float:
-        """Pooler and classifier, multiply-add = 2, forward and backward."""
+    def flops(self, encoder: EncoderConfig, slots: float) -> float:
+        """Pooler and classifier of one pair."""
         return 6 * (encoder.hidden_size**2 + 2 * encoder.hidden_size)
+
+    def baseline(self, unigram_entropy: float) -> tuple[float, str]:
+        """The entropy of two equally probable labels."""
+        return math.log(2), "a toss-up"
+
+
+PAIR_NAMES = ("nsp", "sop")
+"""Names of `SentencePair`, and of its head among the parameters of a run."""
+_PAIR_PARTS = {"pooler": "pooler", "seq_relationship": "pair"}
+
+
+def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Converts a run's tree: its pair head, "nsp" or "sop", becomes "pooler" and "pair"."""
+    tree = {name: part for name, part in params.items() if name not in PAIR_NAMES}
+    for name in PAIR_NAMES:
+        tree |= {_PAIR_PARTS[each]: part for each, part in params.get(name, {}).items()}
+    return tree
+
+
+def of_run(params: Mapping[str, Any], pair: str = "nsp") -> dict[str, Any]:
+    """Converts a canonical tree to the names of a run. A pooler without its classifier goes into the pair head too."""
+    tree = {name: part for name, part in params.items() if name not in _PAIR_PARTS.values()}
+    head = {own: params[name] for own, name in _PAIR_PARTS.items() if name in params}
+    return {**tree, pair: head} if head else tree

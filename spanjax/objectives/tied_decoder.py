@@ -15,6 +15,11 @@ from spanjax.objectives.base import Mean
 from spanjax.objectives.loss_terms import TokenTerm
 
 
+def tied_table(module: Any) -> tuple[jax.Array, int]:
+    """The token table of a module's encoder, and the number of its rows that are pieces."""
+    return module.encoder.token_table(), module.vocab_size
+
+
 def token_logits(
     terms: Sequence[TokenTerm], heads: Any, table_VE: jax.Array, vocab_size: int, hidden_BLD: jax.Array, batch: Mapping
 ) -> jax.Array:

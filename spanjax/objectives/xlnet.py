@@ -14,19 +14,17 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.bounds import AtLeast0, NotNegative, range_problems
-from spanjax.data.feed.batch import FeedSpec
+from spanjax.bounds import AtLeast0, NotNegative
 from spanjax.data.feed.masking import MaskingPolicy, Ngrams, Replacement
-from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import FullSentences, Pairing, Single
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, random_bits
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
-from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
-from spanjax.objectives.base import Mean, Pretraining, type_problems
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
+from spanjax.objectives.base import FillHead, Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import Batch, TokenTerm
-from spanjax.objectives.tied_decoder import slot_index, token_logits, token_means
+from spanjax.objectives.tied_decoder import slot_index, tied_table, token_logits, token_means
 
 ORDERS = SITES["draws"].start  # the site from which orders are sampled
 BLOCK_BITS, DRAWN_BITS = 8, 23
@@ -42,10 +40,7 @@ class PermutedTokens(TokenTerm):
     extra_count: NotNegative = 0.0
     """Added to the number of targets that the loss is divided by."""
 
-    @property
-    def name(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Name in metrics and parameter paths."""
-        return "plm"
+    name, description = "plm", "the bias of permuted tokens"
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
         """A QueryHead."""
@@ -96,13 +91,18 @@ class PermutedPrediction(Pretraining):
     """Every other batch index reads its stream backwards, with the following row as memory (XLNet's bidirectional data)."""
 
     @property
-    def token_terms(self) -> tuple[TokenTerm, ...]:
+    def parts(self) -> Mapping[str, str]:
+        """Start and end of the query stream."""
+        return {"query": "the start of the query stream", **TERM.parts}
+
+    @property
+    def fill_heads(self) -> tuple[FillHead, ...]:
         """The one term."""
-        return (TERM,)
+        return (TERM.fill_head,)
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Settings that do not go together."""
-        found = range_problems(self, "objective.")
+        found = super().problems(encoder)
         if not encoder.relative:
             found.append("encoder.relative is False: expected True, both streams attend by distances")
         found += [
@@ -122,11 +122,6 @@ class PermutedPrediction(Pretraining):
         """Streams of consecutive rows where there is a memory."""
         return ("both_ways" if self.both_ways else "streams") if self.memory else ""
 
-    def feed_spec(self, *, seed: int, batch_size: int, order: str) -> FeedSpec:
-        """Rows with their targets."""
-        chosen: Order = self.order_of(order)  # pyright: ignore[reportAssignmentType]
-        return FeedSpec(seed=seed, batch_size=batch_size, masking=self.masking, order=chosen, pairing=self.pairing)
-
     def build(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> Permuter:
         """A Permuter."""
         return Permuter(encoder, rngs)
@@ -139,15 +134,11 @@ class PermutedPrediction(Pretraining):
         """The number of targets."""
         return {"plm/loss": jnp.sum(batch["slot_weight_BK"])}
 
-    def extra_counts(self) -> dict[str, float]:
-        """None."""
-        return {"plm/loss": 0.0}
-
-    def known_nothing(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
+    def baseline_losses(self, unigram_entropy: float) -> dict[str, tuple[float, str]]:
         """The unigram entropy."""
-        return {"plm/loss": (unigram_entropy, "unigram entropy of the held-out text")}
+        return {"plm/loss": TERM.baseline(unigram_entropy)}
 
-    def carried(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
+    def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """The memory of a row."""
         if not self.memory:
             return {}
@@ -156,15 +147,15 @@ class PermutedPrediction(Pretraining):
 
     def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy over the targets; without a memory where the batch has none."""
-        return self.measure_carrying(module, batch, key)[0]
+        return self.losses_with_state(module, batch, key)[0]
 
-    def measure_carrying(
+    def losses_with_state(
         self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """Implements `measure`, and returns the memory for the next rows."""
         memory = self._memory(batch)
         slots_BKD, read_NBLD = self._streams(module, batch, self.ranks(batch, key), memory, key)
-        means = token_means((TERM,), module, *_table(module), slots_BKD, batch)
+        means = token_means((TERM,), module, *tied_table(module), slots_BKD, batch)
         if memory is None:
             return means, {}
         kept = remembered(read_NBLD, batch["segments_BL"], memory)
@@ -184,24 +175,18 @@ class PermutedPrediction(Pretraining):
         return jnp.where(_targets(batch), rank_BL, CONTEXT)
 
     def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
-        """The query stream at every slot, [B, K, D], when no target is seen."""
+        """The query stream at every slot, [B, K, D], from the context alone: no target is seen."""
         return self._streams(module, batch, jnp.where(_targets(batch), 0, CONTEXT), None, key)[0]
 
     def logits(self, module: Any, hidden_BKD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
         """Scores at every slot by the token table: float32 [B, 1, K, V]."""
-        return token_logits((TERM,), module, *_table(module), hidden_BKD, batch)
-
-    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """{"plm": int32 [B, K]}: each from the context alone."""
-        best_B1K = jnp.argmax(self.logits(module, self.hidden(module, batch, None), batch), axis=-1)
-        return {TERM.name: best_B1K[:, 0].astype(jnp.int32)}
+        return token_logits((TERM,), module, *tied_table(module), hidden_BKD, batch)
 
     def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
         """Matrix products of both streams, without the memory's keys, and of the decoder."""
-        decoder = 6 * encoder.embedding_width * encoder.vocab_size
         seen = pairs / max(tokens, 1.0)  # from a slot; its scores by distance are computed at every position
         attended = 6 * encoder.layers * encoder.hidden_size * (2 * seen * slots + pairs)
-        return float(encoder.flops(tokens, pairs) + (TERM.flops_per_slot(encoder) + decoder) * slots + attended)
+        return float(encoder.flops(tokens, pairs) + TERM.flops(encoder, slots) + attended)
 
     def _streams(
         self,
@@ -212,10 +197,10 @@ class PermutedPrediction(Pretraining):
         key: DropoutKey | None,
     ) -> tuple[jax.Array, jax.Array]:
         start_D = module.query.start[...]
-        scene = scene_of(
+        context = context_of(
             batch["segments_BL"], batch["types_BL"], rank_BL, batch["slot_position_BK"], start_D.shape[0], memory
         )
-        return two_streams(module.encoder, start_D, batch["tokens_BL"], scene, memory, key)
+        return two_streams(module.encoder, start_D, batch["tokens_BL"], context, memory, key)
 
     def _backward(self, batch: Mapping[str, jax.Array]) -> jax.Array:
         """Rows that are read backwards: those at odd batch indices."""
@@ -228,8 +213,3 @@ class PermutedPrediction(Pretraining):
 def _targets(batch: Mapping[str, jax.Array]) -> jax.Array:
     """Mask of the targets, bool [B, L]."""
     return jnp.zeros(batch["tokens_BL"].shape, bool).at[slot_index(batch)].set(True, mode="drop")
-
-
-def _table(module: Permuter) -> tuple[jax.Array, int]:
-    """The token table and the number of its rows that are pieces."""
-    return module.encoder.token_table(), module.vocab_size

@@ -34,6 +34,7 @@ def generator_of(model: Model) -> Model:
         params={"encoder": {"embeddings": embeddings, **layers}, "mlm": part["mlm"]},
         said=(),
         loaded=None,
+        trained=None,
     )
 
 

@@ -10,8 +10,9 @@ from spanjax import __version__
 from spanjax.bounds import type_problems
 from spanjax.data.vocab.loading import vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
 from spanjax.pretrained.electra import with_generator
-from spanjax.pretrained.model import PAIR_NAMES, Model, canonical
+from spanjax.pretrained.model import Model
 from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
@@ -85,8 +86,8 @@ def _own_lines(meta: Mapping[str, Any]) -> list[str]:
         return []
     told = ", ".join(f"{name} ({module})" for name, module in files.items())
     return [
-        f"its run has classes that are not spanjax's: {told}; heads of theirs are not used here: to use them train on with"
-        " --init-from and that --config, to write PyTorch weights train on with an objective of spanjax's"
+        f"its run has classes that are not spanjax's: {told}; heads of theirs are not used here, nor written as PyTorch"
+        " weights: to use them train on with --init-from and that --config"
     ]
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.nn.config import EncoderConfig
-from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.base import Pretraining
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary, of_run
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.run_format import describe
@@ -25,8 +26,11 @@ from spanjax.torch_format.tables import Loaded
 from spanjax.torch_format.task_tables import Kind, our_kind
 from spanjax.training.eval_history import stored_values
 
-PAIR_NAMES = ("nsp", "sop")
-_PAIR_PARTS = {"pooler": "pooler", "seq_relationship": "pair"}
+KNOWN: tuple[Pretraining, ...] = (
+    PermutedPrediction(),
+    MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(), SentencePair())),
+)
+"""Objectives whose heads weights without a run may have; the last one takes an encoder alone too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Model:
 
     encoder: EncoderConfig
     params: Mapping[str, Any]
-    """Canonical tree: "encoder", and any of "mlm", "sbo", "pooler", "pair", "classifier", "qa"."""
+    """Canonical tree: "encoder", the heads of tasks ("classifier", "qa", ...), and the `parts` of objectives."""
     vocabulary: Vocabulary | None
     source: pathlib.Path
     """The checkpoint or folder that was read."""
@@ -51,6 +55,8 @@ class Model:
     """Their names, if read from a folder of PyTorch weights."""
     task: Mapping[str, Any] | None = None
     """Task of the fine-tuning: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
+    trained: Pretraining | None = None
+    """Objective of its pretraining run; None if unknown."""
 
     @property
     def name(self) -> str:
@@ -79,32 +85,10 @@ class Model:
         values = stored_values(self.meta)
         return {name.removeprefix(SCORE): value for name, value in values.items() if name.startswith(SCORE)}
 
-    def objective(self) -> MaskedPrediction | PermutedPrediction:
-        """Builds masked prediction with a term for every head usable on its own; permuted prediction if that is the head."""
-        if {"query", "plm"} <= self.parts:
-            return PermutedPrediction()
-        terms: list[Any] = [MaskedTokens()] if "mlm" in self.params else []
-        if "sbo" in self.params:
-            offsets, width = self.params["sbo"]["position"]["embedding"].shape
-            terms.append(SpanBoundary(position_size=width, max_offset=offsets))
-        if {"pooler", "pair"} <= self.parts:
-            terms.append(SentencePair(name="sop" if self.pair == "sop" else "nsp"))
-        return MaskedPrediction(terms=tuple(terms))
-
-
-def canonical(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a run's tree: its pair head, "nsp" or "sop", becomes "pooler" and "pair"."""
-    tree = {name: part for name, part in params.items() if name not in PAIR_NAMES}
-    for name in PAIR_NAMES:
-        tree |= {_PAIR_PARTS[each]: part for each, part in params.get(name, {}).items()}
-    return tree
-
-
-def of_run(params: Mapping[str, Any], pair: str = "nsp") -> dict[str, Any]:
-    """Converts a canonical tree to the names of a run. A pooler without its classifier goes into the pair head too."""
-    tree = {name: part for name, part in params.items() if name not in _PAIR_PARTS.values()}
-    head = {own: params[name] for own, name in _PAIR_PARTS.items() if name in params}
-    return {**tree, pair: head} if head else tree
+    def objective(self) -> Pretraining:
+        """Objective that uses the weights: that of the run if it is known, else the one that finds its heads among `KNOWN`."""
+        found = (known.of_parts(self.params, self.pair) for known in KNOWN)
+        return self.trained or next(objective for objective in found if objective)
 
 
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:

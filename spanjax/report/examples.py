@@ -4,45 +4,33 @@ Shapes: B rows, K slots a row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from spanjax.data.feed.batch import Batch
 from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.data.vocab.base import Vocabulary
+from spanjax.inference.fill_mask import compiled
+from spanjax.objectives.base import FillHead
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import Model, module_params
+from spanjax.pretrained.model import Model
 from spanjax.report.document import Block, Cell, Table, Text, Words
 from spanjax.report.runs import Recorded
 
 SPANS = 12  # listed per row
 TOKENS = 160  # shown per row
 _ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special": "mark", "offset": "mark"}
-_HEADS = {"mlm": "by MLM", "sbo": "by SBO"}
 
 
-def guesses(model: Model, batch: Batch) -> Mapping[str, np.ndarray]:
+def guesses(model: Model, batch: Batch) -> dict[FillHead, np.ndarray]:
     """Most probable token at every slot, int32 [B, K], by each head that predicts tokens. ValueError without such a head."""
-    import jax
-    import jax.numpy as jnp
-    from flax import nnx
-
-    from spanjax.training.state import abstract_module
-
     model = filling(model)
-    objective = model.objective()
-    if not objective.token_terms:
+    heads = model.objective().fill_heads
+    if not heads:
         raise ValueError("it has no head that predicts tokens")
-    structure, abstract = abstract_module(objective, model.encoder)
-    params = jax.tree.map(jnp.asarray, module_params(model, abstract))
-
-    @jax.jit
-    def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        return objective.predict(nnx.merge(structure, params), batch)
-
-    return jax.device_get(predict(params, dict(batch)))
+    found = compiled(model, lambda objective, module, batch: objective.predict(module, batch))(dict(batch))
+    return {head: np.asarray(found[head.name]) for head in heads}
 
 
 def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabulary) -> list[Words]:
@@ -54,16 +42,19 @@ def _pieces(ids: Sequence[int], truth: Sequence[int] | None, vocabulary: Vocabul
     return words
 
 
-def _spans(batch: Batch, row: int, found: Mapping[str, np.ndarray], vocabulary: Vocabulary) -> Iterator[list[Cell]]:
+def _spans(
+    batch: Batch, row: int, found: Mapping[FillHead, np.ndarray], vocabulary: Vocabulary
+) -> Iterator[list[Cell]]:
     """Yields a row of cells for each span of the first block: truth, the model's input, the prediction of every head."""
     for first, count in first_block_spans(batch, row)[:SPANS]:
         slots = slice(first, first + count)
         truth = np.asarray(batch["slot_target_BK"][row][slots]).tolist()
         seen = np.asarray(batch["tokens_BL"][row])[batch["slot_position_BK"][row][slots]].tolist()
-        told = [_pieces(ids[row, slots].tolist(), truth, vocabulary) for ids in found.values()]
-        if "sbo" in found:
-            bounded = bool((np.asarray(batch["slot_boundary_weight_BK"][row][slots]) > 0).any())
-            told[list(found).index("sbo")] = told[list(found).index("sbo")] if bounded else [Words("–")]
+        bounded = bool((np.asarray(batch["slot_boundary_weight_BK"][row][slots]) > 0).any())
+        told = [
+            [Words("–")] if head.neighbours and not bounded else _pieces(ids[row, slots].tolist(), truth, vocabulary)
+            for head, ids in found.items()
+        ]
         yield [_pieces(truth, None, vocabulary), _pieces(seen, None, vocabulary), *told]
 
 
@@ -91,23 +82,22 @@ def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: s
         # one run without a usable checkpoint must not end a report of many
         said = " ".join(str(error).split())
         return [Text(f"No examples of what {run.path.name} fills in: {said}.")]
-    accuracy = {}
-    used_BK = np.asarray(batch["slot_weight_BK"]) > 0
-    for name, ids in found.items():
-        counted_BK = used_BK if name == "mlm" else np.asarray(batch["slot_boundary_weight_BK"]) > 0
+    accuracy = []
+    for head, ids in found.items():
+        counted_BK = np.asarray(batch["slot_boundary_weight_BK" if head.neighbours else "slot_weight_BK"]) > 0
         right = int((ids == np.asarray(batch["slot_target_BK"]))[counted_BK].sum())
-        accuracy[name] = f"{_HEADS.get(name, name)} {right} of {int(counted_BK.sum())}"
+        accuracy.append(f"by {head.name.upper()} {right} of {int(counted_BK.sum())}")
     rows = [row for row in range(len(batch["row_B"])) if first_block_length(batch, row)]
     blocks: list[Block] = [
         Text(
             f"Examples: {len(rows)} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
-            f" Right pieces: {', '.join(accuracy.values())}. «words that were there → what the model sees», |boundary tokens|."
+            f" Right pieces: {', '.join(accuracy)}. «words that were there → what the model sees», |boundary tokens|."
         )
     ]
     for row in rows:
         cells = list(_spans(batch, row, found, vocabulary))
         blocks.append(Text(masked_words(batch, row, vocabulary)))
         if cells:
-            head = ["truth", "what the model sees", *(_HEADS.get(name, name) for name in found)]
+            head = ["truth", "what the model sees", *(f"by {head.name.upper()}" for head in found)]
             blocks.append(Table(head, cells, numbers=False))
     return blocks

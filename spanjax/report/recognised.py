@@ -1,10 +1,15 @@
 """Recognises the task of a fine-tuning run, and the arm of the paper's ablations of a pretraining run, by their settings."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.pairing import NextSentence, Single
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.report.runs import Recorded
+from spanjax.run_format import describe
 from spanjax.scoring import glue
 from spanjax.tasks.base import SCORE
 
@@ -80,21 +85,28 @@ def arm_of(settings: Mapping[str, Any] | None, name: str) -> str:
     if settings is None:
         named = {arm: arm for arm in ARMS} | {"table7_two_sequences": "table6_geometric_spans"}
         return next((named[arm] for arm in sorted(named, key=len, reverse=True) if arm in name), "")
-    objective = settings.get("objective", {})
+    made = _looks(settings.get("objective", {}))
+    return next((arm for arm, objective in ARMS.items() if _looks(describe(objective)) == made), "")
+
+
+def _looks(objective: Mapping[str, Any]) -> list[Any]:
+    """Classes of a described objective's masking, pairing and terms, and the tag of its masking: what the arms differ in."""
     masking, pairing = objective.get("masking", {}), objective.get("pairing", {})
     terms = [term.get("class") for term in objective.get("terms", []) if isinstance(term, dict)]
-    made = (masking.get("class"), masking.get("tag") or None, pairing.get("class"), terms)
-    return next((arm for arm, looks in ARMS.items() if looks == made), "")
+    return [masking.get("class"), masking.get("tag") or None, pairing.get("class"), *terms]
 
 
-_TWO: Sequence[str] = ["MaskedTokens", "SentencePair"]
-ARMS: Mapping[str, tuple[str, str | None, str, Sequence[str]]] = {
-    "table6_subword_tokens": ("Tokens", None, "NextSentence", _TWO),
-    "table6_whole_words": ("WholeWords", None, "NextSentence", _TWO),
-    "table6_named_entities": ("TaggedSpans", "entities", "NextSentence", _TWO),
-    "table6_noun_phrases": ("TaggedSpans", "noun_phrases", "NextSentence", _TWO),
-    "table6_geometric_spans": ("GeometricSpans", None, "NextSentence", _TWO),
-    "table7_single_sequence": ("GeometricSpans", None, "Single", ["MaskedTokens"]),
-    "table7_single_sequence_sbo": ("GeometricSpans", None, "Single", ["MaskedTokens", "SpanBoundary"]),
+def _masked(masking: MaskingPolicy) -> MaskedPrediction:
+    return MaskedPrediction(masking=masking, pairing=NextSentence(), terms=(MaskedTokens(), SentencePair()))
+
+
+ARMS: Mapping[str, MaskedPrediction] = {
+    "table6_subword_tokens": _masked(Tokens()),
+    "table6_whole_words": _masked(WholeWords()),
+    "table6_named_entities": _masked(TaggedSpans(tag="entities")),
+    "table6_noun_phrases": _masked(TaggedSpans(tag="noun_phrases")),
+    "table6_geometric_spans": _masked(GeometricSpans()),
+    "table7_single_sequence": MaskedPrediction(GeometricSpans(), Single(), (MaskedTokens(),)),
+    "table7_single_sequence_sbo": MaskedPrediction(GeometricSpans(), Single(), (MaskedTokens(), SpanBoundary())),
 }
-"""Config in configs/ablations -> class and tag of its masking, pairing, terms; table7_two_sequences is table6_geometric_spans."""
+"""Config in configs/ablations -> an objective that looks like its own; table7_two_sequences is table6_geometric_spans."""

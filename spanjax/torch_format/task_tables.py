@@ -8,7 +8,7 @@ computes gelu between its two layers: its first is our pre_classifier. XLNet's a
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from spanjax.torch_format.families import Entry, Family, dense
+from spanjax.torch_format.families import FAMILIES, Entry, Family, dense
 
 Kind = Literal["sequence", "token", "question"]
 """sequence: a class or a number for a row. token: a class for every token. question: start and end of an answer."""
@@ -46,6 +46,11 @@ HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
     "modernbert": {},
     "xlnet": {**_HEADS, "sequence": _XLNET_SEQUENCE},
 }
+
+
+_NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
+_NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
+"""Parts of our tree that some family has, or that `their_task` refuses with a reason."""
 
 
 def needed(family: Family, kind: Kind) -> tuple[str, ...]:
@@ -87,12 +92,19 @@ CLASSLESS = ("coreference", "overlap_gate")
 """Parts of our tree that no class of transformers has; only the layers below them are written."""
 
 
-def without_classless(params: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Returns a canonical tree without the parts in CLASSLESS, and notes on the skipped ones."""
-    left = [name for name in CLASSLESS if name in params]
-    kept = {name: part for name, part in params.items() if name not in left}
-    said = f"{', '.join(left)} left out: transformers has no class for coreference; what lies below is written"
-    return kept, [said] if left else []
+def without_unknown(params: Mapping[str, Any], kept: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
+    """Returns a canonical tree without the parts in CLASSLESS and those of a user's own objective, which no family here has, and
+    notes on the skipped ones. `kept` are parts that the caller writes itself.
+    """
+    own = [name for name in params if name not in {*_NAMED, *CLASSLESS, *kept}]
+    coreference = [name for name in CLASSLESS if name in params]
+    notes = {
+        "transformers has no class for coreference": coreference,
+        "transformers has no class with such a head": own,
+    }
+    left = {*own, *coreference}
+    said = [f"{', '.join(names)} left out: {why}; what lies below is written" for why, names in notes.items() if names]
+    return {name: part for name, part in params.items() if name not in left}, said
 
 
 def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:

@@ -219,7 +219,7 @@ class StepBuilder:
 
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, tuple[Means, dict[str, jax.Array]]]:
             module = self._module(whole)
-            means, memory = self.objective.measure_carrying(module, rows, DropoutKey(key, rows["row_B"]))
+            means, memory = self.objective.losses_with_state(module, rows, DropoutKey(key, rows["row_B"]))
             total = jnp.float32(0)
             for name, weight in weights.items():
                 total += weight * means[name].total / divisors[name]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.relative import RelativeLayer, Scene, Sight, joined, shifted, sinusoids, whole_scene
-from spanjax.nn.two_streams import CONTEXT, Memory, scene_of
+from spanjax.nn.relative import AttentionMask, RelativeContext, RelativeLayer, full_context, joined, shifted, sinusoids
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of
 from tests.made import tiny_encoder
 
 SIZE, HEADS, LENGTH, REMEMBERED = 8, 2, 5, 3
@@ -66,21 +66,21 @@ def mixed_in_loops(
     return out.reshape(len(row), SIZE)
 
 
-def mixed_here(layer: Any, row: np.ndarray, memory: np.ndarray | None, scene: Scene) -> np.ndarray:
+def mixed_here(layer: Any, row: np.ndarray, memory: np.ndarray | None, context: RelativeContext) -> np.ndarray:
     row_1LD = jnp.asarray(row)[None]
-    keys, values = layer._keys(row_1LD, None if memory is None else jnp.asarray(memory)[None], scene)
+    keys, values = layer._keys(row_1LD, None if memory is None else jnp.asarray(memory)[None], context)
     query = layer._split(layer.query(row_1LD))
-    by_distance = layer._by_distance(query, scene, keys.shape[1])
-    return np.asarray(layer._mixed(query, keys, values, by_distance, scene.content, None, jnp.uint32(0))[0])
+    by_distance = layer._by_distance(query, context, keys.shape[1])
+    return np.asarray(layer._mixed(query, keys, values, by_distance, context.content, None, jnp.uint32(0))[0])
 
 
 def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
     row, types = drawn(LENGTH, SIZE), np.array([[0, 0, 1, 1, 1]])
     segments = np.array([[1, 1, 1, 2, 2]])
-    scene = whole_scene(jnp.asarray(segments), jnp.asarray(types), SIZE)
+    context = full_context(jnp.asarray(segments), jnp.asarray(types), SIZE)
     seen = segments[0][:, None] == segments[0][None]
     expected = mixed_in_loops(layer, row, row[:0], list(range(LENGTH)), types[0].tolist(), seen)
-    np.testing.assert_allclose(mixed_here(layer, row, None, scene), expected, atol=2e-5)
+    np.testing.assert_allclose(mixed_here(layer, row, None, context), expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("padding", [0, 2, 7])
@@ -93,22 +93,22 @@ def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backwar
     ones, none = jnp.ones((1, LENGTH), jnp.int32), jnp.full((1, LENGTH + padding), CONTEXT, jnp.int32)
     behind = [(0, 0), (0, padding)]
     segments, padded_types = (jnp.pad(each, behind) for each in (ones, jnp.asarray(types)))
-    scene = scene_of(segments, padded_types, none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
+    context = context_of(segments, padded_types, none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
     first = LENGTH if backward else -REMEMBERED
     places = [*range(first, first + REMEMBERED), *range(LENGTH)]
     seen = np.broadcast_to(np.concatenate([used[0], np.ones(LENGTH, int)]), (LENGTH, REMEMBERED + LENGTH))
     expected = mixed_in_loops(layer, row, states, places, [0] * REMEMBERED + types[0].tolist(), seen)
     padded = np.concatenate([row, np.ones((padding, SIZE), np.float32)])
-    np.testing.assert_allclose(mixed_here(layer, padded, states, scene)[:LENGTH], expected, atol=2e-5)
+    np.testing.assert_allclose(mixed_here(layer, padded, states, context)[:LENGTH], expected, atol=2e-5)
 
 
 def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
     row = drawn(LENGTH, SIZE)
-    blind = Sight(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
-    scene = whole_scene(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32), SIZE)._replace(
+    blind = AttentionMask(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
+    context = full_context(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32), SIZE)._replace(
         content=blind
     )
-    assert not mixed_here(layer, row, None, scene).any()
+    assert not mixed_here(layer, row, None, context).any()
 
 
 def test_rows_are_shifted_to_their_keys() -> None:
@@ -131,8 +131,8 @@ def test_padding_changes_nothing_of_a_layer(layer: RelativeLayer) -> None:
 
     def run(hidden: jax.Array, used: int) -> jax.Array:
         segments = (jnp.arange(hidden.shape[1])[None] < used).astype(jnp.int32)
-        scene = whole_scene(segments, 0 * segments, SIZE)
-        return layer(hidden, segments, scene, None, jnp.uint32(1), jnp.array(True))[:, :used]
+        context = full_context(segments, 0 * segments, SIZE)
+        return layer(hidden, segments, context, None, jnp.uint32(1), jnp.array(True))[:, :used]
 
     np.testing.assert_allclose(run(padded, LENGTH), run(row, LENGTH), atol=1e-6)
 

@@ -13,7 +13,7 @@ from spanjax.data.feed.masking import GeometricSpans, Replacement, Tokens
 from spanjax.data.feed.pairing import FullSentences
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
-from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
 from spanjax.objectives.xlnet import STATES, USED, PermutedPrediction
 from spanjax.training.state import abstract_module
 from tests.made import synthetic_batch, tiny_encoder, with_noise
@@ -91,8 +91,8 @@ def test_with_the_identity_order_it_is_a_causal_model(module: Any) -> None:
 
     def slots(tokens: jax.Array, places: jax.Array) -> jax.Array:
         ones, rank = jnp.ones_like(tokens), jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        scene = scene_of(ones, 0 * ones, rank, places, 16, None)
-        return two_streams(module.encoder, start, tokens, scene, None, None)[0][0]
+        context = context_of(ones, 0 * ones, rank, places, 16, None)
+        return two_streams(module.encoder, start, tokens, context, None, None)[0][0]
 
     whole = slots(tokens, jnp.arange(9)[None])
     for place in range(9):
@@ -144,32 +144,32 @@ def test_every_parameter_learns(module: Any, batch: dict) -> None:
 
 def test_an_empty_memory_is_none_and_a_full_one_is_read(module: Any, batch: dict) -> None:
     ones = {**batch, "segments_BL": jnp.ones_like(batch["segments_BL"])}
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     alone = REMEMBERING.measure(module, ones, None)["plm/loss"].total
-    means, handed = REMEMBERING.measure_carrying(module, {**ones, **empty}, None)
+    means, handed = REMEMBERING.losses_with_state(module, {**ones, **empty}, None)
     assert float(means["plm/loss"].total) == pytest.approx(float(alone), rel=1e-6)
     assert handed[STATES].shape == (ROWS, 2, 6, 16) and handed[USED].tolist() == [[1] * 6] * ROWS
-    after = REMEMBERING.measure_carrying(module, {**ones, **handed}, None)[0]["plm/loss"].total
+    after = REMEMBERING.losses_with_state(module, {**ones, **handed}, None)[0]["plm/loss"].total
     assert abs(float(after) - float(alone)) > 1e-3
 
 
 def test_no_gradient_reaches_the_memory(module: Any, batch: dict) -> None:
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
     structure, params = nnx.split(module)
 
     def handed(params: Any) -> jax.Array:
-        return jnp.sum(REMEMBERING.measure_carrying(nnx.merge(structure, params), {**batch, **empty}, None)[1][STATES])
+        return jnp.sum(REMEMBERING.losses_with_state(nnx.merge(structure, params), {**batch, **empty}, None)[1][STATES])
 
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(jax.grad(handed)(params)))
 
 
 def test_the_memory_is_the_nearest_text_of_the_row(module: Any, batch: dict) -> None:
     """Forward rows hand on their last positions with text, backward rows their first."""
-    spec = REMEMBERING.carried(ENCODER, LENGTH, jnp.float32)
+    spec = REMEMBERING.recurrent_state(ENCODER, LENGTH, jnp.float32)
     empty = {name: jnp.zeros((ROWS, *each.shape), each.dtype) for name, each in spec.items()}
-    _, handed = REMEMBERING.measure_carrying(module, {**batch, **empty}, None)
+    _, handed = REMEMBERING.losses_with_state(module, {**batch, **empty}, None)
     first = module.encoder.embeddings.token.embedding[...][batch["tokens_BL"]]
     assert (np.asarray(batch["segments_BL"])[:, -1] == 0).all(), "all rows are padded"
     for row in range(ROWS):
@@ -219,8 +219,8 @@ def test_a_padded_row_reads_and_hands_on_a_memory_like_a_row_of_its_length(modul
             )
             places = jnp.tile(jnp.arange(size)[None], (2, 1))
             rank = jnp.pad(places, behind, constant_values=CONTEXT)
-            scene = scene_of(segments, 0 * segments, rank, places, 16, memory)
-            slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, scene, memory, None)
+            context = context_of(segments, 0 * segments, rank, places, 16, memory)
+            slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, context, memory, None)
             memory = remembered(read_NBLD, segments, memory)
             found.append(slots_BKD)
         return found

@@ -12,8 +12,9 @@ from flax import nnx
 from spanjax.nn.heads import DetectionHead
 from spanjax.nn.two_streams import CONTEXT
 from spanjax.objectives import electra
+from spanjax.objectives.loss_terms import canonical
 from spanjax.objectives.xlnet import PermutedPrediction
-from spanjax.pretrained.model import Model, canonical, module_params
+from spanjax.pretrained.model import Model, module_params
 from spanjax.tasks.base import TaskModule
 from spanjax.torch_format.configs import our_config
 from spanjax.torch_format.names import known_names

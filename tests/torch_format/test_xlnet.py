@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from spanjax.convert import main as convert
-from spanjax.nn.two_streams import CONTEXT, Memory, remembered, scene_of, two_streams
+from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
 from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import module_params
@@ -52,9 +52,9 @@ def ours(module: Any, given: dict[str, np.ndarray], memory: Memory | None = None
     segments = jnp.ones((ROWS, LENGTH), jnp.int32)
     start = module.query.start[...]
     arrays = {name: jnp.asarray(array) for name, array in given.items()}
-    scene = scene_of(segments, arrays["types"], arrays["rank"], arrays["slots"], len(start), memory)
+    context = context_of(segments, arrays["types"], arrays["rank"], arrays["slots"], len(start), memory)
     with jax.default_matmul_precision("highest"):
-        hidden, read = two_streams(module.encoder, start, arrays["tokens"], scene, memory, None)
+        hidden, read = two_streams(module.encoder, start, arrays["tokens"], context, memory, None)
         batch = {"slot_position_BK": arrays["slots"]}
         logits = PermutedPrediction().logits(module, hidden, batch)[:, 0, :, : vocabulary().size]
     return np.asarray(logits), read

@@ -2,8 +2,8 @@
 
 A row costs a few microseconds and the interpreter is free meanwhile, so a feed's thread runs alongside the training loop.
 numba keeps the machine code on disk. All compiled functions are in this one file: numba notices a change of a function's own
-file alone. Callers use `masking`, `slots` and `order`: `text` is a `masking.LawText`,
-`law` a `masking.Law`, `layout` a `slots.Layout`.
+file alone. Callers use `masking`, `slots` and `order`: `text` is a `masking.SamplerRows`,
+`sampler` a `masking.SpanSampler`, `layout` a `slots.Layout`.
 
 Shapes: B rows, L positions, K slots a row, V vocabulary; M blocks and X masked tokens of the whole batch, R rounds of a
 block, S lengths of spans; W words and T tagged spans of one block.
@@ -38,7 +38,7 @@ class Slots(NamedTuple):
     boundary_weight_BK: np.ndarray
 
 
-class Room(NamedTuple):
+class Scratch(NamedTuple):
     """Scratch arrays for one block, reused for the next."""
 
     first_W: np.ndarray  # position of a word's first piece, and the block's end
@@ -72,8 +72,8 @@ def uniform(bits):  # noqa: ANN001, ANN201
 
 
 @compiled
-def _room(length):  # noqa: ANN001, ANN202
-    return Room(
+def _scratch(length):  # noqa: ANN001, ANN202
+    return Scratch(
         np.empty(length + 1, np.int64),
         np.empty(length, np.int64),
         np.empty(length, np.int64),
@@ -96,15 +96,15 @@ def _next_block(text, row, begin):  # noqa: ANN001, ANN202
 
 
 @compiled
-def _find_words(text, law, row, begin, end, room):  # noqa: ANN001, ANN202
-    """Writes words and tagged spans of a block into `room`; returns their numbers."""
+def _find_words(text, sampler, row, begin, end, scratch):  # noqa: ANN001, ANN202
+    """Writes words and tagged spans of a block into `scratch`; returns their numbers."""
     starts, words, tags = text.word_starts_BL[row], 0, 0
     for place in range(begin, end):
-        if place == begin or law.every_token or starts[place]:
-            room.first_W[words] = place
+        if place == begin or sampler.every_token or starts[place]:
+            scratch.first_W[words] = place
             words += 1
-        room.word_L[place] = words - 1
-    room.first_W[words] = end
+        scratch.word_L[place] = words - 1
+    scratch.first_W[words] = end
     if len(text.tags_BL):
         row_tags = text.tags_BL[row]
         for place in range(begin, end):
@@ -112,38 +112,38 @@ def _find_words(text, law, row, begin, end, room):  # noqa: ANN001, ANN202
                 last = place
                 while last + 1 < end and row_tags[last + 1] == 2:
                     last += 1
-                room.first_T[tags] = room.word_L[place]  # a tag that begins inside a word is the word's
-                room.words_T[tags] = 1 + room.word_L[last] - room.word_L[place]
+                scratch.first_T[tags] = scratch.word_L[place]  # a tag that begins inside a word is the word's
+                scratch.words_T[tags] = 1 + scratch.word_L[last] - scratch.word_L[place]
                 tags += 1
     return words, tags
 
 
 @compiled
-def _propose(key, law, room, begin, end, words, tags):  # noqa: ANN001, ANN202
+def _propose(key, sampler, scratch, begin, end, words, tags):  # noqa: ANN001, ANN202
     """First word and number of words, cut at the block's end, of the round with this key."""
-    if tags > 0 and law.share > 0 and uniform(fold(key, 2)) < law.share:
+    if tags > 0 and sampler.share > 0 and uniform(fold(key, 2)) < sampler.share:
         tag = int(uniform(fold(key, 3)) * tags)
-        return room.first_T[tag], min(room.words_T[tag], law.longest)
+        return scratch.first_T[tag], min(scratch.words_T[tag], sampler.longest)
     drawn = uniform(fold(key, 1))
-    first = room.word_L[begin + int(drawn * (end - begin))] if law.by_piece else int(drawn * words)
+    first = scratch.word_L[begin + int(drawn * (end - begin))] if sampler.by_piece else int(drawn * words)
     count = 1
-    if len(law.steps_S) > 1:
+    if len(sampler.steps_S) > 1:
         drawn = uniform(fold(key, 0))
-        while drawn >= law.steps_S[count - 1]:
+        while drawn >= sampler.steps_S[count - 1]:
             count += 1
     return first, min(count, words - first)
 
 
 @compiled
-def _draw(key, law, room, begin, end, words, tags, budget):  # noqa: ANN001, ANN202
-    """Masks words of a block, in `room.masked_W`, until the budget is spent or the rounds are."""
-    first_W, masked_W = room.first_W, room.masked_W
+def _draw(key, sampler, scratch, begin, end, words, tags, budget):  # noqa: ANN001, ANN202
+    """Masks words of a block, in `scratch.masked_W`, until the budget is spent or the rounds are."""
+    first_W, masked_W = scratch.first_W, scratch.masked_W
     masked_W[:words] = 0
     left = budget
     for number in range(16 + 4 * budget):
         if left == 0:
             return
-        first, count = _propose(fold(key, number), law, room, begin, end, words, tags)
+        first, count = _propose(fold(key, number), sampler, scratch, begin, end, words, tags)
         if masked_W[first]:
             continue
         for word in range(first, first + count):
@@ -151,7 +151,7 @@ def _draw(key, law, room, begin, end, words, tags, budget):  # noqa: ANN001, ANN
                 continue
             size = first_W[word + 1] - first_W[word]
             if size > left:
-                if law.exact:
+                if sampler.exact:
                     masked_W[word], left = left, 0
                 break
             masked_W[word] = size
@@ -165,28 +165,28 @@ def budget_of(rate, tokens):  # noqa: ANN001, ANN201
 
 
 @compiled
-def masked_tokens(text, law, key_B, rate_B):  # noqa: ANN001, ANN201
+def masked_tokens(text, sampler, key_B, rate_B):  # noqa: ANN001, ANN201
     """Mask of the tokens to predict: bool [B, L]."""
     rows, length = text.tokens_BL.shape
-    mask_BL, room = np.zeros((rows, length), np.bool_), _room(length)
+    mask_BL, scratch = np.zeros((rows, length), np.bool_), _scratch(length)
     for row in range(rows):
         number, (begin, end) = 0, _next_block(text, row, 0)
         while begin < end:
-            words, tags = _find_words(text, law, row, begin, end, room)
+            words, tags = _find_words(text, sampler, row, begin, end, scratch)
             key = fold(key_B[row], number)
-            _draw(key, law, room, begin, end, words, tags, budget_of(rate_B[row], end - begin))
+            _draw(key, sampler, scratch, begin, end, words, tags, budget_of(rate_B[row], end - begin))
             for word in range(words):
-                for place in range(room.first_W[word], room.first_W[word] + room.masked_W[word]):
+                for place in range(scratch.first_W[word], scratch.first_W[word] + scratch.masked_W[word]):
                     mask_BL[row, place] = True
             number, (begin, end) = number + 1, _next_block(text, row, end)
     return mask_BL
 
 
 @compiled
-def proposals(text, law, key_B, rounds):  # noqa: ANN001, ANN201
+def proposals(text, sampler, key_B, rounds):  # noqa: ANN001, ANN201
     """First words and numbers of words of rounds 0 ... rounds-1 of every block, whatever is masked: int64 [M, R] each."""
     rows, length = text.tokens_BL.shape
-    blocks, room = 0, _room(length)
+    blocks, scratch = 0, _scratch(length)
     for row in range(rows):
         begin, end = _next_block(text, row, 0)
         while begin < end:
@@ -196,10 +196,10 @@ def proposals(text, law, key_B, rounds):  # noqa: ANN001, ANN201
     for row in range(rows):
         number, (begin, end) = 0, _next_block(text, row, 0)
         while begin < end:
-            words, tags = _find_words(text, law, row, begin, end, room)
+            words, tags = _find_words(text, sampler, row, begin, end, scratch)
             key = fold(key_B[row], number)
             for each in range(rounds):
-                drawn = _propose(fold(key, each), law, room, begin, end, words, tags)
+                drawn = _propose(fold(key, each), sampler, scratch, begin, end, words, tags)
                 first_MR[block, each], words_MR[block, each] = drawn
             number, block, (begin, end) = number + 1, block + 1, _next_block(text, row, end)
     return first_MR, words_MR

@@ -143,7 +143,7 @@ class MaskingPolicy(abc.ABC):
         """
 
 
-class LawText(NamedTuple):
+class SamplerRows(NamedTuple):
     """The fields of rows that the kernels read: C-contiguous arrays of exactly these types."""
 
     tokens_BL: np.ndarray  # int32
@@ -154,7 +154,7 @@ class LawText(NamedTuple):
     sep: int
 
 
-class Law(NamedTuple):
+class SpanSampler(NamedTuple):
     """Span sampler: settings by which a round proposes and cuts a span. See `SpanPolicy`."""
 
     steps_S: np.ndarray  # float64, distribution function of the number of words
@@ -207,7 +207,7 @@ class SpanPolicy(MaskingPolicy):
         """Implements `MaskingPolicy.masked_places`."""
         from spanjax.data.feed import kernels
 
-        return np.flatnonzero(kernels.masked_tokens(*self._law(rows, specials), key_B, rate_B))
+        return np.flatnonzero(kernels.masked_tokens(*self._sampler(rows, specials), key_B, rate_B))
 
     def proposals(
         self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rounds: int
@@ -216,12 +216,12 @@ class SpanPolicy(MaskingPolicy):
         rounds-1 of every block propose, whatever is masked: [M, R] each."""
         from spanjax.data.feed import kernels
 
-        return kernels.proposals(*self._law(rows, specials), key_B, rounds)
+        return kernels.proposals(*self._sampler(rows, specials), key_B, rounds)
 
-    def _law(self, rows: TextRows, specials: SpecialIds) -> tuple[LawText, Law]:
+    def _sampler(self, rows: TextRows, specials: SpecialIds) -> tuple[SamplerRows, SpanSampler]:
         """First arguments of the kernels."""
         tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
-        text = LawText(
+        text = SamplerRows(
             np.ascontiguousarray(rows.tokens_BL, np.int32),
             np.ascontiguousarray(rows.segments_BL, np.int32),
             np.ascontiguousarray(rows.word_starts_BL, bool),
@@ -230,7 +230,7 @@ class SpanPolicy(MaskingPolicy):
             int(specials.sep),
         )
         by_piece, exact = self.starts == "pieces", self.cut == "exact"
-        return text, Law(self._steps, by_piece, exact, self.every_token, *self.tagged)
+        return text, SpanSampler(self._steps, by_piece, exact, self.every_token, *self.tagged)
 
 
 @dataclasses.dataclass(frozen=True)
