@@ -26,7 +26,7 @@ from spanjax.pretrained.model import Model
 from spanjax.storage.outputs import output_folder
 from spanjax.tasks.stored import decided
 from spanjax.torch_format.configs import their_config
-from spanjax.torch_format.families import Family
+from spanjax.torch_format.families import Family, family_of
 from spanjax.torch_format.folder import (
     CONFIGS,
     EXTRA_HEADS,
@@ -39,7 +39,7 @@ from spanjax.torch_format.folder import (
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_configs import their_task
-from spanjax.torch_format.task_tables import with_heads, without_classless
+from spanjax.torch_format.task_tables import with_heads, without_own_parts
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
 CARD, REPORT = "README.md", "conversion.json"
@@ -162,8 +162,11 @@ def to_torch(options: ToTorch) -> int:
     """Converts and returns the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
-    params, left_out = without_classless(model.params)
-    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
+    if model.task is not None and model.kind is None:
+        # the names of a task's own parts must not decide the family
+        family = family_of(model.encoder, model.parts & {"pooler"})
+        params, left_out = without_own_parts(model.params, family, model.task)
+        model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
     for line in model.said:
         print(visible_name(line))
     with output_folder(output, options.overwrite, written_files, [options.source]) as work:

@@ -62,8 +62,11 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
 
 
 def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
-    """Returns `Task.decided` of a described task; {} for other objectives or without scores. ValueError as in `stored_task`."""
-    return stored_task(described).decided(scores) if described and scores and is_task(described) else {}
+    """Returns `Task.inferred_settings` of a described task; {} for other objectives or without scores.
+
+    ValueError as in `stored_task`.
+    """
+    return stored_task(described).inferred_settings(scores) if described and scores and is_task(described) else {}
 
 
 def _restored(kind: Any, described: Mapping[str, Any]) -> Any:
