@@ -17,20 +17,8 @@ import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
 from spanjax.cli import exit_code, parse_options, visible_name
-from spanjax.scoring.glue import TASKS as GLUE
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
-
-NAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "squad1": ("Questions", {"version": "1.1", "answers": "alternatives"}),
-    "squad2": ("Questions", {"version": "2.0", "answers": "alternatives"}),
-    "mrqa": ("Questions", {"version": "mrqa", "answers": "alternatives"}),
-    "quoref": ("Questions", {"version": "1.1", "answers": "set"}),
-    "tacred": ("Relation", {"scheme": "tacred"}),
-    "semeval": ("Relation", {"scheme": "semeval"}),
-    "coref": ("Coref", {}),
-}
-"""Names of --task that are no `task` of their class -> that class, and their settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +30,8 @@ class Evaluate:
     data: tuple[str, ...]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
-    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, or the name of a task of GLUE; empty: as
-    trained."""
+    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, the name of a task of GLUE, or one that the
+    class of a task of your own has; empty: as trained."""
     output: str = ""
     """Folder for predictions and scores."""
     overwrite: bool = False
@@ -66,22 +54,24 @@ def evaluate(options: Evaluate) -> None:
     """Prints the scores; writes predictions if requested."""
     from spanjax.experiment.finetune import read_examples, unlabelled_problems
     from spanjax.inference.task_model import open_model
+    from spanjax.tasks.included import score_names
 
-    kind, named = NAMED.get(options.task, ("", {"task": options.task} if options.task else {}))
-    settings = dict(named)
-    if options.threshold is not None:
-        settings["threshold"] = options.threshold
-    problems = flag_problems(options)
-    if options.task and options.task not in (known := (*NAMED, *GLUE, "own")):
-        problems.append(f"--task is {options.task}: expected one of {', '.join(known)}")
+    settings: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
+    # a model of a user's own task may have another name, which only opening it shows
+    known, problems = score_names(), flag_problems(options)
+    unknown = (
+        [f"--task is {options.task}: expected one of {', '.join(known)}"] if options.task not in ("", *known) else []
+    )
     folder = pathlib.Path(options.output) if options.output else None
-    if folder and (problem := files_problem(folder, options.overwrite)):
-        problems.append(f"--output {folder}: {problem}")
-    if problems:
-        raise ValueError("\n".join(problems))
+    unwritable = files_problem(folder, options.overwrite) if folder else ""
+    if problems or unwritable:
+        raise ValueError(
+            "\n".join([*problems, *unknown, *([f"--output {folder}: {unwritable}"] if unwritable else [])])
+        )
     use_compilation_cache(options.compilation_cache)
-    kinds = (kind,) if kind else ()
-    model = open_model(options.model, options.batch_size, kinds, skip_bad=options.skip_bad, **settings)
+    model = open_model(
+        options.model, options.batch_size, score_name=options.task, skip_bad=options.skip_bad, **settings
+    )
     examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
     labelled = any(map(model.task.is_labelled, examples))
     problems += unlabelled_problems(model.task, examples, "--data") if labelled else []
@@ -90,7 +80,7 @@ def evaluate(options: Evaluate) -> None:
     found = model.predict(examples)
     scores = model.task.scores(examples, found.predictions) if labelled else {}
     told: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
-    told |= {"decided": dict(model.decided), "scores": scores}
+    told |= {"decided": dict(model.inferred_settings), "scores": scores}
     notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]
     files, failed = [], None
     if folder:
@@ -105,7 +95,7 @@ def evaluate(options: Evaluate) -> None:
         print(json.dumps(told))
     else:
         _say(
-            model.decided,
+            model.inferred_settings,
             told,
             [*notes, *(f"left out: {each}" for each in examples.problems), *(f"written: {f}" for f in files)],
         )
@@ -113,7 +103,7 @@ def evaluate(options: Evaluate) -> None:
         raise failed
 
 
-def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[str]) -> None:
+def _say(inferred: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[str]) -> None:
     """Prints the scores, and lines below them."""
     console = rich.console.Console(soft_wrap=True, highlight=False)
     table = rich.table.Table("score", "percent", box=None)
@@ -122,7 +112,7 @@ def _say(decided: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[st
     console.print(f"{told['examples']:,} examples, checkpoint of step {told['step']:,}", markup=False)
     if told["scores"]:
         console.print(table)
-    for name, value in decided.items():
+    for name, value in inferred.items():
         console.print(f"{name} {value}: the best on the dev examples of the training", markup=False)
     for line in lines:
         console.print(visible_name(line), markup=False)

@@ -36,7 +36,7 @@ _CONFIG = "spanjax_config_"
 """Prefix of the module names of executed files."""
 _ROOMS = frozenset({"data", "nn", "objectives", "run", "sharding", "tasks", "training"})
 """Rooms whose settings classes a file may name."""
-_CODE: dict[str, types.ModuleType] = {}
+CODE: dict[str, types.ModuleType] = {}
 """Modules with classes of a user's own, by the names under which they are stored."""
 
 # Classes of version 0.1, which stored no modules, and old paths of classes that have moved since.
@@ -126,8 +126,8 @@ def execute(file: pathlib.Path) -> types.ModuleType:
     finally:
         for each in added:
             sys.path.remove(each)
-    _CODE.update({each: sys.modules[each] for each in sys.modules.keys() - before if not each.startswith(_CONFIG)})
-    _CODE[file.name] = _CODE[file.stem] = module
+    CODE.update({each: sys.modules[each] for each in sys.modules.keys() - before if not each.startswith(_CONFIG)})
+    CODE[file.name] = CODE[file.stem] = module
     return module
 
 
@@ -139,7 +139,7 @@ def load_code(names: Iterable[str]) -> None:
             if file.suffix == ".py":
                 execute(file)
             else:
-                _CODE[name] = importlib.import_module(name)
+                CODE[name] = importlib.import_module(name)
         except Exception as error:
             raise ValueError(
                 f"--code {name} does not load ({type(error).__name__}: {error}): give a Python file, or the name"
@@ -159,7 +159,7 @@ def class_of(described: Mapping[str, Any], expected: type[Settings]) -> type[Set
         except ImportError:
             found = None
     else:
-        places = [_CODE[module]] if module in _CODE else [] if module else _CODE.values()
+        places = [CODE[module]] if module in CODE else [] if module else CODE.values()
         found = next((getattr(each, name) for each in places if hasattr(each, name)), None)
         if found is None and not module.startswith("spanjax."):
             where = f" of {module}" if module else ""
@@ -303,9 +303,9 @@ def stored_task(described: Mapping[str, Any], **settings: Any) -> Task:
     return dataclasses.replace(task, **settings)
 
 
-def decided(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
-    """Returns `Task.decided` of a described task; {} without scores, and for a class that is not known here."""
+def inferred_settings(described: Mapping[str, Any] | None, scores: Mapping[str, float]) -> dict[str, Any]:
+    """Returns `Task.inferred_settings` of a described task; {} without scores, and for a class that is not known here."""
     try:
-        return restored(described or {}, Task).decided(scores) if scores else {}
+        return restored(described or {}, Task).inferred_settings(scores) if scores else {}
     except ValueError:
         return {}

@@ -9,10 +9,12 @@ import yaml
 from spanjax import __version__
 from spanjax.cli import markdown_line, visible_name
 from spanjax.pretrained.model import Model
+from spanjax.run_format import stored_task
+from spanjax.tasks.base import HfHead
 from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.task_configs import PLACES
-from spanjax.torch_format.task_tables import PIPELINES, Kind, class_name
+from spanjax.torch_format.task_tables import PIPELINES, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
 from spanjax.training.eval_history import KEY
 from spanjax.training.metrics import record_of
@@ -20,7 +22,7 @@ from spanjax.training.state import count_parameters
 
 _SHOWN = 20  # labels that are listed one by one
 _POOLED = ("bert", "roberta", "albert")  # families whose AutoModel has a pooler
-_KINDS: Mapping[Kind, str] = {
+_KINDS: Mapping[HfHead, str] = {
     "sequence": "classification of sentences and pairs of sentences",
     "token": "classification of tokens",
     "question": "question answering by a span of the text",
@@ -116,7 +118,7 @@ def task_words(model: Model) -> str:
 def _task(model: Model) -> dict[str, Any]:
     task = model.task or {}
     examples = model.meta.get("examples")
-    name = " ".join(str(task[key]) for key in ("class", "task", "scheme") if task.get(key))
+    name = " ".join(str(task[key]) for key in ("class", *stored_task(task).card_settings) if task.get(key))
     return {
         "task": name or None,
         "predicts": task_words(model),
@@ -147,7 +149,7 @@ def _data(rows: Mapping[str, Any]) -> dict[str, Any]:
 
 def _training(run: Mapping[str, Any], model: Model, rows: Mapping[str, Any]) -> dict[str, Any]:
     objective, optimizer, step = run.get("objective", {}), run.get("optimizer", {}), model.step
-    if model.kind:  # paths of examples and labels are of no use to others
+    if model.task:  # paths of examples and labels are of no use to others
         objective = {name: value for name, value in objective.items() if name not in (*PLACES, "labels")}
     batch = run.get("batch_size", 0)
     seen = step * batch * rows.get("length", 0) * rows.get("fill", 1.0)

@@ -13,14 +13,14 @@ from flax import nnx
 from spanjax.nn.heads import DetectionHead
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.pretrained.model import Model
-from spanjax.torch_format.task_tables import CLASSES
+from spanjax.torch_format.task_tables import CLASSES, OUTPUTS
 
 
 def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
     """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head."""
     if model.kind is None or "span_network" in model.params:
         return None
-    head = model.params["qa" if model.kind == "question" else "classifier"]
+    head = model.params[OUTPUTS[model.kind]]
     read_SLD = jnp.asarray(hidden_SLD)
     if model.kind == "sequence":
         read_SLD = read_SLD[:, 0]

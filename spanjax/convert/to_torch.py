@@ -23,10 +23,10 @@ from spanjax.convert.compare import compare, print_differences
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run_format import decided
+from spanjax.run_format import inferred_settings
 from spanjax.storage.outputs import output_folder
 from spanjax.torch_format.configs import their_config
-from spanjax.torch_format.families import Family
+from spanjax.torch_format.families import Family, family_of
 from spanjax.torch_format.folder import (
     CONFIGS,
     EXTRA_HEADS,
@@ -39,7 +39,7 @@ from spanjax.torch_format.folder import (
 from spanjax.torch_format.pickles import write_torch_file
 from spanjax.torch_format.tables import their_tensors
 from spanjax.torch_format.task_configs import their_task
-from spanjax.torch_format.task_tables import with_heads, without_unknown
+from spanjax.torch_format.task_tables import with_heads, without_own_parts, without_unknown
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
 CARD, REPORT = "README.md", "conversion.json"
@@ -94,7 +94,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         model = without_generator(model)
     family, dtype = model.family, DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
-    task = {**(model.task or {}), **decided(model.task, model.scores)}
+    task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
     tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None
     config = their_config(model.encoder, specials, model.parts, options.dtype, tuned)
     tensors = their_tensors(model.params, model.encoder, with_heads(family, model.kind))
@@ -162,6 +162,11 @@ def to_torch(options: ToTorch) -> int:
     """Converts and returns the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
     model = load_model(options.source)
+    if model.task is not None and model.kind is None:
+        # the names of a task's own parts must not decide the family
+        family = family_of(model.encoder, model.parts & {"pooler"})
+        params, left_out = without_own_parts(model.params, family, model.task)
+        model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
     params, left_out = without_unknown(model.params, kept=(PART,))
     # what is compared afterwards are the heads that were written: its own objective may need others
     model = dataclasses.replace(model, params=params, said=(*model.said, *left_out), trained=None)

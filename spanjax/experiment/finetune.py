@@ -79,7 +79,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
 
     Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
     """
-    step = builder.predict_step(task.judged)
+    step = builder.predict_step(task.measure_with_outputs)
     host, hosts = jax.process_index(), jax.process_count()
     compiled: set[int] = set()
 
@@ -135,7 +135,7 @@ class TaskSession(Built):
     def about(self) -> dict[str, Any]:
         """Implements `training.loop.Session.about`, with the numbers of examples."""
         sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
-        own = {"kind": "task", "own_classes": own_classes(self.run)}
+        own = {"kind": "task", "own_classes": own_classes(self.run), "report_row": self.task.report_row._asdict()}
         return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
@@ -349,7 +349,7 @@ def open_task_session(run: Run) -> TaskSession:
     if problems or mesh is None or vocabulary is None:
         raise ValueError("\n".join(problems))
     # the task infers settings such as its labels from the examples, so it can check itself only now
-    task = task.fitted(examples, vocabulary)
+    task = task.with_training_labels(examples, vocabulary)
     if problems := task.problems(run.encoder):
         raise ValueError("\n".join(problems))
     training = Set.of_training(task, examples, vocabulary)

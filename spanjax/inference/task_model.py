@@ -9,7 +9,7 @@ next(model.answers([{"sentence": "A fine film."}]))["prediction"]
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -21,9 +21,10 @@ from spanjax.experiment.finetune import Predicted, Set, predictor
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run
-from spanjax.run_format import decided, stored_task
+from spanjax.run_format import inferred_settings, stored_task
 from spanjax.sharding import MeshConfig, make_mesh, map_named, named_leaves, parameter_shardings, placed, row_shards
-from spanjax.tasks.base import Task
+from spanjax.tasks.base import ANY_TASK, Task
+from spanjax.tasks.included import score_names, tasks_named
 from spanjax.training.state import abstract_module
 from spanjax.training.step import StepBuilder
 
@@ -31,7 +32,7 @@ CHUNK = 512  # records that are read and answered in one go
 
 
 @dataclasses.dataclass(frozen=True)
-class Applied:
+class TaskModel:
     """A fine-tuned model with its task, on the devices of this process."""
 
     task: Task
@@ -41,8 +42,8 @@ class Applied:
     mesh: Mesh
     builder: StepBuilder
     batch_size: int
-    decided: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings of the task inferred from the scores of its dev examples, see `Task.decided`."""
+    inferred_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Settings of the task inferred from the scores of its dev examples, see `Task.inferred_settings`."""
 
     @functools.cached_property
     def _predictor(self) -> Callable[[Any, Set], Predicted]:
@@ -72,18 +73,23 @@ class Applied:
             outputs: list[list[Any]] = [[] for _ in examples]
             for row, output in zip(given.rows, found.outputs, strict=True):
                 outputs[row.example].append(output)
-            answers = map(self.task.shown, examples, found.predictions, outputs)
+            answers = map(self.task.prediction_json, examples, found.predictions, outputs)
         for _, problem in waiting:
             yield {"error": problem} if problem else next(answers)
 
 
 def open_model(
-    path: str | pathlib.Path, batch_size: int | None = None, tasks: Collection[str] = (), **settings: Any
-) -> Applied:
+    path: str | pathlib.Path,
+    batch_size: int | None = None,
+    *,
+    predict_command: str = ANY_TASK,
+    score_name: str = "",
+    **settings: Any,
+) -> TaskModel:
     """Opens the best checkpoint of a fine-tuning run, a checkpoint, or a fine-tuned model in transformers' files.
 
-    `batch_size` is the number of rows in a batch, by default the task's. `tasks` are the accepted classes of tasks; empty
-    accepts any.
+    `batch_size` is the number of rows in a batch, by default the task's. Only a model whose task has the `predict_command` and
+    the `score_name` is accepted; ANY_TASK and "" accept any. The score name stands for settings, see `Task.score_names`.
     Settings of its task are those given here, else those inferred from the dev scores, else those of the training.
 
     ValueError if it is no fine-tuned model, one of another task, or its parameters are not those of its task.
@@ -92,12 +98,21 @@ def open_model(
     described = model.task
     if described is None:
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")
-    if tasks and described["class"] not in tasks:
-        wanted = " or ".join(tasks)
-        raise ValueError(f"{path} was trained for {described['class']}: expected a model of {wanted}")
+    kind = type(stored_task(described))
+    wanted = (
+        tasks_named(predict_command=predict_command) if predict_command not in (ANY_TASK, kind.predict_command) else ""
+    )
+    if score_name and score_name not in kind.score_names:
+        wanted = tasks_named(score_name)
+        if not wanted:
+            known = ", ".join(dict.fromkeys([*kind.score_names, *score_names()]))
+            raise ValueError(f"--task is {score_name}: expected one of {known}")
+    if wanted:
+        raise ValueError(f"{path} was trained for {kind.__name__}: expected a model of {wanted}")
+    settings = {**kind.score_names.get(score_name, {}), **settings}
     if model.vocabulary is None:
         raise ValueError(f"{path} has no vocabulary: take another checkpoint")
-    chosen = {name: value for name, value in decided(described, model.scores).items() if name not in settings}
+    chosen = {name: value for name, value in inferred_settings(described, model.scores).items() if name not in settings}
     task, mesh = stored_task(described, **chosen, **settings), make_mesh(MeshConfig())
     if task.length > model.encoder.positions:
         raise ValueError(f"length {task.length}: the encoder has {model.encoder.positions} positions")
@@ -118,7 +133,7 @@ def open_model(
     )
     # a batch must split evenly over the devices: round up
     rows = -(-(batch_size or task.rows_together) // shards) * shards
-    return Applied(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
+    return TaskModel(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
 
 
 def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:

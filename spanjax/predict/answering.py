@@ -60,7 +60,7 @@ class Options(WithModel, Protocol):
         ...
 
     @property
-    def batch_size(self) -> int:
+    def batch_size(self) -> int | None:
         """Rows per batch, as in `Batch`."""
         ...
 
@@ -92,7 +92,7 @@ def command(
 
 def answer_options(
     options: Options,
-    task: str,
+    command: str,
     given: Sequence[Record],
     of_text: Callable[[str], Record],
     nothing: str,
@@ -110,7 +110,7 @@ def answer_options(
     if problems:
         raise ValueError("\n".join(problems))
     records = itertools.chain(given, records_of(options.file, of_text))
-    answer(options.model, (task,), records, options.output, options.batch_size, **settings)
+    answer(options.model, command, records, options.output, options.batch_size, **settings)
 
 
 def file_problem(output: str, files: Sequence[str] = ()) -> str:
@@ -149,15 +149,15 @@ def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterat
 
 
 def answer(
-    path: str, tasks: tuple[str, ...], records: Iterable[Record], output: str, batch_size: int, **settings: Any
+    path: str, command: str, records: Iterable[Record], output: str, batch_size: int | None, **settings: Any
 ) -> None:
     """Writes {"input", and the model's answer} for each record, in order, as they are answered; {"error"} for a line
     that is no record.
 
-    `tasks` are the task classes of the command. ValueError for a model of another one, without records, and if none could be
+    ValueError for a model whose task has another `predict_command`, without records, and if none could be
     answered; SomeFailedError if some could not be answered, after all others are.
     """
-    model = open_model(path, batch_size, tasks, **settings)
+    model = open_model(path, batch_size, predict_command=command, **settings)
     given: list[Record] = []
     failed: list[str] = []
     total = 0

@@ -30,7 +30,7 @@ def classify(options: Classify) -> None:
     if options.pair:
         given = [{"sentence1": a, "sentence2": b} for a, b in zip(options.text, options.pair, strict=True)]
     nothing = "nothing to classify: give --text or --file"
-    answer_options(options, "Glue", given, lambda line: {"sentence": line}, nothing)
+    answer_options(options, "classify", given, lambda line: {"sentence": line}, nothing)
 
 
 def main(arguments: list[str] | None = None) -> int:

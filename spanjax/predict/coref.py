@@ -12,7 +12,7 @@ from spanjax.predict.coref_page import coref_page
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref.answers import shown
+from spanjax.tasks.coref.answers import prediction_json
 from spanjax.tasks.coref.files import read_documents
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -55,7 +55,9 @@ def find(options: Clusters) -> None:
     if problems:
         raise ValueError("\n".join(problems))
     settings = {"language": options.language} if options.language else {}
-    model = open_model(options.model, options.batch_size, ("Coref",), skip_bad=options.skip_bad, **settings)
+    model = open_model(
+        options.model, options.batch_size, predict_command="coref", skip_bad=options.skip_bad, **settings
+    )
     documents, problems = read_examples(Texts(**vars(model.task)), options.text, "--text")
     if problems:
         raise ValueError("\n".join(problems))
@@ -64,7 +66,7 @@ def find(options: Clusters) -> None:
     answers = model.predict(documents).predictions
     # A terminal without UTF-8 gets escapes; the file is always UTF-8.
     encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"
-    lines = [json_line(shown(*each), encoding) for each in zip(documents, answers, strict=True)]
+    lines = [json_line(prediction_json(*each), encoding) for each in zip(documents, answers, strict=True)]
     if folder is None:
         print("\n".join(lines))
         return

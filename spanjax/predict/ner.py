@@ -23,7 +23,7 @@ class Entities:
 def find(options: Entities) -> None:
     """Answers the options' sentences, then those of the files."""
     given = [{"text": text} for text in options.text]
-    answer_options(options, "Ner", given, lambda line: {"text": line}, "nothing to look through: give --text or --file")
+    answer_options(options, "ner", given, lambda line: {"text": line}, "nothing to look through: give --text or --file")
 
 
 def main(arguments: list[str] | None = None) -> int:

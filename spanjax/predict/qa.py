@@ -34,7 +34,7 @@ def qa(options: Qa) -> None:
         raise ValueError(nothing)
     asked = [{"question": question, "context": options.context} for question in options.question]
     settings = {} if options.threshold is None else {"threshold": options.threshold}
-    answer_options(options, "Questions", asked, lambda line: {"question": line}, nothing, **settings)
+    answer_options(options, "qa", asked, lambda line: {"question": line}, nothing, **settings)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -24,7 +24,7 @@ class Relations:
 def relate(options: Relations) -> None:
     """Answers the options' sentences, then those of the files."""
     given = [{"text": text} for text in options.text]
-    answer_options(options, "Relation", given, of_line, "nothing to look at: give --text or --file")
+    answer_options(options, "relation", given, of_line, "nothing to look at: give --text or --file")
 
 
 def of_line(line: str) -> dict[str, str]:

@@ -20,10 +20,10 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.run_format import describe
 from spanjax.sharding import map_named, named_leaves
-from spanjax.tasks.base import SCORE
+from spanjax.tasks.base import SCORE, HfHead
 from spanjax.torch_format.families import Family, family_of, has_pieces
 from spanjax.torch_format.tables import Loaded
-from spanjax.torch_format.task_tables import Kind, our_kind
+from spanjax.torch_format.task_tables import head_of
 from spanjax.training.eval_history import stored_values
 
 KNOWN: tuple[Pretraining, ...] = (
@@ -75,9 +75,9 @@ class Model:
         return family_of(self.encoder, self.parts)
 
     @property
-    def kind(self) -> Kind | None:
-        """Kind of its head, if it was fine-tuned."""
-        return our_kind(self.parts, self.task or {})
+    def kind(self) -> HfHead | None:
+        """Head of transformers' classes that it was fine-tuned with; None without one."""
+        return head_of(self.parts, self.task)
 
     @property
     def scores(self) -> dict[str, float]:

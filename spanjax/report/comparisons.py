@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
-from spanjax.report.recognised import dev_names, task_of
+from spanjax.report.recognised import dev_names
 from spanjax.report.runs import Recorded
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
@@ -22,7 +22,7 @@ LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
 def _key(group: Group) -> str:
     """Key that groups with comparable figures share: task and dev files; for pretraining, rows and objective."""
     if group.tuned:
-        return f"{task_of(group.first)} on {dev_names(group.first)}"
+        return f"{group.first.row.name} on {dev_names(group.first)}"
     same = {name: value for name, value in flat(dict(group.first.settings)).items() if name.startswith(LOSSES)}
     return f"held-out loss {json.dumps(same, sort_keys=True, default=str)}"
 
@@ -33,7 +33,7 @@ def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
     for group in groups:
         keys.setdefault(_key(group), []).append(group)
     for some in keys.values():
-        task = task_of(some[0].first) if some[0].tuned else "pretraining"
+        task = some[0].first.row.name if some[0].tuned else "pretraining"
         yield from ((task, one, other) for one, other in itertools.combinations(some, 2))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, number
 from spanjax.report.groups import Group
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
-from spanjax.report.recognised import task_of
 from spanjax.report.runs import Record, Recorded
 from spanjax.tasks.base import SCORE
 
@@ -74,7 +73,7 @@ def curve_blocks(groups: Sequence[Group]) -> list[Block]:
     """Builds the section of curves, with pretraining and every fine-tuning task apart: their losses are not comparable."""
     kinds: dict[str, list[Group]] = {}
     for group in groups:
-        kinds.setdefault(f"fine-tuning: {task_of(group.first)}" if group.tuned else "pretraining", []).append(group)
+        kinds.setdefault(f"fine-tuning: {group.first.row.name}" if group.tuned else "pretraining", []).append(group)
     blocks: list[Block] = [Heading(2, "Curves")]
     for kind, some in kinds.items():
         runs = [run for group in some for run in group.runs]

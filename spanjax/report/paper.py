@@ -1,7 +1,7 @@
 """Numbers of Joshi et al. (2020), "SpanBERT: Improving Pre-training by Representing and Predicting Spans", tables 1 to 7.
 
 In percent. A row has a number, or None, for each column. `Column.task` and `Column.score` select the runs that fill it: the name
-of the task in `recognised.task_of`, and the name of its score.
+of the task in `Task.report_row`, and the name of its score.
 """
 
 import dataclasses

@@ -1,6 +1,7 @@
 """Reads run directories of `spanjax.train`: settings, records, evaluations, the newest checkpoint, and their status."""
 
 import dataclasses
+import functools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 from spanjax.json_files import read_json
 from spanjax.run_format import completed, stored_task
-from spanjax.tasks.base import SCORE
+from spanjax.tasks.base import SCORE, ReportRow
 from spanjax.training.checkpoint_files import stored_meta
 from spanjax.training.metrics import record_of
 
@@ -59,6 +60,17 @@ class Recorded:
         """True for a fine-tuning run."""
         return self.settings["kind"] == "task"
 
+    @functools.cached_property
+    def row(self) -> ReportRow:
+        """Labels of a fine-tuning run: its task's, or those in its checkpoint if the task is unknown here, or its class."""
+        try:
+            return stored_task(self.objective).report_row
+        except (ValueError, TypeError):
+            given, name = self.meta.get("report_row"), str(self.objective.get("class") or "a task")
+        if isinstance(given, dict) and given.keys() <= {*ReportRow._fields} and {"name", "metric"} <= given.keys():
+            return ReportRow(**{field: str(value) for field, value in given.items()})
+        return ReportRow(name, "", name)
+
     @property
     def step(self) -> int:
         """Newest recorded step."""
@@ -66,13 +78,13 @@ class Recorded:
 
     @property
     def metric(self) -> str:
-        """Name of the checkpoint-selection metric; "" if nothing was evaluated. For a task that `tasks.stored` does not know, the
+        """Name of the checkpoint-selection metric; "" if nothing was evaluated. Without a `row` that names one of the scores, the
         first score by name."""
         names = {name for record in self.evaluations for name in record.values}
         if not self.tuned:
             return LOSS if LOSS in names else ""
         scores = sorted(name for name in names if name.startswith(SCORE))
-        own = f"{SCORE}{_metric(self.objective)}"
+        own = f"{SCORE}{self.row.metric}"
         return own if own in names else scores[0] if scores else ""
 
     @property
@@ -89,14 +101,6 @@ class Recorded:
         if self.finished:
             return f"finished, {self.step:,} steps"
         return f"step {self.step:,} of {steps:,}: stopped or at work"
-
-
-def _metric(objective: Mapping[str, Any]) -> str:
-    """A task's checkpoint-selection metric, see `Task.metric`; "" if it is unknown here."""
-    try:
-        return stored_task(objective).metric
-    except (ValueError, TypeError):
-        return ""
 
 
 def _record(line: bytes) -> tuple[int, Values] | None:

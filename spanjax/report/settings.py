@@ -5,7 +5,6 @@ from typing import Any
 
 from spanjax.report.document import Block, Cell, Folded, Heading, Table, Text
 from spanjax.report.groups import BOOKKEEPING, Group, identity
-from spanjax.report.recognised import task_of
 from spanjax.run_format import flat
 
 
@@ -17,7 +16,7 @@ def overview(groups: Sequence[Group]) -> Table:
     """A row for every group."""
     rows: list[Sequence[Cell]] = []
     for group in groups:
-        kind = f"fine-tuning, {task_of(group.first)}" if group.tuned else "pretraining"
+        kind = f"fine-tuning, {group.first.row.name}" if group.tuned else "pretraining"
         status = "; ".join(dict.fromkeys(run.status for run in group.runs))
         seeds = ", ".join(str(run.seed) for run in group.runs)
         bad = sum(run.bad_lines for run in group.runs)

@@ -8,7 +8,7 @@ from spanjax.json_files import read_json
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
 from spanjax.report.groups import Group, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.recognised import arm_of, dev_files, dev_names, task_of, variant_of
+from spanjax.report.recognised import arm_of, dev_files, dev_names
 from spanjax.report.runs import Recorded
 from spanjax.tasks.base import SCORE
 
@@ -55,7 +55,7 @@ def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
     """Returns for every task the dev files of most groups, the first of equals: a column holds only figures on these."""
     files: dict[str, list[str]] = {}
     for group in groups:
-        files.setdefault(task_of(group.first), []).append(dev_names(group.first))
+        files.setdefault(group.first.row.name, []).append(dev_names(group.first))
     return {task: max(each, key=each.count) for task, each in files.items()}
 
 
@@ -68,13 +68,13 @@ def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
     found: dict[tuple[str, str], list[Group]] = {}
     for group in tuned:
         origin = str(group.first.settings.get("init_from") or "")
-        found.setdefault((origin, variant_of(group.first)), []).append(group)
+        found.setdefault((origin, group.first.row.variant), []).append(group)
     models = []
     for (origin, variant), some in found.items():
         by_task: dict[str, list[Group]] = {}
         for group in sorted(some, key=_quality, reverse=True):
-            if dev_names(group.first) == usual[task_of(group.first)]:
-                by_task.setdefault(task_of(group.first), []).append(group)
+            if dev_names(group.first) == usual[group.first.row.name]:
+                by_task.setdefault(group.first.row.name, []).append(group)
         settings = _pretraining(some[0].first, runs) if origin else None
         arm = arm_of(settings, origin) if origin else ""
         models.append(Tuned(names[origin] + (f", {variant}" if variant else ""), arm, by_task))
@@ -155,7 +155,7 @@ def score_table(groups: Sequence[Group]) -> Table:
             told.append(f"{name.removeprefix(SCORE)} {shown}")
         steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
         start = names[str(group.first.settings.get("init_from") or "")]
-        rows.append([group.name, task_of(group.first), start, steps, "; ".join(told) or "not evaluated yet"])
+        rows.append([group.name, group.first.row.name, start, steps, "; ".join(told) or "not evaluated yet"])
     head = ["runs", "task", "started from", "best at step", "dev scores: mean ± deviation (runs)"]
     return Table(head, rows, "Scores at the best evaluation of each run", numbers=False)
 

@@ -1,13 +1,16 @@
 """Interface of fine-tuning tasks: objectives that read a user's files, predict, and score predictions.
 
+A task owns all its uses: whatever a command line, the report or a conversion knows of one task is a method or a constant of
+its class, with a default here. A task in a config file of the user's own is complete.
+
 Shapes: B rows, L positions, D hidden size.
 """
 
 import abc
 import dataclasses
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +29,24 @@ from spanjax.tasks.rows import Row, lengths_up_to
 HEAD_SITE = SITES["head"].start
 LOSS = "task/loss"
 SCORE = "score/"  # before the names of scores, among the numbers of an evaluation
+ANY_TASK = "task"
+"""Command of `spanjax.predict` that takes the records of every task."""
+HfHead = Literal["sequence", "token", "question"]
+"""Heads of transformers' classes. sequence: a class or a number for a row; token: a class for every token; question: start and
+end of an answer."""
+
+
+class ReportRow(NamedTuple):
+    """Labels of a task's runs in the report."""
+
+    name: str
+    """Name of the task: runs of one name share a column, and are compared on the same dev files."""
+    metric: str
+    """`Task.metric`."""
+    variant: str = ""
+    """Text next to the model's name; empty for the plain heads of the SpanBERT paper."""
+    part: str = ""
+    """Part of the dev files that is scored; empty for all of it."""
 
 
 class Examples(list):
@@ -59,6 +80,15 @@ class Task(Objective):
     vocabulary: str = ""
     """The vocabulary for randomly initialised weights; with --init-from it is that of the weights."""
 
+    score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Names of `spanjax.evaluate --task` for models of this task -> the settings with which they are scored."""
+    predict_command: ClassVar[str] = ANY_TASK
+    """Command of `spanjax.predict` that takes the task's records; ANY_TASK takes them too."""
+    hf_head: ClassVar[HfHead | None] = None
+    """Head of transformers' classes that computes the task's scores; None exports the encoder alone."""
+    card_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that the model card names next to the class."""
+
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Returns a message for each problem of these settings."""
         return range_problems(self, "objective.")
@@ -77,7 +107,7 @@ class Task(Objective):
         """(the example of a user's record, which needs no label, or None; its problem, or ""). `number` names it."""
 
     @abc.abstractmethod
-    def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
         """Returns the task with the settings that it infers from the training examples: labels, pieces for markers. Settings
         with a value are kept."""
 
@@ -130,9 +160,21 @@ class Task(Objective):
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of predictions, in percent, by name."""
 
-    def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
+    def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """Settings that inference and export take from the scores of the dev examples: none."""
         return {}
+
+    @classmethod
+    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any] | None:
+        """Settings for a model of transformers with `hf_head` that names no task, with these top-level parts of parameters and
+        these labels, none for one number. None: such a model is not read as this task."""
+        return None
+
+    @property
+    def report_row(self) -> ReportRow:
+        """Labels of its runs in the report, also stored in checkpoints: the report needs no class of a user's own."""
+        name = type(self).__name__
+        return ReportRow(name, self.metric, name)
 
     @abc.abstractmethod
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
@@ -142,11 +184,15 @@ class Task(Objective):
         """Lengths of batches; the last one holds rows of `longest`. Each batch takes the shortest that fits."""
         return lengths_up_to(self.length)
 
-    def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(
+        self, module: Any, batch: Mapping[str, jax.Array]
+    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """(`measure` without dropout, `outputs`)."""
         return self.measure(module, batch, None), self.outputs(module, batch)
 
-    def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    def prediction_json(
+        self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
         """Output of `python -m spanjax.predict` for an example: the prediction and further values of its rows' `outputs`."""
         return {"prediction": prediction}
 

@@ -8,8 +8,8 @@ import collections
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.scoring import glue as scoring
-from spanjax.tasks.base import Examples
+from spanjax.tasks.base import Examples, ReportRow
 from spanjax.tasks.glue_files import (
     EXPECTED,
     FIRST,
@@ -63,6 +63,10 @@ class Glue(SentenceTask):
     sentences: Literal[0, 1, 2] = 0
     """Task own: sentences of an example; 0 takes the number that all training examples have, or any where they differ."""
 
+    score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {name: {"task": name} for name in get_args(GlueName)}
+    predict_command = "classify"
+    card_settings = ("task",)
+
     @property
     def regression(self) -> bool:
         """Implements `SentenceTask.regression`."""
@@ -72,6 +76,17 @@ class Glue(SentenceTask):
     def metric(self) -> str:
         """The mean of the task's scores, as in the leaderboard's average."""
         return "mean"
+
+    @property
+    def report_row(self) -> ReportRow:
+        """The task of GLUE."""
+        return ReportRow(self.task if self.task in scoring.TASKS else "own sentences", self.metric)
+
+    @classmethod
+    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
+        """Labels of the user's own, or one number; ELECTRA's layers before the classifier."""
+        pooler = {"pooler": "gelu"} if "pre_classifier" in parts else {}
+        return {**pooler, "labels": list(labels), **({} if labels else {"numbers": True})}
 
     @property
     def _sentences(self) -> int:
@@ -157,12 +172,12 @@ class Glue(SentenceTask):
         known = self.labels or _labels(self.task)
         return f"label {label!r}: expected one of {', '.join(known)}" if known and label not in known else ""
 
-    def fitted(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
-        """Infers labels (the task's, or those of the examples in alphabetical order), `sentences`, and `SentenceTask.fitted`.
+    def with_training_labels(self, examples: Sequence[Sentences], vocabulary: Vocabulary) -> Self:
+        """Infers labels (the task's, or those of the examples in alphabetical order), `sentences`, and the spans.
 
         ValueError where no example has a label.
         """
-        task = super().fitted(examples, vocabulary)
+        task = super().with_training_labels(examples, vocabulary)
         if all(each.label is None for each in examples):
             raise ValueError("no training example has a label: give examples with `label`")
         counts = {1 if each.second is None else 2 for each in examples}

@@ -45,6 +45,8 @@ class SentenceTask(Task):
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
+    hf_head = "sequence"
+
     @property
     def regression(self) -> bool:
         """True if the task predicts a number, not a class."""
@@ -70,9 +72,9 @@ class SentenceTask(Task):
             )
         return found + (self.spans.problems(self.length) if self.spans else [])
 
-    def fitted(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Any], vocabulary: Vocabulary) -> Self:
         """Infers the settings of the spans. Subclasses that infer more call this first."""
-        return dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
+        return dataclasses.replace(self, spans=self.spans.with_fingerprint()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
         """Adds the requested `pooler` or `pre_classifier`, `span_network` with spans, and `classifier`."""
@@ -145,7 +147,9 @@ class SentenceTask(Task):
         """{"logits_BC"}."""
         return {"logits_BC": self.logits(module, batch, None)}
 
-    def shown(self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
+    def prediction_json(
+        self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]
+    ) -> dict[str, Any]:
         """The label and the probability of every class, or the number."""
         if self.regression:
             return {"prediction": prediction}

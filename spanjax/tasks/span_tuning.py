@@ -115,7 +115,7 @@ class SpanTuning:
             found.append("objective.spans.segmentation is none: expected token piece, or another segmentation")
         return found
 
-    def fitted(self) -> Self:
+    def with_fingerprint(self) -> Self:
         """Returns the settings with the dictionary's fingerprint. ValueError if it cannot be read or has changed."""
         return dataclasses.replace(self, fingerprint=self._dictionary()[1]) if self.has_dictionary else self
 

@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanjax.nn.config import EncoderConfig
+from spanjax.tasks.base import HfHead
+from spanjax.tasks.included import task_from_hf
 from spanjax.torch_format.families import family_of
-from spanjax.torch_format.task_tables import OUTPUTS, Kind, class_name, needed, our_kind
+from spanjax.torch_format.task_tables import OUTPUTS, class_name, head_of, needed
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
 PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing on another machine
-_TASKS: Mapping[Kind, str] = {"sequence": "Glue", "token": "Ner", "question": "Questions"}  # without settings of ours
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
 def their_task(
-    task: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
+    task: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
     """Returns the settings of config.json that make transformers load its class for this task, with all settings of the task
     under `task_specific_params` (markers of relations among them).
@@ -57,10 +58,10 @@ def their_task(
 
 
 def our_task(
-    config: Mapping[str, Any], kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig
+    config: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
     """Returns the task of a config.json and its weights, in the form of `run.describe`: the settings that `their_task` wrote,
-    else the class of the kind with its labels, for rows as long as the encoder can read.
+    else the task that reads such a head with its labels, for rows as long as the encoder can read.
 
     ValueError if weights are missing or have other sizes, the labels do not match them, or the task is multi-label.
     """
@@ -68,11 +69,16 @@ def our_task(
     # Another program may have fine-tuned the model since and kept task_specific_params: ours count only for the same kind.
     stored = config.get("task_specific_params")
     own = stored.get(OWN) if isinstance(stored, Mapping) else None
-    found = dict(own) if isinstance(own, Mapping) and our_kind(params, own) == kind else {}
-    between = {"pooler": "gelu"} if "pre_classifier" in params else {}
-    found = found or {"class": _TASKS[kind], "length": encoder.positions, **between}
-    if kind == "question":
-        return found
+    found = dict(own) if isinstance(own, Mapping) and head_of(params, own) == kind else {}
+    names = [] if kind == "question" else _labels(config, kind, outputs)
+    if found:
+        return {**found, "labels": names} if names else found
+    task, settings = task_from_hf(kind, {*params}, names)
+    return {"class": task.__name__, "length": encoder.positions, **settings}
+
+
+def _labels(config: Mapping[str, Any], kind: HfHead, outputs: int) -> list[str]:
+    """Returns the names of the classes of a config.json; none for one number. ValueError as in `our_task`."""
     problem_type, listed = config.get("problem_type"), config.get("id2label")
     if problem_type == MULTI_LABEL or (problem_type == REGRESSION and outputs != 1):
         raise ValueError(
@@ -86,13 +92,10 @@ def our_task(
             f"{outputs - 1}"
         )
     names = [labels[str(number)] for number in range(outputs)] if labels else default_labels(outputs)
-    if kind == "sequence" and outputs == 1:
-        return found if "labels" in found else {**found, "labels": [], "numbers": True}
-    ends = {"scheme": "bioes"} if kind == "token" and any(name.startswith(("E-", "S-")) for name in names) else {}
-    return {**ends, **found, "labels": names}
+    return [] if kind == "sequence" and outputs == 1 else names
 
 
-def _outputs(kind: Kind, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
+def _outputs(kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig) -> int:
     """Returns the number of scores of the head. ValueError if parts of it are missing or have other sizes than its class."""
     family, hidden_size = family_of(encoder, params), encoder.hidden_size
     name = class_name(family, kind)

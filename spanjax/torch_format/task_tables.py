@@ -6,30 +6,31 @@ computes gelu between its two layers: its first is our pre_classifier. XLNet's a
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
+from spanjax.run_format import stored_task
+from spanjax.sharding import named_leaves
+from spanjax.tasks.base import HfHead
 from spanjax.torch_format.families import FAMILIES, Entry, Family, dense
 
-Kind = Literal["sequence", "token", "question"]
-"""sequence: a class or a number for a row. token: a class for every token. question: start and end of an answer."""
-CLASSES: Mapping[Kind, str] = {
+CLASSES: Mapping[HfHead, str] = {
     "sequence": "ForSequenceClassification",
     "token": "ForTokenClassification",
     "question": "ForQuestionAnswering",
 }
 """Suffixes of transformers' class names; `class_name` knows the exceptions."""
-_OWN_ENDS: Mapping[tuple[str, Kind], str] = {("xlnet", "question"): "ForQuestionAnsweringSimple"}
-PIPELINES: Mapping[Kind, str] = {
+_OWN_ENDS: Mapping[tuple[str, HfHead], str] = {("xlnet", "question"): "ForQuestionAnsweringSimple"}
+PIPELINES: Mapping[HfHead, str] = {
     "sequence": "text-classification",
     "token": "token-classification",
     "question": "question-answering",
 }
 """Names of transformers' pipelines for such models."""
-OUTPUTS: Mapping[Kind, str] = {"sequence": "classifier", "token": "classifier", "question": "qa"}
+OUTPUTS: Mapping[HfHead, str] = {"sequence": "classifier", "token": "classifier", "question": "qa"}
 """The part of our tree that gives the scores."""
 OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names and another meaning
 
-_HEADS: Mapping[Kind, tuple[Entry, ...]] = {
+_HEADS: Mapping[HfHead, tuple[Entry, ...]] = {
     "sequence": tuple(dense("classifier", "classifier")),
     "token": tuple(dense("classifier", "classifier")),
     "question": tuple(dense("qa", "qa_outputs")),
@@ -38,7 +39,7 @@ _XLNET_SEQUENCE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("c
 _OUT = tuple(dense("classifier", "classifier.out_proj"))
 _ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *_OUT)
 _ELECTRA_SEQUENCE = (*dense("pre_classifier", "classifier.dense"), *_OUT)
-HEADS: Mapping[str, Mapping[Kind, tuple[Entry, ...]]] = {
+HEADS: Mapping[str, Mapping[HfHead, tuple[Entry, ...]]] = {
     "bert": _HEADS,
     "roberta": {**_HEADS, "sequence": _ROBERTA_SEQUENCE},
     "albert": _HEADS,
@@ -53,13 +54,13 @@ _NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
 """Parts of our tree that some family has, or that `their_task` refuses with a reason."""
 
 
-def needed(family: Family, kind: Kind) -> tuple[str, ...]:
+def needed(family: Family, kind: HfHead) -> tuple[str, ...]:
     """Returns the parts of our tree that compute the scores of such a class; the last one outputs them."""
     before = "pre_classifier" if family.model_type == "electra" else "pooler"
     return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
-def with_heads(family: Family, kind: Kind | None) -> Family:
+def with_heads(family: Family, kind: HfHead | None) -> Family:
     """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter.
 
     ValueError for a class that computes its scores differently.
@@ -74,7 +75,7 @@ def with_heads(family: Family, kind: Kind | None) -> Family:
 
 
 def without_left_over(
-    tensors: Mapping[str, Any], family: Family, kind: Kind | None
+    tensors: Mapping[str, Any], family: Family, kind: HfHead | None
 ) -> tuple[Mapping[str, Any], list[str]]:
     """Returns the tensors without those that such a model has under other names, and notes on the skipped ones.
 
@@ -88,38 +89,42 @@ def without_left_over(
     return kept, [f"{', '.join(unused)} left out: {class_name(family, kind)} does not use them"]
 
 
-CLASSLESS = ("coreference", "overlap_gate")
-"""Parts of our tree that no class of transformers has; only the layers below them are written."""
+def without_own_parts(
+    params: Mapping[str, Any], family: Family, task: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns the canonical tree of a model of `task` (as `run.describe` describes it), which no class of transformers computes,
+    without the parts that the family lacks, and notes on the skipped ones."""
+    known = {entry.ours for entry in family.entries}
+    own = [name for name, part in params.items() if not named_leaves({name: part}).keys() <= known]
+    kept = {name: part for name, part in params.items() if name not in own}
+    kind = task.get("class", "its task")
+    said = f"{', '.join(own)} left out: transformers has no class for {kind}; what lies below is written"
+    return kept, [said] if own else []
 
 
 def without_unknown(params: Mapping[str, Any], kept: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
-    """Returns a canonical tree without the parts in CLASSLESS and those of a user's own objective, which no family here has, and
-    notes on the skipped ones. `kept` are parts that the caller writes itself.
+    """Returns a canonical tree without the parts of a user's own objective, which no family here has, and a note on them.
+
+    `kept` are parts that the caller writes itself.
     """
-    own = [name for name in params if name not in {*_NAMED, *CLASSLESS, *kept}]
-    coreference = [name for name in CLASSLESS if name in params]
-    notes = {
-        "transformers has no class for coreference": coreference,
-        "transformers has no class with such a head": own,
-    }
-    left = {*own, *coreference}
-    said = [f"{', '.join(names)} left out: {why}; what lies below is written" for why, names in notes.items() if names]
-    return {name: part for name, part in params.items() if name not in left}, said
+    own = [name for name in params if name not in {*_NAMED, *kept}]
+    said = f"{', '.join(own)} left out: transformers has no class with such a head; what lies below is written"
+    return {name: part for name, part in params.items() if name not in own}, [said] if own else []
 
 
-def our_kind(parts: Collection[str], task: Mapping[str, Any]) -> Kind | None:
-    """Returns the kind of a canonical tree with these parts; None without a fine-tuning head.
+def head_of(parts: Collection[str], task: Mapping[str, Any] | None) -> HfHead | None:
+    """Returns the head of transformers' classes in a canonical tree with these parts; None without one.
 
-    `task`, in the form of `run.describe`, tells classifiers apart: the class Ner classifies tokens.
+    `task`, in the form of `run.describe`, decides: its class says what its head computes. One that is unknown here has none.
     """
-    if "qa" in parts:
-        return "question"
-    if "classifier" not in parts:
+    try:
+        head = stored_task(task).hf_head if task else None
+    except (ValueError, TypeError):
         return None
-    return "token" if task.get("class") == "Ner" else "sequence"
+    return head if head and OUTPUTS[head] in parts else None
 
 
-def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> Kind | None:
+def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> HfHead | None:
     """Returns the kind of a file of weights: from `architectures` in its config.json, else from its names.
 
     ValueError for a class whose scores are computed differently here: XLNet's beam search for answers.
@@ -145,6 +150,6 @@ def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family
     return None
 
 
-def class_name(family: Family, kind: Kind) -> str:
+def class_name(family: Family, kind: HfHead) -> str:
     """transformers' class for the family and kind: BertForSequenceClassification."""
     return family.class_prefix + _OWN_ENDS.get((family.model_type, kind), CLASSES[kind])

@@ -14,7 +14,7 @@ from spanjax.convert import main as convert
 from spanjax.data.vocab.loading import save_vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.inference import task_model
-from spanjax.inference.task_model import Applied, open_model
+from spanjax.inference.task_model import TaskModel, open_model
 from spanjax.predict import main as predict
 from spanjax.predict.answering import answer
 from spanjax.tasks.coref import Coref
@@ -69,11 +69,14 @@ def changed(run: pathlib.Path, folder: pathlib.Path, threshold: float, evaluated
 def test_the_threshold_comes_from_the_checkpoint(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
     best = best_threshold(run)
     assert open_model(run, 4).task == open_model(run, 4, threshold=best).task
-    assert open_model(run, 4).decided == {"threshold": best} and open_model(run, 4, threshold=2.0).decided == {}
+    assert (
+        open_model(run, 4).inferred_settings == {"threshold": best}
+        and open_model(run, 4, threshold=2.0).inferred_settings == {}
+    )
     never = open_model(changed(run, tmp_path / "never", 0.0, evaluated=False), 4)
-    assert (vars(never.task)["threshold"], never.decided) == (0.0, {})
+    assert (vars(never.task)["threshold"], never.inferred_settings) == (0.0, {})
     set_by_hand = open_model(changed(run, tmp_path / "set", 1.5, evaluated=True), 4)
-    assert (vars(set_by_hand.task)["threshold"], set_by_hand.decided) == (1.5, {})
+    assert (vars(set_by_hand.task)["threshold"], set_by_hand.inferred_settings) == (1.5, {})
     other = open_model(run, 4, version="1.1")
     assert list(other.answers(QUESTIONS[:1]))[0]["prediction"] == "Bonn"
 
@@ -133,7 +136,7 @@ def test_records_are_answered_as_they_come(
         assert said.get("id", "4") == str(number) and taken == 3 * (number // 3 + 1)
     taken = 0
     with pytest.raises(ValueError, match="12th"):
-        answer(str(run), ("Questions",), endless(), str(tmp_path / "out.jsonl"), 4)
+        answer(str(run), "qa", endless(), str(tmp_path / "out.jsonl"), 4)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["input"]["id"] for line in lines] == [str(number) for number in range(9)]
     assert len(list(itertools.islice(open_model(run, 4).answers(endless()), 2))) == 2
@@ -154,7 +157,7 @@ def test_files_without_answers_are_predicted_and_not_scored(
 def test_a_file_with_labels_for_a_part_is_refused_before_it_is_predicted(
     run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Applied, "predict", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr(TaskModel, "predict", lambda *_: pytest.fail("predicted"))
     bare = {name: value for name, value in QUESTIONS[0].items() if name != "answers"}
     (tmp_path / "test.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in (bare, *QUESTIONS[1:])))
     assert evaluate([str(run), "--data", str(tmp_path / "test.jsonl")]) == 2

@@ -8,7 +8,7 @@ from configs.ablations.base import RUN as BASE
 from spanjax.report import paper
 from spanjax.report.document import plain
 from spanjax.report.groups import grouped
-from spanjax.report.recognised import ARMS, arm_of, task_of
+from spanjax.report.recognised import ARMS, arm_of
 from spanjax.report.runs import read_run
 from spanjax.report.tables import filled, score_blocks, tuned_models
 from spanjax.run import load
@@ -96,7 +96,7 @@ def test_tasks_are_recognised(objective: dict, task: str, tmp_path: pathlib.Path
         settings = {"train": [], "dev": []}
     run.settings["objective"].clear()  # pyright: ignore
     run.settings["objective"].update(settings | objective)  # pyright: ignore
-    assert task_of(run) == task
+    assert run.row.name == task
 
 
 def test_every_ablation_is_recognised_by_settings_and_by_name() -> None:

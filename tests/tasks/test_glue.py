@@ -139,9 +139,13 @@ def test_a_named_data_set_of_another_task_is_refused() -> None:
 
 
 def test_a_pair_needs_both_sentences_and_one_sentence_no_second(tmp_path: pathlib.Path) -> None:
-    pairs = Glue(length=8).fitted([Sentences("0", "a b", "c", "no"), Sentences("1", "c", "d", "yes")], VOCABULARY)
-    singles = Glue(length=8).fitted([Sentences("0", "a b", None, "no")], VOCABULARY)
-    mixed = Glue(length=8).fitted([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "no")], VOCABULARY)
+    pairs = Glue(length=8).with_training_labels(
+        [Sentences("0", "a b", "c", "no"), Sentences("1", "c", "d", "yes")], VOCABULARY
+    )
+    singles = Glue(length=8).with_training_labels([Sentences("0", "a b", None, "no")], VOCABULARY)
+    mixed = Glue(length=8).with_training_labels(
+        [Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "no")], VOCABULARY
+    )
     assert (pairs.sentences, singles.sentences, mixed.sentences) == (2, 1, 0)
     for task in (pairs, Glue(task="RTE")):
         for record in (
@@ -250,7 +254,9 @@ def test_pairs_are_cut_from_the_longer_one(one: int, other: int, length: int) ->
 
 
 def test_rows_and_labels() -> None:
-    task = Glue(length=8).fitted([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "yes")], VOCABULARY)
+    task = Glue(length=8).with_training_labels(
+        [Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "yes")], VOCABULARY
+    )
     assert task.labels == ("no", "yes")
     rows = list(task.rows([Sentences("0", "a b", None, "no"), Sentences("1", "c", "d", "yes")], VOCABULARY))
     assert [row.tokens_T.tolist() for row in rows] == [[2, 5, 6, 3], [2, 7, 3, 8, 3]]
@@ -296,7 +302,7 @@ def measured(task: Glue, examples: list[Sentences]) -> tuple[Any, np.ndarray]:
 
 def test_a_label_without_training_examples_is_an_error_and_not_in_the_loss() -> None:
     trained = [Sentences("0", "a b", None, "no"), Sentences("1", "c", None, "yes")]
-    task = Glue(length=16).fitted(trained, VOCABULARY)
+    task = Glue(length=16).with_training_labels(trained, VOCABULARY)
     asked = [
         *trained,
         Sentences("2", "d", None, "perhaps"),
@@ -327,7 +333,7 @@ def test_a_number_that_is_not_known_is_not_in_the_loss() -> None:
 @pytest.mark.parametrize("task", [Glue(), Glue(task="RTE"), Glue(numbers=True)])
 def test_training_needs_labels(task: Glue) -> None:
     with pytest.raises(ValueError, match="no training example has a label: give examples with `label`"):
-        task.fitted([Sentences("0", "a", None, None)], VOCABULARY)
+        task.with_training_labels([Sentences("0", "a", None, None)], VOCABULARY)
 
 
 @pytest.mark.parametrize(
@@ -341,7 +347,7 @@ def test_training_needs_labels(task: Glue) -> None:
 def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) -> None:
     """All of it learns; the scores are those of its formula; dropout falls on what it reads."""
     examples = [Sentences("0", "a b", "c", "no"), Sentences("1", "c", None, "yes")]
-    task = Glue(length=16, pooler=pooler).fitted(examples, VOCABULARY)
+    task = Glue(length=16, pooler=pooler).with_training_labels(examples, VOCABULARY)
     encoder = tiny_encoder(
         vocab_size=13, hidden_size=8, layers=1, intermediate_size=16, positions=16, initializer_std=0.4
     )

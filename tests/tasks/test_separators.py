@@ -120,9 +120,9 @@ def test_a_passage_has_room_beside_two_separators() -> None:
     task = Questions(length=20, max_query=16)
     assert task.problems(EncoderConfig()) == []
     with pytest.raises(ValueError, match="objective.length is 20: expected at least 21"):
-        task.fitted([], ROBERTA)
+        task.with_training_labels([], ROBERTA)
     known = [Question("1", "Who?", "Anna.", ("Anna",), ((0, 4),))]
-    assert Questions(length=21, max_query=16).fitted(known, ROBERTA).length == 21
+    assert Questions(length=21, max_query=16).with_training_labels(known, ROBERTA).length == 21
 
 
 @pytest.mark.parametrize("special_spans", [True, False])

@@ -197,21 +197,24 @@ def test_wrong_settings_are_named(ngrams: str) -> None:
 
 def test_another_dictionary_is_refused(tmp_path: pathlib.Path, vocabulary: WordPieceVocabulary) -> None:
     path = dictionary(tmp_path / "ngrams.txt")
-    fitted = task(SpanTuning(ngrams=path)).fitted(examples(), vocabulary)
+    fitted = task(SpanTuning(ngrams=path)).with_training_labels(examples(), vocabulary)
     assert fitted.spans and len(fitted.spans.fingerprint) == 64 and fitted.labels == ("0", "1")
-    again = fitted.fitted(examples(), vocabulary)
+    again = fitted.with_training_labels(examples(), vocabulary)
     assert again == fitted and list(again.rows(examples(), vocabulary))
     dictionary(tmp_path / "ngrams.txt", [*NGRAMS, "every winter"])
-    for use in (lambda: fitted.fitted(examples(), vocabulary), lambda: list(fitted.rows(examples(), vocabulary))):
+    for use in (
+        lambda: fitted.with_training_labels(examples(), vocabulary),
+        lambda: list(fitted.rows(examples(), vocabulary)),
+    ):
         with pytest.raises(
             ValueError, match=r"ngrams.txt is another dictionary \(\w{12}\) than .*give the file that was"
         ):
             use()
-    other = task(SpanTuning(ngrams=path)).fitted(examples(), vocabulary)
+    other = task(SpanTuning(ngrams=path)).with_training_labels(examples(), vocabulary)
     assert other.spans and other.spans.fingerprint != fitted.spans.fingerprint
     (tmp_path / "ngrams.txt").unlink()
     with pytest.raises(ValueError, match="no such file; expected what `python -m spanjax.prepare ngrams` writes"):
-        fitted.fitted(examples(), vocabulary)
+        fitted.with_training_labels(examples(), vocabulary)
 
 
 def prepared(tuned: Glue, vocabulary: WordPieceVocabulary) -> tuple[Any, dict[str, jax.Array]]:
@@ -287,7 +290,7 @@ def test_without_spans_a_task_is_what_it_was(vocabulary: WordPieceVocabulary) ->
     encoder = dataclasses.replace(ENCODER, vocab_size=vocabulary.size)
     names = set(named_leaves(abstract_module(task(None), encoder)[1]))
     assert {name.split("/")[0] for name in names} == {"encoder", "pooler", "classifier"}
-    assert not task(None).problems(encoder) and task(None).fitted(examples(), vocabulary).spans is None
+    assert not task(None).problems(encoder) and task(None).with_training_labels(examples(), vocabulary).spans is None
 
 
 @pytest.mark.parametrize("token", ["span", "piece"])

@@ -56,10 +56,10 @@ def value_and_gradient(task: Task, rows: list[Row]) -> tuple[float, dict[str, An
     "marking", [pytest.param("types", marks=pytest.mark.slow), "markers", pytest.param("none", marks=pytest.mark.slow)]
 )
 def test_spans_of_a_relation(spans: SpanTuning, marking: Marking) -> None:
-    plain = Relation(marking=marking, length=32).fitted(
+    plain = Relation(marking=marking, length=32).with_training_labels(
         [EXAMPLE, EXAMPLE._replace(label="no_relation")], small_wordpiece()
     )
-    task = dataclasses.replace(plain, spans=spans.fitted())
+    task = dataclasses.replace(plain, spans=spans.with_fingerprint())
     (row,), (without,) = (list(each.rows([EXAMPLE], small_wordpiece())) for each in (task, plain))
     assert row.tokens_T.tolist() == without.tokens_T.tolist()
     inner = {
@@ -86,15 +86,19 @@ def test_spans_of_a_relation(spans: SpanTuning, marking: Marking) -> None:
 
 def test_spans_of_a_cut_relation(spans: SpanTuning) -> None:
     long = EXAMPLE._replace(words=(*WORDS, *("the", "red", "cat") * 20))
-    task = Relation(length=20, spans=dataclasses.replace(spans, spans=8)).fitted([long], small_wordpiece())
+    task = Relation(length=20, spans=dataclasses.replace(spans, spans=8)).with_training_labels(
+        [long], small_wordpiece()
+    )
     (row,) = task.rows([long], small_wordpiece())
     assert len(row.tokens_T) == len(row.fields[FIELD]) == 20 and row.fields[FIELD].max() <= 8
 
 
 @pytest.mark.parametrize("token", ["span", "piece"])
 def test_spans_of_tagged_words(spans: SpanTuning, token: Any) -> None:
-    plain = Ner(length=32).fitted([SENTENCE], small_wordpiece())
-    task = Ner(length=32, spans=dataclasses.replace(spans, token=token)).fitted([SENTENCE], small_wordpiece())
+    plain = Ner(length=32).with_training_labels([SENTENCE], small_wordpiece())
+    task = Ner(length=32, spans=dataclasses.replace(spans, token=token)).with_training_labels(
+        [SENTENCE], small_wordpiece()
+    )
     assert task.problems(ENCODER) == [] and task.spans and task.spans.fingerprint
     (row,), (without,) = (list(each.rows([SENTENCE], small_wordpiece())) for each in (task, plain))
     assert row.tokens_T.tolist() == without.tokens_T.tolist()

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spanjax.tasks.base import HfHead
 from spanjax.torch_format.task_configs import our_task, their_task
-from spanjax.torch_format.task_tables import Kind
 from tests.made import tiny_encoder
 
 ENCODER = tiny_encoder(vocab_size=20, hidden_size=8, layers=1, intermediate_size=8, positions=32)
@@ -71,7 +71,9 @@ def test_tags_and_answers() -> None:
         ("sequence", {"problem_type": "regression"}, params(), "'regression' with 3 outputs"),
     ],
 )
-def test_what_does_not_fit_is_refused(kind: Kind, config: dict[str, Any], given: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused(
+    kind: HfHead, config: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         our_task(config, kind, given, ENCODER)
 

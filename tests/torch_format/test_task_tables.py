@@ -13,12 +13,12 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.layer import linear
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
-from spanjax.tasks.base import TaskModule
+from spanjax.tasks.base import HfHead, TaskModule
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.torch_format.families import BERT, FAMILIES
 from spanjax.torch_format.tables import their_tensors
-from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, Kind, needed, our_kind, their_kind, with_heads
+from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, head_of, needed, their_kind, with_heads
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors
 
@@ -128,7 +128,7 @@ def test_the_search_of_answers_of_xlnet_is_refused(tmp_path: pathlib.Path) -> No
 
 
 def test_the_kind_is_told_by_class_then_by_names() -> None:
-    listed: tuple[tuple[dict[str, Any], set[str], Kind | None], ...] = (
+    listed: tuple[tuple[dict[str, Any], set[str], HfHead | None], ...] = (
         ({"architectures": ["BertForTokenClassification"]}, {"classifier.weight", "bert.pooler.dense.weight"}, "token"),
         ({"architectures": ["BertForMultipleChoice"]}, {"classifier.weight"}, None),
         ({"architectures": "BertForTokenClassification"}, {"qa_outputs.weight"}, "question"),
@@ -139,14 +139,14 @@ def test_the_kind_is_told_by_class_then_by_names() -> None:
     )
     for config, names, kind in listed:
         assert their_kind(config, names, BERT) == kind, (config, names)
-    ours: tuple[tuple[set[str], dict[str, Any], Kind | None], ...] = (
-        ({"encoder", "qa", "pooler"}, {}, "question"),
+    ours: tuple[tuple[set[str], dict[str, Any], HfHead | None], ...] = (
+        ({"encoder", "qa", "pooler"}, {"class": "Questions"}, "question"),
         ({"encoder", "classifier"}, {"class": "Ner"}, "token"),
         ({"encoder", "classifier", "pooler"}, {"class": "Relation"}, "sequence"),
         ({"encoder", "mlm", "pooler"}, {}, None),
     )
     for parts, task, kind in ours:
-        assert our_kind(parts, task) == kind, (parts, task)
+        assert head_of(parts, task) == kind, (parts, task)
 
 
 def test_tables_are_whole() -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import math
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ from spanjax.nn.layer import linear
 from spanjax.objectives.base import Mean
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
-from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
-from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, shown
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, ReportRow, Task
+from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
 from spanjax.tasks.coref.batches import FLAT, cut, padded, read_segments
 from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import document_of, read_documents
@@ -64,10 +64,18 @@ class Coref(Task):
     language: str = "en"
     """Language of plain text, by whose rules spaCy cuts it into words and sentences; nothing else depends on it."""
 
+    score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {"coref": {}}
+    predict_command = "coref"
+
     @property
     def metric(self) -> str:
         """The mean F1 of MUC, B-cubed and CEAF-phi4, as in CoNLL-2012."""
         return "f1"
+
+    @property
+    def report_row(self) -> ReportRow:
+        """Coreference, whatever the documents."""
+        return ReportRow("Coreference", self.metric)
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Implements `Task.problems`."""
@@ -103,7 +111,7 @@ class Coref(Task):
         """Implements `Task.example` by `document_of`."""
         return document_of(record, number, self.language)
 
-    def fitted(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
         """Infers the genres from these documents. ValueError where none of them has clusters."""
         if not any(each.clusters for each in examples):
             raise ValueError("no training document has clusters: give documents with coreference")
@@ -211,10 +219,12 @@ class Coref(Task):
         }
 
     def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The second result of `judged`."""
-        return self.judged(module, batch)[1]
+        """The second result of `measure_with_outputs`."""
+        return self.measure_with_outputs(module, batch)[1]
 
-    def judged(self, module: Any, batch: Mapping[str, jax.Array]) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(
+        self, module: Any, batch: Mapping[str, jax.Array]
+    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """The means of `measure`; of every span its pieces, the best antecedent (-1: none), the probability to have one."""
         found, cluster_BM = self._resolved(module, batch, None)
         top_BM, best_BM = found.score_MA.max(axis=2), found.score_MA.argmax(axis=2)
@@ -264,8 +274,8 @@ class Coref(Task):
         left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
         return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
 
-    def shown(
+    def prediction_json(
         self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
-        """Implements `Task.shown` by `answers.shown`."""
-        return shown(example, prediction)
+        """Implements `Task.prediction_json` by that of `answers`."""
+        return prediction_json(example, prediction)

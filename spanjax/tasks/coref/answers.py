@@ -58,7 +58,7 @@ def answer_of(pieces: Pieces, output: Mapping[str, np.ndarray], keep_singletons:
     return Answer(sorted_clusters(clusters), linked)
 
 
-def shown(document: Document, answer: Answer) -> dict[str, Any]:
+def prediction_json(document: Document, answer: Answer) -> dict[str, Any]:
     """{"prediction": clusters, each a list of mentions with `words`, `first` and `last` word, and of a text `start` and `end`
     characters, the end excluded; `sentences`, the document's words; `id`}."""
     words = document.words

@@ -6,7 +6,7 @@ Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels.
 import dataclasses
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -52,10 +52,20 @@ class Ner(Task):
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
 
+    predict_command = "ner"
+    hf_head = "token"
+    card_settings = ("scheme",)
+
     @property
     def metric(self) -> str:
         """F1 of entities."""
         return "f1"
+
+    @classmethod
+    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
+        """The tags, and the scheme of which they are."""
+        ends = {"scheme": "bioes"} if any(name.startswith(("E-", "S-")) for name in labels) else {}
+        return {**ends, "labels": list(labels)}
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -101,7 +111,7 @@ class Ner(Task):
         given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
         return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
 
-    def shown(
+    def prediction_json(
         self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
         """The entities with type, words and, of a text, their characters [start, end); the tags."""
@@ -114,9 +124,9 @@ class Ner(Task):
             entities.append(entity)
         return {"prediction": entities, "tags": list(prediction)}
 
-    def fitted(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
         """Infers labels: O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
-        task = dataclasses.replace(self, spans=self.spans.fitted()) if self.spans else self
+        task = dataclasses.replace(self, spans=self.spans.with_fingerprint()) if self.spans else self
         if self.labels:
             return task
         tags = {tag for each in examples for tag in each.tags or () if tag != OUTSIDE}

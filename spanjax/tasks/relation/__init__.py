@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.objectives.base import Mean
 from spanjax.scoring import relation as scoring
-from spanjax.tasks.base import Examples
+from spanjax.tasks.base import Examples, ReportRow
 from spanjax.tasks.relation.files import Mentions, read_mentions, read_semeval, read_tacred
 from spanjax.tasks.relation.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans
 from spanjax.tasks.rows import Row
@@ -46,10 +46,22 @@ class Relation(SentenceTask):
     """Markers and the ids that they take, sorted by name; empty: those of the training examples. An entity type that is not
     among them gets the marker of its role without a type."""
 
+    score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "tacred": {"scheme": "tacred"},
+        "semeval": {"scheme": "semeval"},
+    }
+    predict_command = "relation"
+    card_settings = ("scheme",)
+
     @property
     def metric(self) -> str:
         """The official F1."""
         return "f1"
+
+    @property
+    def report_row(self) -> ReportRow:
+        """The benchmark whose score and labels the scheme has."""
+        return ReportRow("SemEval-2010" if self.scheme == "semeval" else "TACRED", self.metric)
 
     @property
     def typed(self) -> bool:
@@ -93,9 +105,9 @@ class Relation(SentenceTask):
         asked = {name: value for name, value in record.items() if name != "relation"}
         return read_mentions(asked, number, typed=self.typed)
 
-    def fitted(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:
         """Infers labels and markers from the examples, whatever their order. ValueError without labels, or without ids left."""
-        task, labels, pieces = super().fitted(examples, vocabulary), self.labels, self.pieces
+        task, labels, pieces = super().with_training_labels(examples, vocabulary), self.labels, self.pieces
         if not labels:
             found = {each.label for each in examples if each.label is not None}
             labels = tuple(sorted(found, key=lambda label: (label != scoring.NO_RELATION, label)))

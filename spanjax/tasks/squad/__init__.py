@@ -8,8 +8,8 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from spanjax.nn.layer import linear
 from spanjax.objectives.base import Mean
 from spanjax.scoring import quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.tasks.base import LOSS, Examples, Task
+from spanjax.tasks.base import LOSS, Examples, ReportRow, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
 from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
@@ -62,10 +62,32 @@ class Questions(Task):
     """Keep one half of every file that is not one of --train, by a hash of the question's id; MRQA's dev sets were split so for
     the paper (not into these halves, which were never released)."""
 
+    score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "squad1": {"version": "1.1", "answers": "alternatives"},
+        "squad2": {"version": "2.0", "answers": "alternatives"},
+        "mrqa": {"version": "mrqa", "answers": "alternatives"},
+        "quoref": {"version": "1.1", "answers": "set"},
+    }
+    predict_command = "qa"
+    hf_head = "question"
+
     @property
     def metric(self) -> str:
         """F1; with unanswerable questions F1 at the best threshold."""
         return "best_f1" if self.version == "2.0" else "f1"
+
+    @property
+    def report_row(self) -> ReportRow:
+        """SQuAD with its version, Quoref, or the set of MRQA that the names of the dev files begin with."""
+        name = "Quoref" if self.answers == "set" else f"SQuAD {self.version}"
+        if self.version == "mrqa":
+            name = mrqa_set(self.dev)
+        return ReportRow(name, self.metric, part=f"the half {self.dev_half}" if self.dev_half else "")
+
+    @classmethod
+    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
+        """No settings: start and end have no labels."""
+        return {}
 
     @property
     def layout(self) -> Layout:
@@ -116,7 +138,7 @@ class Questions(Task):
         found = read_question(record, number)
         return (None, found) if isinstance(found, str) else (found, "")
 
-    def shown(
+    def prediction_json(
         self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
     ) -> dict[str, Any]:
         """The answer ("" for none) and its position, context[start:end], null for none; the three best with their probability
@@ -132,7 +154,7 @@ class Questions(Task):
         odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
         return {**said, **odds} if self.version == "2.0" else said
 
-    def fitted(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Infers no settings. ValueError where no example has answers, or the vocabulary's separators leave no room for a
         passage."""
         if problems := self._room_problems(vocabulary.separators):
@@ -235,7 +257,7 @@ class Questions(Task):
         odds = {number: each.null_odds for number, each in zip(numbers, predictions, strict=True)}
         return squad.score_v2(gold, texts, odds, self.threshold)
 
-    def decided(self, scores: Mapping[str, float]) -> dict[str, Any]:
+    def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """Version 2.0: the threshold with the best F1, where none was set."""
         found = scores.get("best_f1_thresh")
         return {"threshold": found} if self.version == "2.0" and not self.threshold and found is not None else {}
@@ -267,6 +289,26 @@ class Questions(Task):
 def _listed(answer: Answer) -> dict[str, Any]:
     """An answer as the released code lists it."""
     return {name: getattr(answer, name) for name in ("text", "probability", "start_logit", "end_logit")}
+
+
+MRQA: Mapping[str, str] = {
+    "newsqa": "NewsQA",
+    "triviaqa": "TriviaQA",
+    "searchqa": "SearchQA",
+    "hotpotqa": "HotpotQA",
+    "naturalquestions": "Natural Questions",
+    "naturalq": "Natural Questions",
+    "squad": "SQuAD (MRQA)",
+}
+"""Prefix of MRQA's file names, in lower case -> the set."""
+
+
+def mrqa_set(files: Sequence[str]) -> str:
+    """The one set of MRQA that the names of files, or of the folders that they are in, begin with; MRQA for several or none."""
+    names = [name.replace("\\", "/").rstrip("/") for name in files]
+    parts = [part.casefold().replace("-", "").replace("_", "") for name in names for part in name.split("/")[-2:]]
+    found = {name for part in parts for begin, name in MRQA.items() if part.startswith(begin)}
+    return found.pop() if len(found) == 1 else "MRQA"
 
 
 def half(name: str) -> Literal["dev", "test"]:

@@ -17,7 +17,7 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, shown
+from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
 from spanjax.tasks.coref.batches import FLAT, cut
 from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import read_documents
@@ -106,7 +106,7 @@ def test_neither_padding_nor_the_batch_changes_a_document(overlap):
     model, examples = module(task), longest()
     rows, together = packed(examples, task)
     whole = together.length_of(np.array([0, 1, 2]))
-    judged = jax.jit(task.judged)
+    judged = jax.jit(task.measure_with_outputs)
     _, outputs = judged(model, batch_of(together, [0, 1, 2], whole))
     for number in range(3):
         size = len(rows[number].tokens_T)
@@ -262,7 +262,7 @@ def test_scores_and_what_is_shown():
     answer = answer_of(pieces, output(spans, [-1, -1, 0, 1]), keep_singletons=False)
     scores = TASK.scores([known], [answer])
     assert scores["f1"] == pytest.approx(100) and scores["mention_recall"] == pytest.approx(100)
-    told = shown(document, answer)
+    told = prediction_json(document, answer)
     assert [[mention["text"] for mention in cluster] for cluster in told["prediction"]] == [["Anna"] * 2, ["Bonn"] * 2]
     assert told["prediction"][0][1]["start"] == 20
     with pytest.raises(ValueError, match="1 documents have no clusters"):
@@ -301,11 +301,11 @@ def test_wrong_settings_are_all_told():
     )
     assert len(wrong.problems(ENCODER)) == 3
     with pytest.raises(ValueError, match="no training document has clusters"):
-        TASK.fitted([dataclasses.replace(documents(1)[0], clusters=())], VOCABULARY)
+        TASK.with_training_labels([dataclasses.replace(documents(1)[0], clusters=())], VOCABULARY)
 
 
 def test_the_task_is_stored_with_everything():
-    task = TASK.fitted(documents(), VOCABULARY)
+    task = TASK.with_training_labels(documents(), VOCABULARY)
     assert stored_task(describe(task)) == task and task.genres == ("nw",)
 
 
@@ -313,7 +313,7 @@ def test_whatever_the_weights_spans_do_not_cross_antecedents_precede_and_cluster
     examples = [made_document(seed, vocabulary=WORDS) for seed in range(30)]
     rows, together = packed(examples)
     length = together.length_of(np.arange(30))
-    judged = jax.jit(lambda model, batch: TASK.judged(model, batch)[1])
+    judged = jax.jit(lambda model, batch: TASK.measure_with_outputs(model, batch)[1])
     outputs = judged(module(), batch_of(together, list(range(30)), length))
     linked = 0
     for number, row in enumerate(rows):

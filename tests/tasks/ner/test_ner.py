@@ -204,15 +204,19 @@ def test_words_are_encoded_as_after_a_blank(shared_data: pathlib.Path) -> None:
 def test_labels() -> None:
     examples = [Tagged(("a", "b"), ("B-LOC", "O")), Tagged(("a",), ("B-creative-work",)), Tagged(("a",), None)]
     vocabulary = small_wordpiece()
-    task = Ner().fitted(examples, vocabulary)
+    task = Ner().with_training_labels(examples, vocabulary)
     assert task.labels == ("O", "B-LOC", "I-LOC", "B-creative-work", "I-creative-work")
-    assert task == Ner().fitted(examples[::-1], vocabulary) == task.fitted([Tagged(("a",), ("B-X",))], vocabulary)
+    assert (
+        task
+        == Ner().with_training_labels(examples[::-1], vocabulary)
+        == task.with_training_labels([Tagged(("a",), ("B-X",))], vocabulary)
+    )
     own = [Tagged(("a",), ("S-LOC",))]
-    assert Ner(scheme="bioes").fitted(own, vocabulary).labels == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
+    assert Ner(scheme="bioes").with_training_labels(own, vocabulary).labels == ("O", "B-LOC", "I-LOC", "E-LOC", "S-LOC")
     row = next(task.rows([Tagged(("a", "b"), ("B-NEW", "B-LOC"))], vocabulary))
     assert row.fields["tag_weight_BL"].tolist() == [0, 0, 1, 0] and row.fields["word_BL"].tolist() == [0, 1, 2, 0]
     with pytest.raises(ValueError, match="no training example has tags"):
-        Ner().fitted([Tagged(("a",), None)], vocabulary)
+        Ner().with_training_labels([Tagged(("a",), None)], vocabulary)
     with pytest.raises(ValueError, match="1 sentences have no tags"):
         task.scores([Tagged(("a",), None)], [("O",)])
 
@@ -325,7 +329,7 @@ def test_a_tiny_model_learns_sixteen_sentences(
     assert max(records(tmp_path / "run", "eval/score/f1").values()) == 100.0
     stored = stored_meta(tmp_path / "run", whole_step(tmp_path / "run")[0])["run"]["objective"]
     task = Ner(scheme=scheme)
-    assert stored["labels"] == list(task.fitted(task.read(path), small_wordpiece()).labels)
+    assert stored["labels"] == list(task.with_training_labels(task.read(path), small_wordpiece()).labels)
 
     capsys.readouterr()
     text = " ".join(task.read(path)[0].words)
@@ -358,7 +362,7 @@ def test_real_files(
     assert {kind: begun.count(kind) for kind in counts} == counts
     some = examples[:300]
     vocabulary = load_vocabulary(shared_data / "vocab" / "bert-base-cased-vocab.txt")
-    task = Ner(word_prefix=prefix, length=24).fitted(examples, vocabulary)
+    task = Ner(word_prefix=prefix, length=24).with_training_labels(examples, vocabulary)
     rows = list(task.rows(some, vocabulary))
     perfect = [{"logits_BLC": np.eye(len(task.labels))[row.fields["tag_BL"]]} for row in rows]
     assert len(rows) > 300 and task.scores(some, task.predictions(some, rows, perfect))["f1"] == 100.0

@@ -173,7 +173,7 @@ def test_semeval_text(tmp_path: pathlib.Path) -> None:
 def test_rows(examples: list[Mentions], marking: Marking, length: int) -> None:
     """[CLS] and [SEP] are always there, markers around the pieces of their entities, short sentences whole."""
     vocabulary = small_wordpiece()
-    task = Relation(marking=marking, length=length).fitted(examples, vocabulary)
+    task = Relation(marking=marking, length=length).with_training_labels(examples, vocabulary)
     found = list(task.rows(examples, vocabulary))
     assert [row.example for row in found] == list(range(len(examples)))
     roomy = dataclasses.replace(task, length=500)
@@ -198,13 +198,15 @@ def test_labels_and_markers_do_not_depend_on_order(
 ) -> None:
     vocabulary = small_wordpiece()
     other = draw.sample(examples, len(examples))
-    task = Relation(marking=marking).fitted(examples, vocabulary)
-    assert task == Relation(marking=marking).fitted(other, vocabulary)
+    task = Relation(marking=marking).with_training_labels(examples, vocabulary)
+    assert task == Relation(marking=marking).with_training_labels(other, vocabulary)
     assert list(task.pieces) == sorted(task.pieces)
     assert task.labels == tuple(
         label for label in ("no_relation", "org:in", "per:lives") if label in {e.label for e in examples}
     )
-    assert task.fitted([examples[0]._replace(kinds=("NEW", "NEW"), label="new")], vocabulary) == task  # kept once set
+    assert (
+        task.with_training_labels([examples[0]._replace(kinds=("NEW", "NEW"), label="new")], vocabulary) == task
+    )  # kept once set
 
 
 def example(kinds: tuple[str, str] = ("PERSON", "CITY"), label: str | None = "per:lives") -> Mentions:
@@ -213,7 +215,7 @@ def example(kinds: tuple[str, str] = ("PERSON", "CITY"), label: str | None = "pe
 
 def test_types_and_labels_that_training_never_saw() -> None:
     vocabulary = small_wordpiece()
-    task = Relation().fitted([example(), example(label="no_relation")], vocabulary)
+    task = Relation().with_training_labels([example(), example(label="no_relation")], vocabulary)
     rows = list(task.rows([example(("ROBOT", "CITY"), "per:new"), example(label=None), example()], vocabulary))
     assert spelled(rows[0], task) == ["[CLS]", "[SUBJ]", "lives", "in", "[OBJ-CITY]", "[SEP]"]
     assert [float(row.fields["known_B"]) for row in rows] == [0, 0, 1]
@@ -224,12 +226,12 @@ def test_types_and_labels_that_training_never_saw() -> None:
     with pytest.raises(ValueError, match="1 examples have no relation"):
         task.scores([example(label=None)], ["no_relation"])
     with pytest.raises(ValueError, match="no training example has a relation"):
-        Relation().fitted([example(label=None)], vocabulary)
+        Relation().with_training_labels([example(label=None)], vocabulary)
 
 
 def test_only_known_labels_are_in_the_loss() -> None:
     vocabulary = small_wordpiece()
-    task = Relation().fitted([example(), example(label="no_relation")], vocabulary)
+    task = Relation().with_training_labels([example(), example(label="no_relation")], vocabulary)
     encoder = tiny_encoder(vocab_size=vocabulary.size, layers=1, intermediate_size=16, positions=32)
     module = task.build(encoder, nnx.Rngs(0))
 
@@ -322,7 +324,7 @@ def test_a_tiny_model_learns_sixteen_examples(
     scores = records(tmp_path / "run", "eval/score/f1")
     assert max(scores.values()) == 100.0
     stored = stored_meta(tmp_path / "run", whole_step(tmp_path / "run")[0])["run"]["objective"]
-    task = Relation(marking=marking).fitted(Relation().read(path), small_wordpiece())
+    task = Relation(marking=marking).with_training_labels(Relation().read(path), small_wordpiece())
     assert stored["pieces"] == [list(each) for each in task.pieces] and stored["labels"] == list(task.labels)
 
     capsys.readouterr()
@@ -350,7 +352,7 @@ def test_tacred_sample(shared_data: pathlib.Path) -> None:
             record["token"][record["subj_start"] : record["subj_end"] + 1]
         )
         assert one.kinds == (record["subj_type"], record["obj_type"]) and one.label == record["relation"]
-    task = Relation().fitted(examples, vocabulary)
+    task = Relation().with_training_labels(examples, vocabulary)
     assert task.labels == ("no_relation", "org:city_of_headquarters")
     for name in ("dev.json", "test.json"):  # other types and relations
         others = task.read(folder / name)
@@ -382,7 +384,7 @@ def test_fewrel_with_sentencepiece(shared_data: pathlib.Path) -> None:
     task = Relation(marking="typed_markers", length=40)
     examples = task.read(path)
     assert len(examples) == len(json.loads(gzip.decompress(path.read_bytes()))) == 1600
-    task = task.fitted(examples, vocabulary)
+    task = task.with_training_labels(examples, vocabulary)
     assert len(task.labels) == 16 and "no_relation" not in task.labels
     markers = [number for name, number in task.pieces if "ENTITY" in name]
     for row in task.rows(examples, vocabulary):

@@ -70,9 +70,9 @@ def test_training_needs_answers() -> None:
     """A misspelt field is not a file of questions without an answer."""
     unknown = Question("a", "Who?", "The cat sat.", None, ())
     with pytest.raises(ValueError, match="no training question has answers: give examples with `answers`"):
-        TASK.fitted([unknown], VOCABULARY)
+        TASK.with_training_labels([unknown], VOCABULARY)
     none = unknown._replace(answers=())
-    assert TASK.fitted([none, unknown], VOCABULARY) == TASK
+    assert TASK.with_training_labels([none, unknown], VOCABULARY) == TASK
 
 
 def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module: Any) -> None:
@@ -163,7 +163,7 @@ def test_what_is_shown_has_the_characters_of_the_answer() -> None:
     outputs[0]["start_BL"][0] = -2.5  # null odds of -17.5
     for task, text in ((TASK, "c"), (dataclasses.replace(TASK, threshold=-20.0), "")):
         (prediction,) = task.predictions([question], rows, outputs)
-        said = task.shown(question, prediction, outputs)
+        said = task.prediction_json(question, prediction, outputs)
         json.dumps(said)
         assert said["prediction"] == text and said["null_odds"] == -17.5
         assert (said["start"], said["end"]) == ((8, 9) if text else (None, None))
@@ -171,7 +171,7 @@ def test_what_is_shown_has_the_characters_of_the_answer() -> None:
         for each in said["best"]:
             assert context[each["start"] : each["end"]] == each["text"] != ""
     nothing = Prediction("", 0.0, (Answer("", 1.0, 2.0, 3.0, None, None),))
-    said = dataclasses.replace(TASK, version="1.1").shown(question, nothing, [])
+    said = dataclasses.replace(TASK, version="1.1").prediction_json(question, nothing, [])
     assert (said["prediction"], said["start"], said["end"], said["best"][0]["start"]) == ("", None, None, None)
 
 
