@@ -51,6 +51,8 @@ class Scratch(NamedTuple):
 def compiled(function: Callable[..., Any]) -> Any:
     """`function` as machine code that runs without the interpreter's lock."""
     try:
+        # numba names its cache by function and line, and fails on one that names a class which was renamed: when a named tuple
+        # among the arguments is renamed, the functions below must begin on other lines
         return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # neither this folder nor the user's cache folder can be written
         return numba.njit(nogil=True)(function)
