@@ -32,7 +32,7 @@ from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Lamb, Muon, Optimizer
 from spanjax.training.profiler import Profile
 from spanjax.training.redaction import redacted
-from spanjax.training.trackers.settings import Tracking
+from spanjax.training.trackers import Tracking
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +263,8 @@ def own_classes(value: Any) -> dict[str, str]:
     """Classes of a run's settings that are not spanjax's -> the file that defines each: readers of a checkpoint need them."""
     if isinstance(value, tuple | list):
         return {name: file for item in value for name, file in own_classes(item).items()}
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    # no reader of a checkpoint needs a tracker
+    if not dataclasses.is_dataclass(value) or isinstance(value, type | Tracking):
         return {}
     kind = type(value)
     file = pathlib.Path(getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__).name
