@@ -21,7 +21,7 @@ from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
 from spanjax.training.profiler import Profile
-from spanjax.training.trackers.settings import Tracking
+from spanjax.training.trackers import Tracking
 
 
 @dataclasses.dataclass(frozen=True)

@@ -64,7 +64,7 @@ RENAMED: Mapping[str, str] = {
         "training.nonfinite": "Guard",
         "training.optimizers": "AdamW Lamb Muon",
         "training.profiler": "Profile",
-        "training.trackers.settings": "Tracking",
+        "training.trackers": "Tracking",
     }.items()
     for name in names.split()
 }
@@ -98,7 +98,9 @@ def own_classes(value: Any) -> dict[str, str]:
         return {}
     module = _module_name(type(value))
     own = {} if module.partition(".")[0] == "spanjax" else {type(value).__qualname__: module}
-    return own | own_classes([getattr(value, field.name) for field in dataclasses.fields(value)])
+    # no reader of a checkpoint needs a tracker
+    inner = [getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "tracking"]
+    return own | own_classes(inner)
 
 
 def execute(file: pathlib.Path) -> types.ModuleType:
@@ -198,7 +200,7 @@ def _value(value: Any, hint: Any) -> Any:
         inner = typing.get_args(hint)
         return tuple(_value(item, inner[0] if inner else object) for item in value)
     if isinstance(value, dict):
-        choices = [each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and each is not type(None)]
+        choices = [each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)]
         return restored(value, choices[0] if len(choices) == 1 else object)
     return value
 

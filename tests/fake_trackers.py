@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spanjax.training.trackers import backends
+from spanjax.training.trackers import mlflow as mlflow_tracker
+from spanjax.training.trackers import wandb as wandb_tracker
 
 
 class Faults:
@@ -34,6 +35,7 @@ class FakeWandb(types.ModuleType):
         super().__init__("wandb")
         self.faults, self.runs, self.started = Faults(), dict[str, list[dict[str, float]]](), list[dict[str, Any]]()
         self.endings, self.logged_in, self.torn_down = list[int](), True, 0
+        self.run: FakeWandbRun | None = None
 
     def Settings(self, **values: Any) -> dict[str, Any]:
         return values
@@ -43,12 +45,13 @@ class FakeWandb(types.ModuleType):
         return self.logged_in
 
     def teardown(self) -> None:
-        self.torn_down += 1
+        self.torn_down, self.run = self.torn_down + 1, None
 
     def init(self, **arguments: Any) -> "FakeWandbRun":
         self.faults.at("init")
         self.started.append(arguments)
-        return FakeWandbRun(self, self.runs.setdefault(arguments["id"], []))
+        self.run = FakeWandbRun(self, arguments["id"])
+        return self.run
 
 
 class FakeWandbRun:
@@ -56,8 +59,9 @@ class FakeWandbRun:
 
     url = "https://wandb.example/run"
 
-    def __init__(self, module: FakeWandb, rows: list[dict[str, float]]):
-        self.module, self.rows, self.axes = module, rows, dict[str, str | None]()
+    def __init__(self, module: FakeWandb, id: str):
+        self.module, self.id, self.axes = module, id, dict[str, str | None]()
+        self.rows = module.runs.setdefault(id, [])
 
     def define_metric(self, name: str, step_metric: str | None = None) -> None:
         self.axes[name] = step_metric
@@ -73,6 +77,7 @@ class FakeWandbRun:
     def finish(self, exit_code: int) -> None:
         self.module.faults.at("finish")
         self.module.endings.append(exit_code)
+        self.module.run = None
 
 
 class Metric(NamedTuple):
@@ -185,8 +190,6 @@ def install_fakes(patch: pytest.MonkeyPatch) -> tuple[FakeWandb, FakeMlflow]:
         patch.setitem(sys.modules, name, module)
     for variable in ("WANDB_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         patch.delenv(variable, raising=False)
-    for name in backends.ENVIRONMENT:
-        for variable, value in backends.ENVIRONMENT[name].items():
-            patch.setenv(variable, value)  # set here, so that what the code under test sets is undone
-    patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    for variable, value in (wandb_tracker.ENVIRONMENT | mlflow_tracker.ENVIRONMENT).items():
+        patch.setenv(variable, value)  # set here, so that what the code under test sets is undone
     return wandb, mlflow

@@ -37,8 +37,8 @@ OWNERS = {
     "apache_beam": "spanjax.data.shards.beam_runner",
     "spacy": "spanjax.data.sources.annotate",
     "numba": "spanjax.data.feed.kernels",
-    "wandb": "spanjax.training.trackers.backends",
-    "mlflow": "spanjax.training.trackers.backends",
+    "wandb": "spanjax.training.trackers.wandb",
+    "mlflow": "spanjax.training.trackers.mlflow",
 }
 PRIVATE_JAX = "spanjax.distributed.jax_internals"
 JSON_READERS = frozenset(  # the others read lines of our own processes

@@ -5,67 +5,23 @@ Whatever a tracker does (raise, hang, lose its connection), `write` returns at o
 
 import collections
 import contextlib
-import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol
 
 from spanjax.training.redaction import redacted
+from spanjax.training.trackers.base import Connection, Ending, Record, TrackedRun, Tracker
 
-Ending = Literal["finished", "stopped", "failed"]
 QUEUE_RECORDS = 10_000  # at one record every 20 steps: 200,000 steps without the tracker
 GROUP_RECORDS = 20
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 600.0
 HANGING_S = 60.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """Numbers of one step."""
-
-    step: int
-    values: Mapping[str, float]
-    milliseconds: int
-    """Time of writing, since 1970."""
-
-    @property
-    def kind(self) -> str:
-        """ "train" or "eval": a step has at most one record of each."""
-        return next(iter(self.values), "").split("/")[0]
-
-
 def reason_of(error: BaseException) -> str:
     """Formats an error as one line of at most 300 characters, without secrets."""
     text = " ".join(redacted(str(error)).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-
-
-class Tracker(Protocol):
-    """A service that draws curves. Every method may raise anything or never return."""
-
-    name: str
-    durable_after_s: float
-    """Seconds after `send` until a record survives the death of this process."""
-
-    def open(self) -> tuple[str, Mapping[str, int] | None]:
-        """Connects, or connects again after a failure, to the same run.
-
-        Returns the run's location as text, and its newest step of every kind of record, None if the service cannot tell.
-        """
-        ...
-
-    def send(self, records: Sequence[Record]) -> None:
-        """Sends records, in the order of their steps."""
-        ...
-
-    def finish(self, ending: Ending) -> None:
-        """Ends the run at the service."""
-        ...
-
-    def abandon(self) -> None:
-        """Frees the exit of this process from waiting, while another call may hang."""
-        ...
 
 
 class Delivery:
@@ -79,13 +35,15 @@ class Delivery:
     def __init__(
         self,
         tracker: Tracker,
+        run: TrackedRun,
         sent: Mapping[str, int],
         missed: Callable[[], Iterable[Record]] = tuple,
         note_sent: Callable[[Mapping[str, int]], None] = lambda sent: None,
         say: Callable[[str], None] = print,
         limit: int = QUEUE_RECORDS,
     ):
-        self.tracker, self.sent, self.missed, self.note_sent = tracker, dict(sent), missed, note_sent
+        self.tracker, self.run, self.missed, self.note_sent = tracker, run, missed, note_sent
+        self.sent = dict(sent)
         self._durable = dict(sent)
         self.limit = limit
         self.failures, self.dropped, self.reason = 0, 0, ""
@@ -96,7 +54,7 @@ class Delivery:
         self._handed = collections.deque[tuple[float, dict[str, int]]]()  # when, and the newest steps then
         self._calling_since: float | None = None
         self._abandoned = False
-        self._thread = threading.Thread(target=self._work, name=f"tracker-{tracker.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"tracker-{tracker.service}", daemon=True)
         self._thread.start()
 
     def write(self, record: Record) -> None:
@@ -137,7 +95,7 @@ class Delivery:
     def _once(self, topic: str, text: str) -> None:
         if topic not in self._said and not self._abandoned:
             self._said.add(topic)
-            self._say(f"{self.tracker.name}: {text}")
+            self._say(f"{self.tracker.service}: {text}")
 
     def _work(self) -> None:
         pause = FIRST_PAUSE_S
@@ -163,12 +121,12 @@ class Delivery:
     def _deliver(self) -> None:
         """Delivers everything, from opening to the end of the run; raises what the tracker raises."""
         self._calling_since = time.monotonic()
-        where, held = self.tracker.open()
+        connection = self.tracker.open(self.run)
         self._calling_since = None
-        self._once("open", redacted(where))
-        self.sent = dict(self._durable if held is None else held)
+        self._once("open", redacted(connection.location))
+        self.sent = dict(self._durable if connection.held is None else connection.held)
         self._handed.clear()
-        self._send_all(self.missed())
+        self._send_all(connection, self.missed())
         while True:
             with self._changed:
                 while not (self._taken or self._queue or self._closing.is_set()):
@@ -177,30 +135,30 @@ class Delivery:
                     self._taken.append(self._queue.popleft())
             if not self._taken:
                 break
-            self._send(self._taken)
+            self._send(connection, self._taken)
             self._taken = []
         self._calling_since = time.monotonic()
-        self.tracker.finish(self.ending)
+        connection.close(self.ending)
         self.note_sent(self.sent)
 
-    def _send_all(self, records: Iterable[Record]) -> None:
+    def _send_all(self, connection: Connection, records: Iterable[Record]) -> None:
         group = list[Record]()
         for record in records:
             group.append(record)
             if len(group) == GROUP_RECORDS:
-                self._send(group)
+                self._send(connection, group)
                 group = []
-        self._send(group)
+        self._send(connection, group)
 
-    def _send(self, group: Sequence[Record]) -> None:
+    def _send(self, connection: Connection, group: Sequence[Record]) -> None:
         fresh = [record for record in group if record.step > self.sent.get(record.kind, -1)]
         if not fresh:
             return
         self._calling_since = time.monotonic()
-        self.tracker.send(fresh)
+        connection.log_all(fresh)
         self._calling_since = None
         self.sent |= {record.kind: record.step for record in fresh}
-        self._handed.append((time.monotonic() + self.tracker.durable_after_s, dict(self.sent)))
+        self._handed.append((time.monotonic() + connection.durable_after_s, dict(self.sent)))
         before = self._durable
         while self._handed and self._handed[0][0] <= time.monotonic():
             self._durable = self._handed.popleft()[1]

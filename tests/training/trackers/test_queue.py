@@ -1,6 +1,8 @@
 """A tracker that raises, hangs or comes late holds nothing up, and gets what it can be given, once and in order."""
 
 import collections
+import dataclasses
+import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,33 +10,47 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import pytest
 
 from spanjax.training.trackers import queue
-from spanjax.training.trackers.queue import Delivery, Record
+from spanjax.training.trackers.base import Connection, Ending, Record, TrackedRun, Tracker
+from spanjax.training.trackers.queue import Delivery
 from tests.fake_trackers import Faults
 
+RUN = TrackedRun({}, print, "run", {}, pathlib.Path())
 
-class Listener:
-    """A tracker that keeps what it is sent."""
 
-    name = "listener"
-    durable_after_s = 0.0
+class Listener(Connection):
+    """An open tracker that keeps what it is sent."""
+
+    location = "at https://me:pass@host"
 
     def __init__(self, held: Mapping[str, int] | None = None):
         self.faults, self.held, self.got, self.ending = Faults(), held, list[tuple[str, int]](), ""
 
-    def open(self) -> tuple[str, Mapping[str, int] | None]:
-        self.faults.at("open")
-        return "at https://me:pass@host", self.held
-
-    def send(self, records: Sequence[Record]) -> None:
+    def log_all(self, records: Sequence[Record]) -> None:
         self.faults.at("send")
         self.got += [(record.kind, record.step) for record in records]
 
-    def finish(self, ending: str) -> None:
+    def close(self, ending: Ending) -> None:
         self.faults.at("finish")
         self.ending = ending
 
+
+@dataclasses.dataclass(frozen=True)
+class Listening(Tracker):
+    """A tracker that opens always the same connection."""
+
+    connection: Listener
+
+    @property
+    def service(self) -> str:
+        return "listener"
+
+    def open(self, run: TrackedRun) -> Connection:
+        assert run is RUN
+        self.connection.faults.at("open")
+        return self.connection
+
     def abandon(self) -> None:
-        self.faults.asked.append("abandon")
+        self.connection.faults.asked.append("abandon")
 
 
 def record(step: int, kind: str = "train") -> Record:
@@ -59,13 +75,13 @@ class Carried:
     ):
         self.said, self.noted = list[str](), list[Mapping[str, int]]()
         note = lambda sent: self.noted.append(dict(sent))  # noqa: E731
-        self.delivery = Delivery(tracker, sent or {}, missed, note, self.said.append, limit)
+        self.delivery = Delivery(Listening(tracker), RUN, sent or {}, missed, note, self.said.append, limit)
 
     def write(self, *records: Record) -> None:
         for one in records:
             self.delivery.write(one)
 
-    def close(self, seconds: float = 20.0, ending: queue.Ending = "finished") -> float:
+    def close(self, seconds: float = 20.0, ending: Ending = "finished") -> float:
         began = time.monotonic()
         self.delivery.begin_close(ending)
         self.delivery.end_close(began + seconds)
@@ -178,7 +194,7 @@ def test_pauses_grow_and_start_again_after_a_success(monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(queue.threading, "Event", Counted)
         carried = Carried(tracker)
-    tracker.send, send = (lambda records: failing_after_one(records)), tracker.send
+    tracker.log_all, send = (lambda records: failing_after_one(records)), tracker.log_all
 
     def failing_after_one(records: Sequence[Record]) -> None:
         send(records)
@@ -202,7 +218,7 @@ def test_records_in_hand_survive_a_failure_in_the_middle() -> None:
         if first:
             raise TimeoutError("half way")
 
-    tracker.send = half  # type: ignore[method-assign]
+    tracker.log_all = half  # type: ignore[method-assign]
     tracker.faults.hanging.add("open")
     carried = Carried(tracker)
     carried.write(*map(record, range(1, 6)))

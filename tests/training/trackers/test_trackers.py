@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from spanjax.training.metrics import JsonLines
-from spanjax.training.trackers import Trackers, require
-from spanjax.training.trackers.settings import Tracking
+from spanjax.training.trackers import Trackers, Tracking, require
 from tests.fake_trackers import FakeMlflow, FakeWandb, install_fakes
 
 pytestmark = pytest.mark.unit
