@@ -200,7 +200,8 @@ def _value(value: Any, hint: Any) -> Any:
         inner = typing.get_args(hint)
         return tuple(_value(item, inner[0] if inner else object) for item in value)
     if isinstance(value, dict):
-        choices = [each for each in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(each)]
+        plain = (type(None), str, int, float, bool)
+        choices = [each for each in (hint, *typing.get_args(hint)) if isinstance(each, type) and each not in plain]
         return restored(value, choices[0] if len(choices) == 1 else object)
     return value
 

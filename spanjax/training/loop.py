@@ -29,7 +29,7 @@ from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
 from spanjax.training.state import TrainState
-from spanjax.training.trackers.settings import Tracking
+from spanjax.training.trackers import Tracking
 from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
 
 AUTO = -1  # of a setting: derived from the run's other settings
