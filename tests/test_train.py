@@ -22,6 +22,7 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.prepare import main as prepare
 from spanjax.run import Run, load, with_defaults
 from spanjax.run_format import describe, differences
+from spanjax.tasks.glue import Glue
 from spanjax.training import metrics
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
@@ -195,6 +196,16 @@ def test_speed_settings_may_change_between_runs() -> None:
     assert differences(describe(run), describe(other)) == []
     assert differences(describe(run), describe(dataclasses.replace(run, batch_size=1))) == ["  batch_size: 32 -> 1"]
     assert "class" in json.loads(json.dumps(describe(Run())))["objective"]
+
+
+def test_a_task_that_0_1_began_resumes() -> None:
+    """0.1 stored `uniform`, its default of an order that tasks do not read."""
+    now = describe(Run(objective=Glue(train=("a",)), steps=3))
+    assert now["data"]["order"] == "auto"
+    assert differences({**now, "data": {**now["data"], "order": "uniform"}}, now) == []
+    assert differences({**now, "data": {**now["data"], "order": "by_length"}}, now) == [
+        "  data.order: by_length -> auto"
+    ]
 
 
 def test_training_goes_on_over_a_full_disk_but_does_not_end_on_one(
