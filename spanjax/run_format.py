@@ -263,8 +263,8 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Compares two described runs: lines "name: before -> now" for every setting that differs and may not."""
     old, new = flat(completed(before)), flat(completed(now))
-    if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways"):
-        # version 0.1 stored the requested order, but read the rows in the memory's
+    if old.get("data/order") == "uniform" and new.get("data/order") in ("streams", "both_ways", "auto"):
+        # version 0.1 stored its default, but read the rows in the order of XLNet's memory, and a task's in the task's own
         old["data/order"] = new["data/order"]
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
