@@ -41,13 +41,13 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
         attention_dropout=0.0,
         unroll=layers,
     )
-    albert = dataclasses.replace(bert, groups=1, embedding_size=max(32, width // 4))
+    albert = dataclasses.replace(bert, num_layer_groups=1, embedding_size=max(32, width // 4))
     modern = dataclasses.replace(
         bert,
         types=0,
         norm_first=True,
-        rotary=10_000.0,
-        gated=True,
+        rope_theta=10_000.0,
+        gated_mlp=True,
         biases=False,
         intermediate_size=round(8 * width / 3 / 64) * 64,
     )
@@ -68,7 +68,7 @@ def systems(width: int, layers: int) -> dict[str, tuple[Any, Any]]:
             bert,
         ),
         "SpanBERT, modern encoder": (MaskedPrediction(), modern),
-        "XLNet, no memory": (PermutedPrediction(), dataclasses.replace(bert, relative=True)),
+        "XLNet, no memory": (PermutedPrediction(), dataclasses.replace(bert, relative_attention=True)),
     }
 
 

@@ -19,10 +19,10 @@ ROBERTA_BASE = dataclasses.replace(BASE, position_offset=2, types=1, norm_epsilo
 ROBERTA_LARGE = dataclasses.replace(LARGE, position_offset=2, types=1, norm_epsilon=1e-5)
 """RoBERTa large."""
 
-ALBERT_BASE = dataclasses.replace(BASE, embedding_size=128, groups=1, activation="gelu_tanh")
+ALBERT_BASE = dataclasses.replace(BASE, embedding_size=128, num_layer_groups=1, activation="gelu_tanh")
 """ALBERT base: embeddings of 128, one set of parameters for all 12 layers."""
 
-ALBERT_LARGE = dataclasses.replace(LARGE, embedding_size=128, groups=1, activation="gelu_tanh")
+ALBERT_LARGE = dataclasses.replace(LARGE, embedding_size=128, num_layer_groups=1, activation="gelu_tanh")
 """ALBERT large."""
 
 ALBERT_XLARGE = dataclasses.replace(ALBERT_LARGE, hidden_size=2048, heads=16, intermediate_size=8192)
@@ -50,8 +50,8 @@ MODERN = dataclasses.replace(
     positions=1024,
     types=0,
     norm_first=True,
-    rotary=160_000.0,
-    gated=True,
+    rope_theta=160_000.0,
+    gated_mlp=True,
     biases=False,
     intermediate_size=2048,
     dropout=0.0,
@@ -61,5 +61,7 @@ MODERN = dataclasses.replace(
 """BERT base with what came after it: LayerNorms first, rotary positions, gated feed-forward parts as large as before (two thirds
 of the width), no biases, no token types, rows of up to 1,024 tokens; ModernBERT's layout with every layer global."""
 
-XLNET_BASE, XLNET_LARGE, XLNET_SMALL = (dataclasses.replace(size, relative=True) for size in (BASE, LARGE, SMALL))
+XLNET_BASE, XLNET_LARGE, XLNET_SMALL = (
+    dataclasses.replace(size, relative_attention=True) for size in (BASE, LARGE, SMALL)
+)
 """XLNet: the sizes of BERT's, with attention by distances."""

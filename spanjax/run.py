@@ -153,8 +153,9 @@ def load(path: str) -> Run:
         # the file is a program of the user, which may raise anything; the message names the line in it and not in a library
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(file)]
         where = f" (line {lines[-1]})" if lines else ""
-        moved = MOVED.get(getattr(error, "name", None) or "")
-        remedy = f"write {moved} there" if moved else "correct it"
+        old = getattr(error, "name", None) or str(error).rpartition("unexpected keyword argument ")[2].strip("'")
+        new = MOVED.get(old) or EncoderConfig.RENAMED.get(old)
+        remedy = f"write {new} there" if new else "correct it"
         raise ValueError(f"--config {path} does not load: {type(error).__name__}: {error}{where}; {remedy}") from error
     run = getattr(module, "RUN", None)
     if not isinstance(run, Run):
@@ -195,6 +196,19 @@ def named_run(arguments: list[str]) -> tuple[Run, str]:
     parser.add_argument("--config")
     parser.add_argument("--preset", default="")
     found = parser.parse_known_args(arguments)[0]
+    if renamed := _renamed_flags(arguments):
+        raise ValueError("\n".join(renamed))
     run = load(found.config) if found.config else Run()
     encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
     return dataclasses.replace(run, encoder=encoder), found.config or ""
+
+
+def _renamed_flags(arguments: list[str]) -> list[str]:
+    """Lists the flags of version 0.1 on a command line that have another name now."""
+    flags = {
+        f"--encoder.{no}{old}": f"--encoder.{no}{new.replace('_', '-')}"
+        for old, new in EncoderConfig.RENAMED.items()
+        for no in ("", "no-")
+    }
+    words = (word.partition("=")[0] for word in arguments)
+    return [f"{word} was renamed: write {flags[word]}" for word in words if word in flags]

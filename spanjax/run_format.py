@@ -175,13 +175,19 @@ def class_of(described: Mapping[str, Any], expected: type[Settings]) -> type[Set
     return found
 
 
+def _renamed(kind: type, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns described settings of a class under the names of today."""
+    names = getattr(kind, "RENAMED", {})
+    return {names.get(name, name): value for name, value in described.items()}
+
+
 def restored(described: Mapping[str, Any], expected: type[Settings]) -> Settings:
     """Rebuilds settings that `describe` described, of a class that derives from `expected`; missing ones get their defaults.
 
     ValueError for a class or a setting that is not known here, or one that is missing and has no default.
     """
     kind: Any = class_of(described, expected)
-    hints = typing.get_type_hints(kind)
+    hints, described = typing.get_type_hints(kind), _renamed(kind, described)
     unknown = sorted(described.keys() - {field.name for field in dataclasses.fields(kind)} - {"class", "module"})
     if unknown:
         raise ValueError(
@@ -233,7 +239,7 @@ def completed(described: dict[str, Any]) -> dict[str, Any]:
             kind: Any = class_of(part, object)
         except ValueError:  # of another version, or a user's own: compared unchanged
             return inner
-        return _defaults(kind) | inner | {"class": kind.__qualname__, "module": _module_name(kind)}
+        return _defaults(kind) | _renamed(kind, inner) | {"class": kind.__qualname__, "module": _module_name(kind)}
 
     return {"kind": kind_of(described)} | filled(described)
 

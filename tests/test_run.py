@@ -8,8 +8,9 @@ import sys
 import pytest
 
 from spanjax import convert, predict, train
+from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.load import load_model
-from spanjax.run import MOVED, Run, load
+from spanjax.run import MOVED, Run, load, named_run
 from spanjax.run_format import describe, differences
 from spanjax.training.redaction import redacted
 from spanjax.training.workdir import claim_workdir
@@ -181,3 +182,18 @@ def test_a_config_of_the_version_before_is_told_where_its_classes_are(tmp_path: 
         with pytest.raises(ValueError, match=rf"No module named '{old}' \(line 1\); write {new} there"):
             load(str(file))
         assert importlib.util.find_spec(new), new
+
+
+def test_old_names_of_encoder_settings_are_refused_with_the_new_ones(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError) as caught:
+        named_run(["--encoder.groups=1", "--encoder.no-relative", "--encoder.layers", "2", "--encoder.rotary", "1e4"])
+    assert str(caught.value).splitlines() == [
+        "--encoder.groups was renamed: write --encoder.num-layer-groups",
+        "--encoder.no-relative was renamed: write --encoder.no-relative-attention",
+        "--encoder.rotary was renamed: write --encoder.rope-theta",
+    ]
+    for old, new in EncoderConfig.RENAMED.items():
+        file = tmp_path / "config.py"
+        file.write_text(f"from spanjax.nn.config import EncoderConfig\nEncoderConfig({old}=1)\n")
+        with pytest.raises(ValueError, match=rf"unexpected keyword argument '{old}' \(line 2\); write {new} there"):
+            load(str(file))

@@ -10,6 +10,7 @@ import pytest
 
 from spanjax.bounds import AtLeast0
 from spanjax.data.feed.masking import MaskingPolicy
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run import Run, load
@@ -173,4 +174,16 @@ def test_another_value_is_a_difference_and_another_module_is_none() -> None:
     assert differences(one, as_read(Longer(more=1))) == [
         "  class: Run -> test_another_value_is_a_difference_and_another_module_is_none.<locals>.Longer",
         "  more: (absent) -> 1",
+    ]
+
+
+def test_renamed_settings_of_0_1_are_read() -> None:
+    now = EncoderConfig(num_layer_groups=1, rope_theta=100.0, gated_mlp=True, relative_attention=True)
+    described = describe(now)
+    old = {"groups": 1, "rotary": 100.0, "gated": True, "relative": True}
+    of_0_1 = {name: value for name, value in described.items() if name not in EncoderConfig.RENAMED.values()} | old
+    assert restored(of_0_1, EncoderConfig) == now
+    assert differences({"encoder": of_0_1}, {"encoder": described}) == []
+    assert differences({"encoder": of_0_1 | {"groups": 2}}, {"encoder": described}) == [
+        "  encoder.num_layer_groups: 2 -> 1"
     ]

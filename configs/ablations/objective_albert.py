@@ -22,5 +22,5 @@ RUN = dataclasses.replace(
         pairing=SentenceOrder(),
         terms=(MaskedTokens(), SentencePair(name="sop")),
     ),
-    encoder=dataclasses.replace(BASE.encoder, groups=1, embedding_size=64, activation="gelu_tanh"),
+    encoder=dataclasses.replace(BASE.encoder, num_layer_groups=1, embedding_size=64, activation="gelu_tanh"),
 )

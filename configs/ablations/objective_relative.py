@@ -11,4 +11,4 @@ import dataclasses
 from configs.ablations.objective_base import MASKED
 from configs.ablations.objective_base import RUN as BASE
 
-RUN = dataclasses.replace(BASE, objective=MASKED, encoder=dataclasses.replace(BASE.encoder, relative=True))
+RUN = dataclasses.replace(BASE, objective=MASKED, encoder=dataclasses.replace(BASE.encoder, relative_attention=True))

@@ -14,5 +14,5 @@ from spanjax.objectives.xlnet import PermutedPrediction
 RUN = dataclasses.replace(
     BASE,
     objective=PermutedPrediction(),
-    encoder=dataclasses.replace(BASE.encoder, relative=True),
+    encoder=dataclasses.replace(BASE.encoder, relative_attention=True),
 )

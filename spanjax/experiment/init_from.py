@@ -135,7 +135,7 @@ def _part(name: str) -> str:
 
 def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
     problems = []
-    dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative else set()
+    dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative_attention else set()
     # a group that is added later counts as well, so that a setting that is in no group gives an error
     others = {field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)}
     for name in (field.name for field in dataclasses.fields(encoder)):

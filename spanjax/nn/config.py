@@ -5,7 +5,8 @@ Whoever needs to know to which group a setting belongs asks for the fields of it
 """
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from spanjax.bounds import AtLeast0, AtLeast1, DropRate, NotNegative, Positive, range_problems
 from spanjax.nn.pointwise import ACTIVATIONS
@@ -17,6 +18,14 @@ REMAT = ("none", "dots", "full")
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """Settings that decide what a tree of parameters means: another value needs other weights."""
+
+    RENAMED: ClassVar[Mapping[str, str]] = {
+        "gated": "gated_mlp",
+        "groups": "num_layer_groups",
+        "relative": "relative_attention",
+        "rotary": "rope_theta",
+    }
+    """Names of settings in version 0.1 -> their names now; `run_format` reads both."""
 
     vocab_size: AtLeast0 = 0
     """Number of pieces; 0 takes the size of the vocabulary of the rows."""
@@ -34,7 +43,7 @@ class Architecture:
     """Rows of the position table before that of position 0, which are never used: 2 in RoBERTa."""
     embedding_size: AtLeast0 = 0
     """Width of the embeddings, which a product widens to hidden_size (ALBERT); 0 takes hidden_size, without a product."""
-    groups: AtLeast0 = 0
+    num_layer_groups: AtLeast0 = 0
     """Number of layer groups; the consecutive layers of a group share parameters: 1 in ALBERT; 0 gives every layer its own."""
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     """Activation of feed-forward parts and heads: GELU by the error function (BERT), its tanh approximation (ALBERT v2), or
@@ -44,13 +53,13 @@ class Architecture:
     norm_first: bool = False
     """Pre-norm: LayerNorm before attention and feed-forward parts, and one after the last layer; the first attention reads the
     embeddings' own LayerNorm. False: after each of them (post-norm), as in BERT."""
-    rotary: NotNegative = 0.0
+    rope_theta: NotNegative = 0.0
     """Base of the rotary position embeddings (RoPE; 10,000, or 160,000 in ModernBERT), which replace the table of positions; 0
     uses learned positions."""
-    relative: bool = False
+    relative_attention: bool = False
     """Relative attention: scores of distances and of equal types, instead of tables of positions and types and the LayerNorm of
     the embeddings (Transformer-XL and XLNet)."""
-    gated: bool = False
+    gated_mlp: bool = False
     """Gated feed-forward parts: the activation of one product is multiplied by a second product (GeGLU)."""
     biases: bool = True
     """Biases in dense layers, LayerNorms and the masked token head, whose bias of every piece always stays."""
@@ -72,44 +81,47 @@ class Architecture:
     @property
     def own_layers(self) -> int:
         """Layers with parameters of their own: the length of the stack."""
-        return self.groups or self.layers
+        return self.num_layer_groups or self.layers
 
     def flops(self, tokens: float, pairs: float) -> float:
         """Operations (multiply-add = 2) of the matrix products of layers and attention, forward and backward, without remat, for
         `tokens` tokens and `pairs` pairs of tokens that attend to each other (PaLM-style count)."""
         size = self.hidden_size
-        inner = (3 if self.gated else 2) * self.intermediate_size
+        inner = (3 if self.gated_mlp else 2) * self.intermediate_size
         products = 6 * self.layers * (4 * size**2 + size * inner) * tokens
-        scores = (2 if self.relative else 1) + 1  # of content and distances, and the mixed values
+        scores = (2 if self.relative_attention else 1) + 1  # of content and distances, and the mixed values
         return products + 6 * self.embedding_size * size * tokens + 6 * scores * self.layers * size * pairs
 
     def _relative_problems(self) -> list[str]:
         """Settings that do not combine with relative attention."""
-        others = ("position_offset", "embedding_size", "norm_first", "rotary", "gated")
+        others = ("position_offset", "embedding_size", "norm_first", "rope_theta", "gated_mlp")
         found = [
-            f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} with encoder.relative"
+            f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} with encoder.relative_attention"
             for name in others
             if getattr(self, name)
         ]
         if not self.biases:
-            found.append("encoder.biases is False: expected True with encoder.relative")
+            found.append("encoder.biases is False: expected True with encoder.relative_attention")
         if self.hidden_size % 2:
-            found.append(f"encoder.hidden_size is {self.hidden_size}: expected an even one with encoder.relative")
+            found.append(
+                f"encoder.hidden_size is {self.hidden_size}: expected an even one with encoder.relative_attention"
+            )
         return found
 
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
-        found = self._relative_problems() if self.relative else []
-        if self.groups > 0 and self.layers % self.groups:
+        found = self._relative_problems() if self.relative_attention else []
+        if self.num_layer_groups > 0 and self.layers % self.num_layer_groups:
             found.append(
-                f"encoder.layers {self.layers} is not a multiple of encoder.groups {self.groups}: change either"
+                f"encoder.layers {self.layers} is not a multiple of encoder.num_layer_groups {self.num_layer_groups}:"
+                " change either"
             )
-        if self.rotary and self.heads > 0 and self.hidden_size // self.heads % 2:
+        if self.rope_theta and self.heads > 0 and self.hidden_size // self.heads % 2:
             found.append(
-                f"encoder.rotary turns pairs of numbers: expected heads of even width, got {self.hidden_size // self.heads}"
+                f"encoder.rope_theta turns pairs of numbers: expected heads of even width, got {self.hidden_size // self.heads}"
             )
-        if self.rotary and self.position_offset:
-            found.append(f"encoder.position_offset is {self.position_offset}: expected 0 with encoder.rotary")
+        if self.rope_theta and self.position_offset:
+            found.append(f"encoder.position_offset is {self.position_offset}: expected 0 with encoder.rope_theta")
         if self.activation not in ACTIVATIONS:
             found.append(f"encoder.activation is {self.activation!r}: expected one of {', '.join(ACTIVATIONS)}")
         if self.heads > 0 and self.hidden_size % self.heads:
@@ -148,8 +160,10 @@ class EncoderConfig(Execution, Regularization, Architecture):
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
         found = range_problems(self, "encoder.") + super().problems()
-        if self.relative and self.attention not in ("auto", "xla"):
-            found.append(f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative")
+        if self.relative_attention and self.attention not in ("auto", "xla"):
+            found.append(
+                f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative_attention"
+            )
         if self.remat not in REMAT:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         return found

@@ -47,8 +47,8 @@ class Embeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size, init = config.embedding_width, normal(config)
         self.token = nnx.Embed(config.padded_vocab_size, size, embedding_init=init, rngs=rngs)
-        self.placed = not (config.rotary or config.relative)
-        self.typed, self.normed = config.types > 0 and not config.relative, not config.relative
+        self.placed = not (config.rope_theta or config.relative_attention)
+        self.typed, self.normed = config.types > 0 and not config.relative_attention, not config.relative_attention
         if self.placed:
             self.position = nnx.Embed(config.position_offset + config.positions, size, embedding_init=init, rngs=rngs)
         if self.typed:
@@ -86,14 +86,14 @@ class LayerStack(nnx.Module):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         keys = jax.random.split(rngs.params(), config.own_layers)
-        kind = RelativeLayer if config.relative else Layer
+        kind = RelativeLayer if config.relative_attention else Layer
         structure, _ = nnx.split(nnx.eval_shape(lambda: kind(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(kind(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(config.unroll, config.layers)
         self.uses, self.remat = config.layers // config.own_layers, config.remat
-        self.rotary, self.head_size = config.rotary, config.hidden_size // config.heads
-        self.relative, self.normed = config.relative, config.norm_first
-        self.sites = SITES_OF_RELATIVE if config.relative else SITES
+        self.rope_theta, self.head_size = config.rope_theta, config.hidden_size // config.heads
+        self.relative_attention, self.normed = config.relative_attention, config.norm_first
+        self.sites = SITES_OF_RELATIVE if config.relative_attention else SITES
         if self.normed:
             self.final_norm = layer_norm(config.hidden_size, config, rngs)
         self.fetch: Callable[[Any], Any] | None = None  # gathers a layer's parameters where they are sharded
@@ -113,10 +113,10 @@ class LayerStack(nnx.Module):
         Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
         """
         read: RelativeContext | RotaryAngles | None = None
-        if self.relative:
+        if self.relative_attention:
             read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1])
-        elif self.rotary:
-            read = rotary_angles(positions_BL, self.head_size, self.rotary)
+        elif self.rope_theta:
+            read = rotary_angles(positions_BL, self.head_size, self.rope_theta)
 
         # one function serves all layers inside of the scan, so only the traced site tells it that a layer is the first
         def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:

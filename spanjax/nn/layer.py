@@ -74,12 +74,12 @@ class Layer(nnx.Module):
         self.query, self.key, self.value, self.output = (inner_linear(size, size, config, rngs) for _ in range(4))
         self.attention_norm = layer_norm(size, config, rngs)
         self.feed_in = inner_linear(size, config.intermediate_size, config, rngs)
-        if config.gated:
+        if config.gated_mlp:
             self.feed_gate = inner_linear(size, config.intermediate_size, config, rngs)
         self.feed_out = inner_linear(config.intermediate_size, size, config, rngs)
         self.feed_norm = layer_norm(size, config, rngs)
         self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
-        self.activation, self.gated, self.norm_first = config.activation, config.gated, config.norm_first
+        self.activation, self.gated_mlp, self.norm_first = config.activation, config.gated_mlp, config.norm_first
         self.backend = "xla" if config.attention == "auto" else config.attention
 
     def __call__(
@@ -126,7 +126,7 @@ class Layer(nnx.Module):
     def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
         """Output of the feed-forward part, before the residual."""
         inner_BLI = ACTIVATIONS[self.activation](self.feed_in(hidden_BLD))
-        if self.gated:
+        if self.gated_mlp:
             inner_BLI = inner_BLI * self.feed_gate(hidden_BLD)
         return dropout(self.feed_out(inner_BLI), self.rate, key, site + 2)
 

@@ -42,7 +42,7 @@ def generator_encoder(encoder: EncoderConfig, hidden_size: int, layers: int, int
         layers=layers,
         intermediate_size=intermediate_size,
         embedding_size=width if width != hidden_size else 0,
-        groups=0,
+        num_layer_groups=0,
     )
 
 

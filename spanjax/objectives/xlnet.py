@@ -103,8 +103,8 @@ class PermutedPrediction(Pretraining):
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Settings that do not go together."""
         found = super().problems(encoder)
-        if not encoder.relative:
-            found.append("encoder.relative is False: expected True, both streams attend by distances")
+        if not encoder.relative_attention:
+            found.append("encoder.relative_attention is False: expected True, both streams attend by distances")
         found += [
             f"objective.masking {type(each).__name__} has {each.replacement}: expected mask=0 and random=0, attention hides"
             for each in self.masking.policies

@@ -155,7 +155,10 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
         more["position_offset"] = 1 + (1 if pad is None else pad)
         sizes["positions"] -= more["position_offset"]
     if kind == "albert":
-        more |= {"embedding_size": config.get("embedding_size", 128), "groups": config.get("num_hidden_groups", 1)}
+        more |= {
+            "embedding_size": config.get("embedding_size", 128),
+            "num_layer_groups": config.get("num_hidden_groups", 1),
+        }
     if kind == "electra":
         # transformers' ELECTRA has no projection at equal widths; ALBERT above always has one
         width = config.get("embedding_size", 128)

@@ -264,14 +264,14 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     Widened embeddings without shared layers mean ELECTRA. With a pooler, or at the width of the layers, which ELECTRA does not
     have, they mean ALBERT with a group per layer. A pre_classifier always means ELECTRA.
     """
-    if encoder.relative:
+    if encoder.relative_attention:
         return XLNET
-    if encoder.norm_first or encoder.rotary or encoder.gated or not encoder.biases or not encoder.types:
+    if encoder.norm_first or encoder.rope_theta or encoder.gated_mlp or not encoder.biases or not encoder.types:
         return MODERNBERT
     widened = encoder.embedding_size not in (0, encoder.hidden_size)
-    if {"rtd", "pre_classifier"} & {*parts} or (widened and not encoder.groups and "pooler" not in parts):
+    if {"rtd", "pre_classifier"} & {*parts} or (widened and not encoder.num_layer_groups and "pooler" not in parts):
         return ELECTRA
-    if encoder.embedding_size or encoder.groups:
+    if encoder.embedding_size or encoder.num_layer_groups:
         return ALBERT
     return ROBERTA if encoder.position_offset else BERT
 

@@ -29,16 +29,23 @@ def their_modern_config(
     ValueError if only a part of the recipe is set, which transformers has no class for, or if the model was fine-tuned: its
     classes read other heads than ours.
     """
-    expected = {"norm_first": True, "gated": True, "biases": False, "types": 0, "groups": 0, "embedding_size": 0}
+    expected = {
+        "norm_first": True,
+        "gated_mlp": True,
+        "biases": False,
+        "types": 0,
+        "num_layer_groups": 0,
+        "embedding_size": 0,
+    }
     expected |= {"activation": "gelu"}
     problems = [
         f"encoder.{name} is {getattr(encoder, name)!r}: transformers computes this recipe (ModernBERT) with {value!r} alone"
         for name, value in expected.items()
         if getattr(encoder, name) != value
     ]
-    if not encoder.rotary:
+    if not encoder.rope_theta:
         problems.append(
-            "encoder.rotary is 0: transformers computes this recipe (ModernBERT) with rotary positions alone"
+            "encoder.rope_theta is 0: transformers computes this recipe (ModernBERT) with rotary positions alone"
         )
     if "rtd" in parts:
         problems.append("the head that detects replaced tokens: transformers has none for ModernBERT")
@@ -59,10 +66,12 @@ def their_modern_config(
         "mlp_dropout": encoder.dropout,
         # transformers 5 reads layer_types and rope_parameters; 4.48 reads _EVERY and the two *_rope_theta
         "layer_types": [_FULL] * encoder.layers,
-        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": encoder.rotary} for kind in (_FULL, _SLIDING)},
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": encoder.rope_theta} for kind in (_FULL, _SLIDING)
+        },
         _EVERY: 1,
-        "global_rope_theta": encoder.rotary,
-        "local_rope_theta": encoder.rotary,
+        "global_rope_theta": encoder.rope_theta,
+        "local_rope_theta": encoder.rope_theta,
         "tie_word_embeddings": True,
         "dtype": dtype,
         "torch_dtype": dtype,
@@ -95,8 +104,8 @@ def our_modern_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
         **our_sizes(config),
         types=0,
         norm_first=True,
-        rotary=float(base),
-        gated=True,
+        rope_theta=float(base),
+        gated_mlp=True,
         biases=False,
         norm_epsilon=config.get("norm_eps", 1e-5),
         initializer_std=config.get("initializer_range", 0.02),

@@ -60,11 +60,11 @@ _ANY = frozenset(
 _OWN: Mapping[str, frozenset[str]] = {
     "bert": frozenset(),
     "roberta": frozenset({"position_offset"}),
-    "albert": frozenset({"embedding_size", "groups"}),
+    "albert": frozenset({"embedding_size", "num_layer_groups"}),
     "electra": frozenset({"embedding_size"}),
     # groups and embedding_size: `their_modern_config` refuses them together with half of the recipe
-    "modernbert": frozenset({"norm_first", "rotary", "gated", "biases", "groups", "embedding_size"}),
-    "xlnet": frozenset({"relative"}),
+    "modernbert": frozenset({"norm_first", "rope_theta", "gated_mlp", "biases", "num_layer_groups", "embedding_size"}),
+    "xlnet": frozenset({"relative_attention"}),
 }
 """Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
 

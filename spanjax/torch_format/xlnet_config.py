@@ -80,6 +80,6 @@ def our_xlnet_config(config: Mapping[str, Any], name: str) -> EncoderConfig:
     settings: dict[str, Any] = {own: config[theirs] for theirs, own in _SIZES.items()}
     settings |= {own: config.get(theirs, default) for theirs, (own, default) in _OTHERS.items()}
     settings |= {"activation": ours[activation], "dropout": rate, "attention_dropout": rate}
-    encoder = EncoderConfig(**settings, relative=True)
+    encoder = EncoderConfig(**settings, relative_attention=True)
     raise_listed(name, encoder.problems())
     return encoder

@@ -34,7 +34,7 @@ from tests.torch_format.test_task_tables import batch_of_rows, our_scores, their
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"position_offset": 1, "types": 1, "norm_epsilon": 1e-5},
-    "albert": {"groups": 1, "embedding_size": 8, "activation": "gelu_tanh"},
+    "albert": {"num_layer_groups": 1, "embedding_size": 8, "activation": "gelu_tanh"},
 }
 NER = {"class": "Ner", "labels": ["O", "B-PER", "I-PER"], "train": ["/home/somebody/train.txt"], "length": 16}
 RELATION = {"class": "Relation", "labels": ["none", "born", "died"], "pieces": [["SUBJ-PER", 7], ["OBJ-LOC", 8]]}

@@ -17,7 +17,7 @@ from tests.trained import trained
 ENCODERS = {
     "bert": (),
     "roberta": ("--encoder.position-offset=1", "--encoder.types=1", "--encoder.norm-epsilon=1e-5"),
-    "albert": ("--encoder.groups=1", "--encoder.embedding-size=8", "--encoder.activation=gelu_tanh"),
+    "albert": ("--encoder.num-layer-groups=1", "--encoder.embedding-size=8", "--encoder.activation=gelu_tanh"),
 }
 
 

@@ -222,9 +222,9 @@ def test_fresh_weights_need_a_vocabulary(
 
 SIZES = ("hidden-size=32", "layers=2", "heads=2", "intermediate-size=64", "positions=64", "initializer-std=0.1")
 KINDS = {
-    "modern": ("types=0", "rotary=100.0", "norm-first", "gated", "no-biases"),
-    "relative": ("relative",),
-    "shared layers": ("groups=1", "embedding-size=16"),
+    "modern": ("types=0", "rope-theta=100.0", "norm-first", "gated-mlp", "no-biases"),
+    "relative": ("relative-attention",),
+    "shared layers": ("num-layer-groups=1", "embedding-size=16"),
 }
 
 

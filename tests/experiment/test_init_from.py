@@ -215,8 +215,12 @@ def test_everything_that_does_not_fit_is_listed() -> None:
 @pytest.mark.parametrize(
     ("source", "change", "option"),
     [
-        (ENCODER, {"relative": True}, "--encoder.no-relative"),
-        (dataclasses.replace(ENCODER, relative=True), {"relative": False}, "--encoder.relative"),
+        (ENCODER, {"relative_attention": True}, "--encoder.no-relative-attention"),
+        (
+            dataclasses.replace(ENCODER, relative_attention=True),
+            {"relative_attention": False},
+            "--encoder.relative-attention",
+        ),
         (dataclasses.replace(ENCODER, biases=False), {"biases": True}, "--encoder.no-biases"),
         (ENCODER, {"types": 0}, "--encoder.types 2"),
     ],

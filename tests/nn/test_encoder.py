@@ -32,7 +32,7 @@ def block(row: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     return {**part, "segments_BL": jnp.ones_like(part["segments_BL"])}
 
 
-MODERN = dataclasses.replace(CONFIG, types=0, norm_first=True, rotary=100.0, gated=True, biases=False)
+MODERN = dataclasses.replace(CONFIG, types=0, norm_first=True, rope_theta=100.0, gated_mlp=True, biases=False)
 
 
 @pytest.fixture(scope="module", params=[CONFIG, MODERN], ids=["bert", "modern"])
@@ -81,7 +81,10 @@ def test_unrolling_changes_nothing(encoder: Encoder, config: EncoderConfig, unro
 @pytest.mark.parametrize("groups", [0, 1])
 def test_computing_again_changes_no_gradient(remat: str, groups: int) -> None:
     """With dropout; layers of their own, and one set of parameters for all."""
-    config, key = dataclasses.replace(CONFIG, groups=groups), DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(2))
+    config, key = (
+        dataclasses.replace(CONFIG, num_layer_groups=groups),
+        DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(2)),
+    )
     found = []
     for each in (config, dataclasses.replace(config, remat=remat)):  # pyright: ignore[reportArgumentType]
         structure, state = nnx.split(Encoder(each, nnx.Rngs(0)))
@@ -97,7 +100,7 @@ def test_computing_again_changes_no_gradient(remat: str, groups: int) -> None:
 
 def test_shared_layers_are_one_layer_used_again() -> None:
     """ALBERT: a stack of one, whose output is that of three layers with equal parameters. Narrow embeddings are widened."""
-    shared = Encoder(dataclasses.replace(CONFIG, groups=1, embedding_size=6), nnx.Rngs(0))
+    shared = Encoder(dataclasses.replace(CONFIG, num_layer_groups=1, embedding_size=6), nnx.Rngs(0))
     assert shared.layers.query.kernel[...].shape == (1, 16, 16) and shared.token_table().shape == (128, 6)
     plain = Encoder(dataclasses.replace(CONFIG, embedding_size=6), nnx.Rngs(1))
     structure, _ = nnx.split(plain)
@@ -107,9 +110,14 @@ def test_shared_layers_are_one_layer_used_again() -> None:
 
 
 def test_settings_that_make_no_sense_are_named() -> None:
-    wrong = dataclasses.replace(CONFIG, groups=2, activation="silu", remat="some", embedding_size=-1)  # pyright: ignore
+    wrong = dataclasses.replace(CONFIG, num_layer_groups=2, activation="silu", remat="some", embedding_size=-1)  # pyright: ignore
     told = "\n".join(wrong.problems())
-    for words in ("layers 3 is not a multiple of encoder.groups 2", "'silu'", "'some'", "embedding_size is -1"):
+    for words in (
+        "layers 3 is not a multiple of encoder.num_layer_groups 2",
+        "'silu'",
+        "'some'",
+        "embedding_size is -1",
+    ):
         assert words in told
 
 
@@ -175,8 +183,8 @@ def test_rotary_positions_are_relative() -> None:
     ("name", "value", "gone", "new"),
     [
         ("types", 0, {"embeddings/type/embedding"}, set()),
-        ("rotary", 100.0, {"embeddings/position/embedding"}, set()),
-        ("gated", True, set(), {"layers/feed_gate/kernel", "layers/feed_gate/bias"}),
+        ("rope_theta", 100.0, {"embeddings/position/embedding"}, set()),
+        ("gated_mlp", True, set(), {"layers/feed_gate/kernel", "layers/feed_gate/bias"}),
         ("norm_first", True, set(), {"final_norm/scale", "final_norm/bias"}),
     ],
 )

@@ -20,7 +20,7 @@ CONFIG = tiny_encoder(
     heads=HEADS,
     intermediate_size=12,
     positions=512,
-    relative=True,
+    relative_attention=True,
     initializer_std=0.5,
 )
 

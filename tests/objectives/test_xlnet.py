@@ -18,7 +18,7 @@ from spanjax.objectives.xlnet import STATES, USED, PermutedPrediction
 from spanjax.training.state import abstract_module
 from tests.made import synthetic_batch, tiny_encoder, with_noise
 
-ENCODER = tiny_encoder(positions=32, relative=True, initializer_std=0.2)
+ENCODER = tiny_encoder(positions=32, relative_attention=True, initializer_std=0.2)
 XLNET = PermutedPrediction()
 REMEMBERING = PermutedPrediction(pairing=FullSentences(), memory=6)
 ROWS, LENGTH = 3, 32
@@ -232,11 +232,11 @@ def test_a_padded_row_reads_and_hands_on_a_memory_like_a_row_of_its_length(modul
 @pytest.mark.parametrize(
     ("objective", "encoder", "said"),
     [
-        (XLNET, dataclasses.replace(ENCODER, relative=False), "encoder.relative is False"),
+        (XLNET, dataclasses.replace(ENCODER, relative_attention=False), "encoder.relative_attention is False"),
         (PermutedPrediction(masking=GeometricSpans()), ENCODER, "expected mask=0 and random=0"),
         (PermutedPrediction(memory=4), ENCODER, "expected FullSentences()"),
         (PermutedPrediction(memory=-1), ENCODER, "objective.memory is -1"),
-        (XLNET, dataclasses.replace(ENCODER, rotary=10.0), "encoder.rotary is 10.0"),
+        (XLNET, dataclasses.replace(ENCODER, rope_theta=10.0), "encoder.rope_theta is 10.0"),
         (XLNET, dataclasses.replace(ENCODER, attention="cudnn"), "encoder.attention is 'cudnn'"),
     ],
 )

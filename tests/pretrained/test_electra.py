@@ -58,7 +58,7 @@ def test_the_generator_shares_the_embeddings_and_has_its_own_layers(run: pathlib
 
 def test_a_generator_of_a_modern_encoder_is_whole() -> None:
     """No tables of positions and types, and a LayerNorm behind the layers."""
-    encoder = tiny_encoder(positions=512, types=0, norm_first=True, rotary=100.0)
+    encoder = tiny_encoder(positions=512, types=0, norm_first=True, rope_theta=100.0)
     params = abstract_module(ReplacedDetection(generator_size=0.5), encoder)[1]
     generator = generator_of(Model(encoder, params, None, pathlib.Path("run")))
     wanted = abstract_module(generator.objective(), generator.encoder)[1]

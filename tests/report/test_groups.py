@@ -37,20 +37,20 @@ def test_a_setting_that_an_older_run_does_not_know_has_its_default(tmp_path: pat
     older, newer = made_run(tmp_path / "a"), made_run(tmp_path / "b", seed=1)
     found = json.loads((older / "run.json").read_text())
     now = json.loads(json.dumps(found))
-    del found["encoder"]["relative"], found["optimizer"]["bias_correction"]
+    del found["encoder"]["relative_attention"], found["optimizer"]["bias_correction"]
     (older / "run.json").write_text(json.dumps(found))
     assert len(grouped([read_run(older), read_run(newer)])) == 1
     assert differences(found, now) == []
-    now["encoder"]["relative"] = True
-    assert differences(found, now) == ["  encoder.relative: False -> True"]
+    now["encoder"]["relative_attention"] = True
+    assert differences(found, now) == ["  encoder.relative_attention: False -> True"]
     for optimizer in (Lamb(), Muon()):
         now["optimizer"] = describe(optimizer)
         found["optimizer"] = {name: value for name, value in now["optimizer"].items() if name != "bias_correction"}
-        assert differences(found, now) == ["  encoder.relative: False -> True"]
+        assert differences(found, now) == ["  encoder.relative_attention: False -> True"]
     coref = describe(Coref())
     found["objective"], now["objective"] = coref, json.loads(json.dumps(coref))
     found["objective"]["model"] = {n: v for n, v in coref["model"].items() if n != "dropout_per_refinement"}
-    assert differences(found, now) == ["  encoder.relative: False -> True"]
+    assert differences(found, now) == ["  encoder.relative_attention: False -> True"]
     del found["optimizer"]["class"]
     assert "  optimizer.bias_correction: (absent) -> True" in differences(found, now)
 

@@ -146,8 +146,8 @@ def test_a_config_that_is_computed_otherwise_is_refused() -> None:
 def test_layers_and_rotary_bases_of_modernbert_under_both_names() -> None:
     """transformers 4.48 reads how often a layer is global and two bases, transformers 5 lists of them; either is enough here."""
     transformers = pytest.importorskip("transformers", reason=REASON)
-    recipe: Any = {"norm_first": True, "gated": True, "biases": False, "types": 0, "dropout": 0.0, "layers": 4}
-    encoder = EncoderConfig(vocab_size=20, rotary=20_000.0, **recipe)
+    recipe: Any = {"norm_first": True, "gated_mlp": True, "biases": False, "types": 0, "dropout": 0.0, "layers": 4}
+    encoder = EncoderConfig(vocab_size=20, rope_theta=20_000.0, **recipe)
     config = their_config(encoder, None, {"mlm"}, "float32")
     older = {name: value for name, value in config.items() if name not in ("layer_types", "rope_parameters")}
     newer = {name: value for name, value in config.items() if "global" not in name and "local" not in name}
@@ -192,14 +192,14 @@ def test_heads_that_compute_gelu_whatever_the_config_says(kind: str, tmp_path: p
 
 
 def test_families_that_transformers_cannot_compute_are_refused() -> None:
-    shared = EncoderConfig(vocab_size=10, groups=1)
+    shared = EncoderConfig(vocab_size=10, num_layer_groups=1)
     with pytest.raises(ValueError, match="embedding_size is 0"):
         their_config(shared, None, {"mlm"}, "float32")
     wide = EncoderConfig(vocab_size=10, embedding_size=768)
     with pytest.raises(ValueError, match="embedding_size is 768, as wide as the layers.* train with 0"):
         their_config(wide, None, {"rtd"}, "float32")
-    shared = EncoderConfig(vocab_size=10, relative=True, groups=1)
-    with pytest.raises(ValueError, match="encoder.groups is 1: transformers' XLNet computes 0 alone"):
+    shared = EncoderConfig(vocab_size=10, relative_attention=True, num_layer_groups=1)
+    with pytest.raises(ValueError, match="encoder.num_layer_groups is 1: transformers' XLNet computes 0 alone"):
         their_config(shared, None, {"plm"}, "float32")
     from spanjax.data.vocab.base import Specials
 
@@ -212,8 +212,14 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
 def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
     """One that is added to the encoder later, and that nobody has put beside a family."""
     later = dataclasses.make_dataclass("Later", [("window", int, 0)], bases=(EncoderConfig,), frozen=True)
-    modern: Any = {"norm_first": True, "gated": True, "biases": False, "types": 0, "rotary": 1e4}
-    for recipe in ({}, {"position_offset": 2}, {"embedding_size": 8, "groups": 1}, {"relative": True}, modern):
+    modern: Any = {"norm_first": True, "gated_mlp": True, "biases": False, "types": 0, "rope_theta": 1e4}
+    for recipe in (
+        {},
+        {"position_offset": 2},
+        {"embedding_size": 8, "num_layer_groups": 1},
+        {"relative_attention": True},
+        modern,
+    ):
         their_config(later(vocab_size=10, **recipe), None, set(), "float32")
         with pytest.raises(ValueError, match="encoder.window is 4: transformers' .* computes 0 alone"):
             their_config(later(vocab_size=10, window=4, **recipe), None, set(), "float32")

@@ -18,7 +18,9 @@ from spanjax.training.optimizers import AdamW
 from spanjax.training.state import TrainState
 from tests.made import synthetic_batch, tiny_encoder
 
-ENCODER = tiny_encoder(hidden_size=32, heads=4, intermediate_size=64, positions=32, relative=True, initializer_std=0.1)
+ENCODER = tiny_encoder(
+    hidden_size=32, heads=4, intermediate_size=64, positions=32, relative_attention=True, initializer_std=0.1
+)
 OBJECTIVE = PermutedPrediction(pairing=FullSentences(), memory=8, block=16)
 ROWS, LENGTH, STEPS = 8, 32, 4
 

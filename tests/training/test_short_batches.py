@@ -27,7 +27,7 @@ ENCODER = tiny_encoder(vocab_size=200, hidden_size=32, heads=4, intermediate_siz
 OBJECTIVES: dict[str, tuple[Pretraining, EncoderConfig]] = {
     "spanbert": (MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(extra_count=1.0))), ENCODER),
     "electra": (ReplacedDetection(generator_size=0.5, boundary=SpanBoundary()), ENCODER),
-    "xlnet": (PermutedPrediction(), dataclasses.replace(ENCODER, relative=True)),
+    "xlnet": (PermutedPrediction(), dataclasses.replace(ENCODER, relative_attention=True)),
 }
 ROWS: Any = MemoryRows(21, 48, blocks=3)
 # the update is about the gradient itself: no second moment hides a difference or blows it up
