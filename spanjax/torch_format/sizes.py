@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.nn.config import Architecture, EncoderConfig
+from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.torch_format.families import Family
 
 _NAMES = {
@@ -42,9 +42,10 @@ def raise_listed(name: str, problems: list[str]) -> None:
         raise ValueError(f"{name}:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
-# Settings of the architecture that every family supports at any value, or that do not change the computation.
+# Settings that every family supports at any value, or that do not change the computation of trained weights.
 _ANY = frozenset(
     {
+        *(field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)),
         "vocab_size",
         "hidden_size",
         "layers",
@@ -74,6 +75,6 @@ def unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:
     return [
         f"encoder.{field.name} is {getattr(encoder, field.name)!r}: transformers' {family.class_prefix} computes"
         f" {field.default!r} alone"
-        for field in dataclasses.fields(Architecture)
+        for field in dataclasses.fields(encoder)
         if field.name not in _ANY | _OWN[family.model_type] and getattr(encoder, field.name) != field.default
     ]
