@@ -47,7 +47,7 @@ ATTRIBUTES = frozenset({"extractall", "extract"})
 """Methods of archives that write what an archive names."""
 ALLOWED = {
     "pickle.Unpickler": "spanjax.torch_format.unpickling",  # knows the names that weights need, imports and calls none
-    ".exec_module": "spanjax.run",  # config files are Python, and are run by design
+    ".exec_module": "spanjax.run_format",  # config files are Python, and are run by design
     "socket.create_server": "spanjax.distributed.meeting",  # the only socket that is opened here
 }
 """What one module alone may do."""

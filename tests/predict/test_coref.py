@@ -27,7 +27,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> None:
         answers = [Answer((CLUSTER,), dict.fromkeys(CLUSTER, 0.5)) for _ in documents]
         return types.SimpleNamespace(predictions=answers)
 
-    def opened(path: str, batch_size: int, tasks: tuple[str, ...], **settings: Any) -> Any:
+    def opened(path: str, batch_size: int, predict_command: str, **settings: Any) -> Any:
         return types.SimpleNamespace(task=dataclasses.replace(Coref(), **settings), predict=predict)
 
     monkeypatch.setattr(coref, "open_model", opened)
