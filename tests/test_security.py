@@ -137,7 +137,7 @@ def test_what_is_unsafe_is_seen(text: str, tmp_path: pathlib.Path) -> None:
 
 def test_what_is_safe_is_allowed(tmp_path: pathlib.Path) -> None:
     text = "import re, numpy as np\nre.compile('x')\nnp.load('x', allow_pickle=False)\nre.match('x', 'x')"
-    tree = write_tree(tmp_path, {"made.py": text, "run.py": "spec.loader.exec_module(module)"})
+    tree = write_tree(tmp_path, {"made.py": text, "run_format.py": "spec.loader.exec_module(module)"})
     assert [line for module in tree.values() for line in unsafe(module)] == []
 
 
