@@ -11,7 +11,7 @@ import numpy as np
 import rich.console
 import tyro
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import AtLeast0
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
 from spanjax.data.feed.host_slice import HostShare
@@ -58,9 +58,9 @@ class Reading:
     single."""
     seed: int = 0
     """The seed of the run."""
-    epoch: int = 0
+    epoch: AtLeast0 = 0
     """Epoch of the run, whose masks and pairs are shown; held-out rows are read as in epoch 0."""
-    step: int = 0
+    step: AtLeast0 = 0
     """Training step of the masking rate, for a masking with a schedule."""
     masking: MaskingPolicy = GeometricSpans()
     """Settings of the masking."""
@@ -125,13 +125,6 @@ def sharer(rows: Rows, reading: Reading) -> HostShare:
     return HostShare(rows, spec)
 
 
-def reading_problems(reading: Reading) -> list[str]:
-    """Problems with epoch and step."""
-    numbers = {"epoch": reading.epoch, "step": reading.step}
-    found = [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
-    return found + flag_problems(reading)
-
-
 def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:
     """Returns the rows of these indices exactly as training sees them in the epoch."""
     epoch_B = reading.masking.drawn_epoch(np.full(len(index_B), reading.epoch, np.int64))
@@ -140,11 +133,6 @@ def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndar
     rate_B = np.full(len(index_B), policy.rate_at(reading.step))
     keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B, policy)
     return MaskedRows(found, build_batch(found, keys, share.spec, share.facts), keys)
-
-
-def listed(problems: Sequence[str]) -> str:
-    """Problems as the lines of one message."""
-    return "\n".join(f"  - {problem}" for problem in problems)
 
 
 def coloured_console(color: Color) -> rich.console.Console:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from spanjax import __version__
+from spanjax.bounds import collect, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.shards.local_runner import write_portions
 from spanjax.data.shards.manifest import Manifest
@@ -38,7 +39,7 @@ from spanjax.data.vocab.loading import (
     save_vocabulary,
     train_sentencepiece,
 )
-from spanjax.prepare.row_options import Prepare, option_problems
+from spanjax.prepare.options import Prepare, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 
 _BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
@@ -71,13 +72,8 @@ def _sources(options: Prepare, problems: list[str]) -> list[Source]:
     settings = SourceSettings(
         options.text_field, options.skip_bad, options.data_dir or None, options.download, options.max_document
     )
-    found = []
-    for patterns in filter(None, (options.input, options.validation)):
-        try:
-            found.append(open_sources(patterns, settings))
-        except ValueError as error:
-            problems.extend(str(error).splitlines())
-    return found
+    given = filter(None, (options.input, options.validation))
+    return [collect(problems, open_sources, patterns, settings) for patterns in given]
 
 
 def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: str) -> Pass:
@@ -99,26 +95,18 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
     """Returns the passes and the vocabulary (None if it must be trained); one ValueError with all problems."""
     problems = option_problems(options)
     sources = _sources(options, problems)
-    vocabulary, annotator = None, ""
-    if options.vocab:
-        try:
-            vocabulary = load_vocabulary(options.vocab, options.casing)
-        except ValueError as error:
-            problems.append(str(error))
+    vocabulary = collect(problems, load_vocabulary, options.vocab, options.casing) if options.vocab else None
     output = pathlib.Path(options.output)
     if problem := output_problem(output.parent):
         problems.append(f"--output {output}: {problem}")
     elif problem := replace_problem(output, options.overwrite, _written, _reads(options)):
         problems.append(f"--output {output} {problem}")
+    annotator = ""
     if not problems:  # the annotator reads sources[0], which is missing if the input has problems
-        try:
-            annotator = _annotator(options, sources[0])
-            if options.runner == "beam":
-                importlib.import_module(_BEAM)
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
+        annotator = collect(problems, _annotator, options, sources[0])
+    if not problems and options.runner == "beam":
+        collect(problems, importlib.import_module, _BEAM)
+    raise_problems(problems, "")
     splits = (TRAIN, VALIDATION) if options.holdout else (TRAIN,)
     passes = [_pass(sources[0], splits, options, annotator)]
     return passes + [_pass(each, (VALIDATION,), options, annotator) for each in sources[1:]], vocabulary

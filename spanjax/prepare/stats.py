@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from spanjax.bounds import collect, flag_problems, raise_problems
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures
@@ -33,9 +34,7 @@ from spanjax.prepare.reading import (
     Color,
     Reading,
     coloured_console,
-    listed,
     masked_rows,
-    reading_problems,
     run_command,
     sharer,
     split_folders,
@@ -85,7 +84,7 @@ def gather(options: Stats) -> Figures:
     """Measures all figures; one ValueError with all problems."""
     # The output files are checked first: measuring all rows takes long.
     reading = options.reading
-    problems = reading_problems(reading)
+    problems = flag_problems(reading)
     if options.sample < 0:
         problems.append(f"--rows {options.sample}: expected 1 or more, or 0 for all")
     for name, value, ending in (("png", options.png, ".png"), ("json", options.json, ".json")):
@@ -93,14 +92,10 @@ def gather(options: Stats) -> Figures:
             problems.append(f"--{name} {value}: expected a file that ends in {ending}")
         if value and not pathlib.Path(value).absolute().parent.is_dir():
             problems.append(f"--{name} {value}: no such folder; make it first")
-    splits, share = {name: open_rows(path) for name, path in split_folders(options.rows).items()}, None
+    splits = {name: open_rows(path) for name, path in split_folders(options.rows).items()}
     name, rows = next(iter(splits.items()))
-    try:
-        share = sharer(rows, reading)
-    except ValueError as error:
-        problems.append(str(error))
-    if problems or share is None:
-        raise ValueError(listed(problems))
+    share = collect(problems, sharer, rows, reading)
+    raise_problems(problems, "")
     index_B = some_of(len(rows), options.sample, reading.seed)
     with whole_rows(rows.checks, wait=CHECK_SECONDS):
         masking, pairs = measure(rows, share, reading, index_B)

@@ -163,7 +163,7 @@ def test_every_problem_is_told_in_one_message(text: pathlib.Path, capsys: pytest
     told = capsys.readouterr().err
     assert code == 2 and not out.exists() and "Traceback" not in told
     for word in (
-        "absent-*.txt", "gone.txt", "--length 4", "--max-blocks 200", "both given", "[MASK]",
+        "absent-*.txt", "gone.txt", "--length is 4", "--max-blocks is 200", "both given", "[MASK]",
         "--holdout and --validation", "--beam-options is for", "--annotator without --tags", "annotator 'stanza'",
     ):  # fmt: skip
         assert word in told, word

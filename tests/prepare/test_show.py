@@ -211,7 +211,7 @@ def test_everything_wrong_is_told_at_once(rows_folder: pathlib.Path, capsys: pyt
     line = ["show", str(rows_folder), "--masking", "tagged", "--count", str(rows + 1), "--seed", "-1", "--epoch", "-2"]
     assert prepare(line) == 2
     told = capsys.readouterr().err
-    for words in ("seed is -1", "--epoch -2", f"--count {rows + 1}: there are {rows:,} rows"):
+    for words in ("seed is -1", "--epoch is -2", f"--count {rows + 1}: there are {rows:,} rows"):
         assert words in told, words
     assert prepare(["show", str(rows_folder), "--masking", "tagged", "--first", str(rows)]) == 2
     told = capsys.readouterr().err

@@ -272,7 +272,7 @@ def test_everything_wrong_is_told_at_once(
         "--rows -1",
         "a.pdf: expected a file that ends in .png",
         "absent/a.json: no such folder",
-        "--step -1",
+        "--step is -1",
     ):
         assert words in told, words
     assert "the tags 'entities', the rows have none" in told and "Traceback" not in told

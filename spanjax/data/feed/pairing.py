@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from spanjax.bounds import Probability
 from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
 from spanjax.data.feed.masking import refuse
 from spanjax.data.feed.rows import RowBatch
@@ -60,7 +61,7 @@ class PairedRows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Pairing(abc.ABC):
-    """Turns stored rows into sequences; a new pairing is one more frozen dataclass, whose settings are probabilities."""
+    """Turns stored rows into sequences; a new pairing is one more frozen dataclass."""
 
     parts = 1
     """Most parts of a block that are masked apart; `slots_needed` counts with them."""
@@ -70,14 +71,7 @@ class Pairing(abc.ABC):
     """Name of the loss that its labels are for, "nsp" or "sop"; empty where there are no pairs."""
 
     def __post_init__(self) -> None:
-        chances = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        refuse(
-            type(self).__name__,
-            {
-                f"{name} is {value}: expected a probability from 0 to 1": not 0 <= value <= 1
-                for name, value in chances.items()
-            },
-        )
+        refuse(type(self).__name__, {}, self)
 
     @abc.abstractmethod
     def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
@@ -153,7 +147,7 @@ class TwoSegments(Pairing):
     tokens stay as they are. A tag span that lost its beginning begins where it now begins.
     """
 
-    short: float = 0.0
+    short: Probability = 0.0
     """Probability of a shorter pair: the first sentences of the block that reach a length sampled uniformly from 2 ... n-1 stand
     for the block, and this epoch skips the rest (0.1 in BERT and ALBERT, 0 in SpanBERT's own runs)."""
 
@@ -216,7 +210,7 @@ class TwoSegments(Pairing):
 class NextSentence(TwoSegments):
     """Next-sentence prediction (BERT, section 3.1; SpanBERT, section 2): label 1 if B is from another document."""
 
-    random: float = 0.5
+    random: Probability = 0.5
     """Probability that B is from another document; blocks of one sentence have it always."""
 
     label = "nsp"
@@ -233,7 +227,7 @@ class SentenceOrder(TwoSegments):
     A block of one sentence cannot be swapped; as in ALBERT's code its B is from another document and its label 1.
     """
 
-    swap: float = 0.5
+    swap: Probability = 0.5
     """Probability that the second segment comes first."""
 
     label = "sop"

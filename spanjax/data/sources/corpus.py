@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from spanjax.bounds import flag_problems
 from spanjax.data.sources.docstrings import PACKAGES, package_documents
 from spanjax.data.sources.documents import Document, Group, Source, SourceSettings
 from spanjax.data.sources.paths import File, find
@@ -155,11 +156,9 @@ class Sources:
 
 def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSettings()) -> Source:  # noqa: B008 frozen
     """The source that these names request, in their order, each file once; one ValueError lists all problems."""
-    problems: list[str] = []
+    problems = flag_problems(settings)
     parts: list[Source] = []
     taken: set[str] = set()  # over all runs: `find` removes repeated files only within one
-    if settings.max_document < 1:
-        problems.append(f"--max-document {settings.max_document}: expected 1 MiB or more")
     if not patterns:
         problems.append(f"no input: give files, globs, {INSTALLED_DOCS} or {TFDS_PREFIX}NAME@SPLIT")
     for files, names in _runs(patterns):

@@ -216,7 +216,7 @@ def test_a_text_that_many_rows_of_parquet_share_fills_no_memory(
 
 
 def test_the_largest_document_is_a_number_of_mib() -> None:
-    with pytest.raises(ValueError, match="--max-document 0: expected 1 MiB or more"):
+    with pytest.raises(ValueError, match="--max-document is 0: expected at least 1"):
         open_sources([__file__], SourceSettings(max_document=0))
 
 
