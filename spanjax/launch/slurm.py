@@ -2,11 +2,12 @@
 
 import dataclasses
 import re
+from typing import Annotated
 
-from spanjax.cli import PROCESSES_MISSING, STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
-from spanjax.launch.quoting import continued, exports, fill, options, word
-from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds
+from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.launch.quoting import continued, exports, options, word
+from spanjax.launch.settings import Settings, plain
 
 SPARE_SECONDS = 20  # for SLURM to take a running job back into the queue before its time is over. Chosen, not measured.
 TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
@@ -14,8 +15,8 @@ TEMPLATE = """\
 #!/usr/bin/env bash
 #SBATCH --job-name=@@name
 #SBATCH --nodes=@@nodes
-#SBATCH --ntasks-per-node=@@tasks
-#SBATCH --cpus-per-task=@@cpus
+#SBATCH --ntasks-per-node=@@tasks_per_node
+#SBATCH --cpus-per-task=@@cpus_per_task
 @@gpus
 #SBATCH --time=@@time
 @@partition
@@ -68,7 +69,7 @@ trap on_usr1 USR1
 # which would kill the tasks on TERM, is not told.
 trap 'caught=1; ended_by_slurm=1' TERM
 
-srun --label --kill-on-bad-exit=0 --wait=@@wait --cpus-per-task=@@cpus \\
+srun --label --kill-on-bad-exit=0 --wait=@@save_seconds --cpus-per-task=@@cpus_per_task \\
   @@command &
 step=$!
 
@@ -103,21 +104,21 @@ exit "$code"
 class Slurm(Settings):
     """A SLURM batch script. It runs one task a node, which takes all of its GPUs, and requeues itself until the run is done."""
 
-    FILE = "slurm.sbatch"
+    FILE, TEMPLATE = "slurm.sbatch", TEMPLATE
 
-    nodes: int = 2
+    nodes: AtLeast1 = 2
     """Nodes of the job."""
-    gpus_per_node: int = 8
+    gpus_per_node: AtLeast0 = 8
     """GPUs of each node; 0 for CPUs alone."""
-    tasks_per_node: int = 1
+    tasks_per_node: AtLeast1 = 1
     """Processes a node: 1 takes all GPUs, as many as there are GPUs take one each."""
-    cpus_per_task: int = 16
+    cpus_per_task: AtLeast1 = 16
     """Cores of each process."""
     time: str = "24:00:00"
     """Time limit of one go, HH:MM:SS or D-HH:MM:SS; a longer run continues in the next."""
-    save_seconds: int = 300
+    save_seconds: Annotated[int, Bounds(2)] = 300
     """Seconds before that limit at which the run gets the signal to save: an evaluation, a step and a save must fit in."""
-    max_restarts: int = 20
+    max_restarts: AtLeast0 = 20
     """Restarts in all (SLURM counts those after saving too) up to which a job that lost processes is queued again."""
     partition: str = ""
     """Partition; empty takes the cluster's default."""
@@ -125,14 +126,12 @@ class Slurm(Settings):
     """Account; empty takes yours."""
     python: str = "python"
     """The interpreter on the nodes, as .venv/bin/python."""
-    startup_seconds: int = 600
+    startup_seconds: AtLeast1 = 600
     """Seconds that processes wait for each other at the start."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
-        found = super().problems()
-        found += at_least(self, nodes=1, gpus_per_node=0, tasks_per_node=1, cpus_per_task=1, save_seconds=2)
-        found += at_least(self, startup_seconds=1, max_restarts=0) + plain(self, "partition", "account", needed=False)
+        found = super().problems() + plain(self, "partition", "account", needed=False)
         if not TIME.fullmatch(self.time):
             found.append(f"--time is {self.time!r}: expected HH:MM:SS or D-HH:MM:SS")
         if not self.python:
@@ -146,34 +145,18 @@ class Slurm(Settings):
 
     def text(self, train: tuple[str, ...]) -> str:
         """The batch script."""
-        variables = {STARTUP: str(self.startup_seconds)}
-        if self.gpus_per_node:
-            variables[EXPECTED] = str(self.nodes * self.gpus_per_node)
+        expected = [(EXPECTED, self.nodes * self.gpus_per_node)] if self.gpus_per_node else []
         each = f" with {self.gpus_per_node} GPUs each" if self.gpus_per_node else ""
         what = f"{self.nodes} node(s){each}, {self.tasks_per_node} task(s) a node"
         spare = min(SPARE_SECONDS, self.save_seconds // 2)  # at most half, or a short time would leave none to save
-        values = {
-            "name": self.name,
-            "nodes": self.nodes,
-            "tasks": self.tasks_per_node,
-            "cpus": self.cpus_per_task,
-            "gpus": f"#SBATCH --gpus-per-node={self.gpus_per_node}" if self.gpus_per_node else "",
-            "time": self.time,
-            "partition": f"#SBATCH --partition={self.partition}" if self.partition else "",
-            "account": f"#SBATCH --account={self.account}" if self.account else "",
-            "signal": f"USR1@{self.save_seconds}",
-            "save_seconds": self.save_seconds,
-            "what": what,
-            "file": word(self.output or f"launch/{self.FILE}"),
-            "exports": exports(merged(variables, self)),
-            "wait": self.save_seconds,
-            "command": continued([f"{word(self.python)} -m spanjax.train", *options(train)], 4),
-            "stopped": STOPPED,
-            "missing": PROCESSES_MISSING,
-            "max_restarts": self.max_restarts,
-            "spare": spare,
-            "patience": self.save_seconds - spare,
-            "token": DRAWN_TOKEN,
-            "token_name": TOKEN,
-        }
-        return fill(TEMPLATE, values)
+        return self.filled(
+            gpus=f"#SBATCH --gpus-per-node={self.gpus_per_node}" if self.gpus_per_node else "",
+            partition=f"#SBATCH --partition={self.partition}" if self.partition else "",
+            account=f"#SBATCH --account={self.account}" if self.account else "",
+            signal=f"USR1@{self.save_seconds}",
+            what=what,
+            exports=exports(self.variables((STARTUP, self.startup_seconds), *expected)),
+            command=continued([f"{word(self.python)} -m spanjax.train", *options(train)], 4),
+            spare=spare,
+            patience=self.save_seconds - spare,
+        )

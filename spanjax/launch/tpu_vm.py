@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from spanjax.cli import DONE, WRONG_INPUT
+from spanjax.bounds import AtLeast0, AtLeast1, collect
 from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
-from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
-from spanjax.launch.tpu import read_slice, slice_problems
+from spanjax.launch.quoting import continued, options, word
+from spanjax.launch.settings import Settings, plain
+from spanjax.launch.tpu import read_slice
 
 TEMPLATE = """\
 #!/usr/bin/env bash
@@ -27,7 +27,7 @@ set -eu
 command -v mount.nfs >/dev/null || sudo apt-get install --yes --quiet nfs-common
 sudo mkdir -p /data
 mountpoint -q /data || sudo mount -t nfs @@share /data
-sudo docker stop --time=@@grace @@name >/dev/null 2>&1 || true
+sudo docker stop --time=@@grace_seconds @@name >/dev/null 2>&1 || true
 exec sudo docker run @@docker
 END
 )
@@ -78,7 +78,7 @@ while true; do
       delete
       ;;
   esac
-  sleep @@poll
+  sleep @@poll_seconds
 done
 """
 
@@ -87,7 +87,7 @@ done
 class TpuVm(Settings):
     """A script that requests a TPU slice as a queued resource and trains on all of its workers."""
 
-    FILE = "tpu_vm.sh"
+    FILE, TEMPLATE = "tpu_vm.sh", TEMPLATE
 
     project: str = "PROJECT"
     """Google Cloud project."""
@@ -101,19 +101,19 @@ class TpuVm(Settings):
     """Request a spot slice: cheaper, and preempted at any time."""
     share: str = "ADDRESS:/SHARE"
     """NFS export (Filestore) that every worker mounts as /data."""
-    max_restarts: int = 10
+    max_restarts: AtLeast0 = 10
     """Failures that leave the slice active, before the script gives up."""
-    grace_seconds: int = 600
+    grace_seconds: AtLeast1 = 600
     """Seconds for an earlier container to save."""
-    poll_seconds: int = 60
+    poll_seconds: AtLeast1 = 60
     """Seconds between two queries of the slice's state."""
-    startup_seconds: int = 600
+    startup_seconds: AtLeast1 = 600
     """Seconds that workers wait for each other at the start."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
-        found = super().problems() + plain(self, "project", "zone", "image") + slice_problems(self.topology)
-        found += at_least(self, max_restarts=0, grace_seconds=1, poll_seconds=1, startup_seconds=1)
+        found = super().problems() + plain(self, "project", "zone", "image")
+        collect(found, read_slice, self.topology)
         if ":/" not in self.share or plain(self, "share"):
             found.append(f"--share is {self.share!r}: expected an NFS export, as 10.0.0.2:/share")
         return found
@@ -121,7 +121,7 @@ class TpuVm(Settings):
     def text(self, train: tuple[str, ...]) -> str:
         """The script."""
         shape = read_slice(self.topology)
-        variables = merged({EXPECTED: str(shape.chips), STARTUP: str(self.startup_seconds)}, self)
+        variables = self.variables((EXPECTED, shape.chips), (STARTUP, self.startup_seconds))
         docker = [
             f"--rm --name={self.name} --privileged --net=host --user=0",
             "--volume=/data:/data",
@@ -134,24 +134,13 @@ class TpuVm(Settings):
         host = self.image.partition("/")[0]
         # gcloud can log Docker in to Google's own registries alone
         registry = host if host.endswith((".pkg.dev", "gcr.io")) else ""
-        values = {
-            "topology": self.topology,
-            "file": word(self.output or f"launch/{self.FILE}"),
-            "name": self.name,
-            "project": word(self.project),
-            "zone": word(self.zone),
-            "login": f"sudo gcloud auth configure-docker {registry} --quiet" if registry else "",
-            "share": word(self.share),
-            "grace": self.grace_seconds,
-            "docker": continued(docker, 2),
-            "type": shape.accelerator_type,
-            "runtime": shape.generation.runtime,
-            "spot": "--spot" if self.spot else "",
-            "token_name": TOKEN,
-            "token": DRAWN_TOKEN,
-            "done": DONE,
-            "wrong": WRONG_INPUT,
-            "max_restarts": self.max_restarts,
-            "poll": self.poll_seconds,
-        }
-        return fill(TEMPLATE, values)
+        return self.filled(
+            project=word(self.project),
+            zone=word(self.zone),
+            login=f"sudo gcloud auth configure-docker {registry} --quiet" if registry else "",
+            share=word(self.share),
+            docker=continued(docker, 2),
+            type=shape.accelerator_type,
+            runtime=shape.generation.runtime,
+            spot="--spot" if self.spot else "",
+        )

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import flag_problems, raise_problems
 from spanjax.data.sources.docstrings import PACKAGES, package_documents
 from spanjax.data.sources.documents import Document, Group, Source, SourceSettings
 from spanjax.data.sources.paths import File, find
@@ -177,8 +177,7 @@ def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSetti
             except ValueError as error:
                 problems.append(str(error))
             taken.add(name)
-    if problems:
-        raise ValueError("\n".join(dict.fromkeys(problems)))
+    raise_problems(problems)
     return parts[0] if len(parts) == 1 else Sources(tuple(parts))
 
 
