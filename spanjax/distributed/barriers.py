@@ -28,7 +28,7 @@ def _client() -> Any:
     client = coordination().client
     if client is None:
         raise RuntimeError(
-            "several processes without jax.distributed.initialize: call spanjax.distributed.start() first"
+            "several processes without jax.distributed.initialize: call spanjax.distributed.startup.start() first"
         )
     return client
 

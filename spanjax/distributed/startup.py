@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from spanjax.distributed.barriers import HOSTS
 from spanjax.distributed.jax_internals import detected_pod, use_gloo_at
-from spanjax.distributed.launch import Launch, detect
+from spanjax.distributed.launchers import Launch, detect
 from spanjax.distributed.meeting import GREETING, attend, is_local, listen, receive, split_address
 from spanjax.distributed.variables import EXPECTED, TOKEN, own_variables
 

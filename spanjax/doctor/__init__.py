@@ -24,7 +24,8 @@ import rich.table
 import rich.text
 import tyro
 
-from spanjax.distributed import detect, tpu_chips
+from spanjax.distributed.launchers import detect
+from spanjax.distributed.startup import tpu_chips
 from spanjax.doctor import checks
 
 SHOWN = (

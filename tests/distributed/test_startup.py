@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from spanjax.distributed import Launch, ProcessesMissing, detect, meeting, start, startup
-from spanjax.distributed.startup import own_address
+from spanjax.distributed import meeting, startup
+from spanjax.distributed.launchers import Launch, detect
+from spanjax.distributed.meeting import ProcessesMissing
+from spanjax.distributed.startup import own_address, start
 
 VM = detect({}, tpu_chips=4)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spanjax.distributed import Launch, detect
+from spanjax.distributed.launchers import Launch, detect
 from spanjax.distributed.variables import TOKEN
 from tests.launching import ARGV, printed, programs, run_script, seen
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from spanjax.cli import STOP_SIGNALS
-from spanjax.distributed import detect
+from spanjax.distributed.launchers import detect
 from spanjax.distributed.variables import TOKEN
 from spanjax.launch import processes
 from spanjax.launch.local import Local
