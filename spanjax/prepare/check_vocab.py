@@ -74,7 +74,7 @@ def _texts(options: CheckVocabulary, skipped: collections.Counter[str]) -> list[
 
 
 def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:
-    from spanjax.data.feed.tf_feed import import_tensorflow
+    from spanjax.data.feed.feeds import import_tensorflow
 
     import_tensorflow()  # quietly, and only if requested
     from spanjax.data.vocab.seqio import encode_in_graph

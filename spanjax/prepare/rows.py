@@ -19,12 +19,10 @@ from spanjax import __version__
 from spanjax.bounds import collect, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.shards.local_runner import write_portions
-from spanjax.data.shards.manifest import Manifest
 from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
-from spanjax.data.shards.portion_rows import TRAIN, VALIDATION, RowSettings
-from spanjax.data.shards.portions import portion_characters
+from spanjax.data.shards.portions import TRAIN, VALIDATION, RowSettings, portion_characters
 from spanjax.data.shards.progress import Progress, totals_table
-from spanjax.data.shards.shards import MANIFEST, written_files
+from spanjax.data.shards.shards import MANIFEST, Manifest, written_files
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.sources.cleaning import Cleaning
@@ -32,13 +30,8 @@ from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import Source, SourceSettings, held_out
 from spanjax.data.sources.paths import local_files
 from spanjax.data.sources.sentences import sentence_spans
-from spanjax.data.vocab.loading import (
-    SentencePieceVocabulary,
-    Vocabulary,
-    load_vocabulary,
-    save_vocabulary,
-    train_sentencepiece,
-)
+from spanjax.data.vocab.loading import SentencePieceVocabulary, Vocabulary, load_vocabulary, save_vocabulary
+from spanjax.data.vocab.training import train_sentencepiece
 from spanjax.prepare.options import Prepare, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 

@@ -18,7 +18,7 @@ from spanjax.data.feed.batch import Batch
 from spanjax.data.feed.rows import Rows
 from spanjax.data.inspect.as_text import TAG_MARKS, Token, block_tokens, fragments, masked, right_to_left
 from spanjax.data.inspect.pair_figures import foreign_pairs
-from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
+from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
 from spanjax.prepare.reading import (
     Color,
     MaskedRows,

@@ -28,7 +28,7 @@ from spanjax.data.inspect.row_figures import (
     parts,
     some_of,
 )
-from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
+from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
 from spanjax.prepare.figures import Figures
 from spanjax.prepare.reading import (
     Color,

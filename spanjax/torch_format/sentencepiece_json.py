@@ -25,7 +25,8 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from spanjax.data.vocab.loading import WORD_MARK, SentencePieceVocabulary
+from spanjax.data.vocab.loading import SentencePieceVocabulary
+from spanjax.data.vocab.sentencepiece import WORD_MARK
 
 _MODELS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, save_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, save_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.prepare import main
 from tests.made import made_sentences
 

@@ -15,7 +15,7 @@ from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards import shards
 from spanjax.data.shards.packing import layer_tags
 from spanjax.data.shards.staging import unfinished_folder
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec
+from spanjax.data.feed.feeds import numpy_feed
 from spanjax.data.feed.masking import TaggedSpans
-from spanjax.data.feed.numpy_feed import numpy_feed
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.as_text import original_tokens
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import main as prepare
 from spanjax.prepare.reading import MASKINGS, PAIRINGS
 

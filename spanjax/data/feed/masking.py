@@ -10,15 +10,40 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Probability, range_problems
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.words import Integers, SpecialIds, TextRows
 from spanjax.data.shards.packing import MAX_LENGTH
+
+Integers = npt.NDArray[np.int64]
+
+
+class SpecialIds(Protocol):
+    """The ids of `vocab.Specials` that masking needs."""
+
+    @property
+    def pad(self) -> int: ...
+    @property
+    def unk(self) -> int: ...
+    @property
+    def cls(self) -> int: ...
+    @property
+    def sep(self) -> int: ...
+    @property
+    def mask(self) -> int: ...
+
+
+class TextRows(NamedTuple):
+    """The fields of rows that masking reads."""
+
+    tokens_BL: np.ndarray
+    segments_BL: np.ndarray
+    word_starts_BL: np.ndarray
+    tags_BL: np.ndarray | None  # uint8, the layer of tags that the policy reads: 0, 1 begins, 2 continues
 
 
 def refuse(what: str, problems: Mapping[str, bool], settings: Any = None) -> None:

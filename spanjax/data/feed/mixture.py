@@ -18,7 +18,7 @@ import numpy as np
 from spanjax.data.feed.hashing import Purpose, fold
 from spanjax.data.feed.order import Integers, permuted
 from spanjax.data.feed.rows import RowBatch, Rows
-from spanjax.data.shards.manifest import Manifest
+from spanjax.data.shards.shards import Manifest
 
 CYCLE = 2**16
 

@@ -5,15 +5,22 @@ block in the low seven bits (0 is padding), word start in the high bit; then fla
 Legend: N rows, B rows of a batch, L positions, V ids, M blocks.
 """
 
+import fractions
 import functools
+import math
 import pathlib
 from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.data.shards.manifest import Manifest, slots_needed
-from spanjax.data.shards.record_file import DamagedRowsError, RecordFile, load_array, open_array, read_records
-from spanjax.data.shards.shard_check import ShardCheck
+from spanjax.data.shards.record_file import (
+    DamagedRowsError,
+    RecordFile,
+    ShardCheck,
+    load_array,
+    open_array,
+    read_records,
+)
 from spanjax.data.shards.shards import (
     BLOCK,
     BLOCKS,
@@ -23,11 +30,10 @@ from spanjax.data.shards.shards import (
     UNIGRAM,
     VOCABULARY,
     WORD_START,
+    Manifest,
     record,
 )
 from spanjax.data.vocab.loading import Vocabulary, load_vocabulary
-
-__all__ = ["Manifest", "RowBatch", "Rows", "open_rows", "slots_needed"]
 
 
 class RowBatch(NamedTuple):
@@ -184,3 +190,21 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
                 "prepare the rows again or use that vocabulary"
             )
     return Rows(folder, manifest, vocabulary or stored)
+
+
+def slots_needed(manifest: Manifest, rate: float, parts: int = 1) -> int:
+    """K, a multiple of 8: the most tokens any row masks when a part of n text tokens masks at most ceil(rate * n).
+
+    A block is masked in `parts` parts (the two segments of a pair). For m parts of N tokens in all, the sum of ceil(n p/q) is
+    at most floor(N p/q + m (q-1)/q), and equal for m = 1.
+    The larger result for the decimal `rate` and for its float counts, since 0.55 * 100 rounds up to 56 in floating point.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate is {rate}: expected more than 0 and at most 1")
+    most = 1
+    for exact in (fractions.Fraction(str(rate)), fractions.Fraction(float(rate))):
+        rest = 1 - fractions.Fraction(1, exact.denominator)
+        for blocks, tokens in enumerate(manifest.text_tokens_by_blocks):
+            if tokens:
+                most = max(most, min(tokens, math.floor(exact * tokens + parts * blocks * rest)))
+    return -(-most // 8) * 8

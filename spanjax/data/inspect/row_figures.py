@@ -10,9 +10,9 @@ import numpy as np
 
 from spanjax.data.feed.hashing import fold
 from spanjax.data.feed.order import permuted
+from spanjax.data.feed.pairing import find_blocks
 from spanjax.data.feed.rows import Rows
-from spanjax.data.feed.segments import find_blocks
-from spanjax.data.shards.manifest import Manifest
+from spanjax.data.shards.shards import Manifest
 
 _TOGETHER = 256  # rows read at a time
 _SLICE = 1 << 22  # blocks searched at a time

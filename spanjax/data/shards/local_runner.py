@@ -9,8 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 
-from spanjax.data.shards.portion_rows import Folders, PortionRows, RowSettings, Written
-from spanjax.data.shards.portions import Portion
+from spanjax.data.shards.portions import Folders, Portion, PortionRows, RowSettings, Written
 from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files
 
 

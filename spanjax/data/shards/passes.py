@@ -12,10 +12,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spanjax.data.shards.manifest import Manifest
-from spanjax.data.shards.portion_rows import VALIDATION, Folders, RowSettings
-from spanjax.data.shards.portions import Occurred, Portion, cut, portion_name
-from spanjax.data.shards.shards import finish_rows
+from spanjax.data.shards.portions import VALIDATION, Folders, Occurred, Portion, RowSettings, cut, portion_name
+from spanjax.data.shards.shards import Manifest, finish_rows
 from spanjax.data.shards.staging import Unfinished
 from spanjax.data.sources.documents import Group, Source
 from spanjax.data.vocab.loading import Vocabulary

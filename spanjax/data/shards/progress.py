@@ -10,7 +10,7 @@ import rich.console
 import rich.progress
 import rich.table
 
-from spanjax.data.shards.manifest import Manifest
+from spanjax.data.shards.shards import Manifest
 
 _SECONDS = 10.0  # between plain lines
 log = logging.getLogger("spanjax.prepare")

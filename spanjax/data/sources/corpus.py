@@ -17,10 +17,6 @@ from spanjax.data.sources.paths import File, find
 from spanjax.data.sources.readers import file_problem, read_documents
 from spanjax.data.sources.tfds import TFDS_PREFIX, is_tfds, open_tfds
 
-__all__ = [
-    "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Group", "InstalledDocs", "Source", "SourceSettings",
-    "Sources", "open_sources",
-]  # fmt: skip
 INSTALLED_DOCS = "installed-docs"
 _GROUP_BYTES = 64 << 20
 

@@ -13,8 +13,14 @@ from typing import Any, final
 import numpy as np
 import tokenizers
 
-from spanjax.data.feed.words import bytes_begin_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.vocab.base import (
+    SETTINGS_FILE,
+    SPECIAL_PIECES,
+    Specials,
+    Vocabulary,
+    after_blanks,
+    bytes_begin_unspaced,
+)
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
 from spanjax.json_files import parse_json
 

@@ -9,8 +9,15 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
-from spanjax.data.feed.words import begins_unspaced, bytes_begin_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.vocab.base import (
+    SETTINGS_FILE,
+    SPECIAL_PIECES,
+    Specials,
+    Vocabulary,
+    after_blanks,
+    begins_unspaced,
+    bytes_begin_unspaced,
+)
 
 SENTENCEPIECE_FILE = "sentencepiece.model"
 XLNET_NAMES = {"[PAD]": "<pad>", "[CLS]": "<cls>", "[SEP]": "<sep>", "[MASK]": "<mask>"}

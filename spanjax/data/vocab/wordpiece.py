@@ -9,8 +9,7 @@ from typing import final
 import numpy as np
 import tokenizers
 
-from spanjax.data.feed.words import begins_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, begins_unspaced
 
 WORDPIECE_FILE = "vocab.txt"
 MAX_WORD_CHARACTERS = 100  # a longer word is unknown, as in BERT

@@ -20,7 +20,7 @@ from spanjax.data.feed.masking import (
 from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import LaidOut, lay_out, restarted_positions
-from spanjax.data.feed.words import find_spans, find_words
+from spanjax.data.inspect.masking_figures import find_spans, find_words
 from spanjax.data.shards.packing import layer_tags, tag_flags
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, examples_of, keys_of, laid_out, text_of
 

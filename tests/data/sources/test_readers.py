@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from spanjax.data.sources import paths, readers
-from spanjax.data.sources.corpus import Document, SourceSettings, open_sources
-from spanjax.data.sources.documents import NO_SPANS
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import NO_SPANS, Document, SourceSettings
 
 OPENERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,

@@ -9,19 +9,20 @@ Shapes: B rows of this host, L positions, K slots a row.
 
 import contextlib
 import os
+import queue
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Literal, get_args
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_spec, build_batch
 from spanjax.data.feed.host_slice import AnyRows, HostShare
-from spanjax.data.feed.numpy_feed import numpy_feed
-from spanjax.data.shards.record_file import DamagedRowsError
-from spanjax.data.shards.shard_check import ShardCheck, whole_rows
+from spanjax.data.shards.record_file import DamagedRowsError, ShardCheck, whole_rows
 
+Item = TypeVar("Item")
 Kind = Literal["tf", "numpy"]
 """tf: seqio and tf.data. numpy: no TensorFlow. Both yield the same batches bit for bit."""
 
@@ -64,6 +65,53 @@ def ending_the_run() -> Iterator[None]:
             f"{error}.\nThe run ends and saves nothing more. Its checkpoints stay; those saved since this start may come from"
             " damaged rows. Once the rows are whole the same command continues"
         ) from error
+
+
+def numpy_feed(
+    rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
+) -> Generator[Batch]:
+    """This host's part of global batches start_step, start_step + 1, ...; `close()` ends the background thread.
+
+    Raises ValueError for settings that do not fit the rows or the hosts, at once.
+    """
+    share = HostShare(rows, spec, host, hosts, held_out)
+    batches = (build_batch(*share.read(step), spec, share.facts) for step in share.steps(start_step))
+    return prefetched(batches, depth=2)
+
+
+def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
+    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised in place of its item."""
+    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            for item in items:
+                ready.put((item, None))
+                if stop.is_set():
+                    return
+            ready.put((None, StopIteration()))
+        except BaseException as error:
+            ready.put((None, error))
+
+    worker = threading.Thread(target=work, name="spanjax-numpy-feed", daemon=True)
+    worker.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if isinstance(error, StopIteration):
+                return
+            if error is not None:
+                raise error
+            yield item  # pyright: ignore[reportReturnType]
+    finally:
+        stop.set()
+        # the worker may wait for room in the full queue: take items until it sees `stop`
+        while worker.is_alive():
+            try:
+                ready.get(timeout=0.01)
+            except queue.Empty:
+                worker.join(timeout=0.01)
 
 
 def tf_feed(
