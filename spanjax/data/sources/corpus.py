@@ -73,11 +73,6 @@ class FileGroup:
         return self.files[0].name + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
 
     @property
-    def description(self) -> str:
-        """The paths of the first and the last file."""
-        return " ... ".join(dict.fromkeys((self.files[0].path, self.files[-1].path)))
-
-    @property
     def bytes(self) -> int | None:
         """Its stored size, None where that of a file is unknown."""
         sizes = [file.size for file in self.files if file.size is not None]
@@ -90,7 +85,7 @@ class FileGroup:
 
 
 @dataclasses.dataclass(frozen=True)
-class FileSource:
+class FileSource(Source):
     """Files in a fixed order; small ones are grouped until they reach 64 MiB."""
 
     files: tuple[File, ...]
@@ -119,14 +114,9 @@ class FileSource:
         """Path, size and time or etag of every file."""
         return [list(file) for file in self.files]
 
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all files."""
-        for group in self.groups():
-            yield from group.documents(skipped)
-
 
 @dataclasses.dataclass(frozen=True)
-class Sources:
+class Sources(Source):
     """Several sources, one after the other."""
 
     parts: tuple[Source, ...]
@@ -143,11 +133,6 @@ class Sources:
     def identity(self) -> list[Any]:
         """The identities of the parts."""
         return [part.identity() for part in self.parts]
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all parts."""
-        for part in self.parts:
-            yield from part.documents(skipped)
 
 
 def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSettings()) -> Source:  # noqa: B008 frozen

@@ -72,11 +72,6 @@ class Group(Protocol):
         ...
 
     @property
-    def description(self) -> str:
-        """Human-readable description, one line."""
-        ...
-
-    @property
     def bytes(self) -> int | None:
         """Its stored size (compressed, if it is), None if unknown."""
         ...
@@ -104,7 +99,8 @@ class Source(Protocol):
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """The documents of all groups, one after the other."""
-        ...
+        for group in self.groups():
+            yield from group.documents(skipped)
 
 
 MAX_DOCUMENT = 32

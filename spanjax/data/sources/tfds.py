@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from spanjax.data.sources.documents import Document, SourceSettings, Trouble
+from spanjax.data.sources.documents import Document, Source, SourceSettings, Trouble
 
 TFDS_PREFIX = "tfds:"
 FORM = f"{TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]"
@@ -52,11 +52,6 @@ class TfdsGroup:
         """The data set and the slice of the split."""
         return f"{self.dataset}@{self.split}[{self.first}:{self.last}]"
 
-    @property
-    def description(self) -> str:
-        """The name, as it is given to prepare."""
-        return TFDS_PREFIX + self.name
-
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """Yields the texts in stored order."""
         name, settings = f"{TFDS_PREFIX}{self.dataset}@{self.split}", self.settings
@@ -80,7 +75,7 @@ class TfdsGroup:
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsSource:
+class TfdsSource(Source):
     """A split of a data set, in slices of 10,000 examples."""
 
     folder: str
@@ -111,11 +106,6 @@ class TfdsSource:
     def identity(self) -> list[Any]:
         """Name, version, split, and examples and bytes of every shard of its splits."""
         return [self.description, *self.fingerprint]
-
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all groups."""
-        for group in self.groups():
-            yield from group.documents(skipped)
 
 
 def is_tfds(name: str) -> bool:

@@ -6,14 +6,13 @@ that of Moosavi and Strube 2016; the scorer v8.01 has none. Numerators and denom
 scoring/coref/mention_chains.py decides which mentions are the same, and which are dropped. docs/coref_scores.md has more detail.
 """
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from spanjax.scoring.coref.link_counts import Links, links, pairs
-from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains
+from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains, shared
 from spanjax.scoring.counts import harmonic
 
 
@@ -103,25 +102,14 @@ class Coref:
 
 def muc(document: Chains) -> Ratio:
     """Links that join the mentions of a cluster: one less than it has mentions; found ones join mentions of both sides."""
-    shared = collections.Counter(
-        (document.key_of[mention], place)
-        for place, cluster in enumerate(document.response)
-        for mention in cluster
-        if mention in document.key_of
-    )
-    found = sum(number - 1 for number in shared.values())
+    found = sum(number - 1 for number in shared(document.response, document.key_of).values())
     in_key, in_response = (sum(len(cluster) - 1 for cluster in side) for side in (document.key, document.response))
     return Ratio(found, in_key, found, in_response)
 
 
 def bcub(document: Chains) -> Ratio:
     """B-cubed: of each mention, the share of its cluster that the other side's cluster of the mention has."""
-    common = collections.Counter(
-        (place, document.response_of[mention])
-        for place, cluster in enumerate(document.key)
-        for mention in set(cluster)
-        if mention in document.response_of
-    )
+    common = shared([{*cluster} for cluster in document.key], document.response_of)
     recall = precision = 0.0
     for place, cluster in enumerate(document.response):
         for mention in cluster:
@@ -130,16 +118,6 @@ def bcub(document: Chains) -> Ratio:
                 recall += number / len(document.key[document.key_of[mention]])
                 precision += number / len(cluster)
     return Ratio(recall, sum(map(len, document.key)), precision, sum(map(len, document.response)))
-
-
-def _shared(clusters: Sequence[Sequence[int]], other_of: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """Number of mentions that a cluster shares with a cluster of the other side, by both their indices, where above 0."""
-    return collections.Counter(
-        (place, other_of[mention])
-        for place, cluster in enumerate(clusters)
-        for mention in cluster
-        if mention in other_of
-    )
 
 
 def _best_total(similarity: dict[tuple[int, int], float]) -> float:
@@ -172,7 +150,7 @@ def _best_total(similarity: dict[tuple[int, int], float]) -> float:
 
 def ceaf(document: Chains) -> tuple[Ratio, Ratio]:
     """CEAF with phi4 (clusters) and with phi3 (mentions): the best one-to-one alignment of clusters."""
-    common = _shared(document.key, document.response_of)
+    common = shared(document.key, document.response_of)
     key, response = document.key, document.response
     of_clusters = {(i, j): 2 * number / (len(key[i]) + len(response[j])) for (i, j), number in common.items()}
     clusters, mentions = _best_total(of_clusters), _best_total({pair: float(n) for pair, n in common.items()})
@@ -184,7 +162,7 @@ def _lea_side(
     clusters: Sequence[Sequence[int]], others: Sequence[Sequence[int]], other_of: Mapping[int, int]
 ) -> tuple[float, int]:
     found = 0.0
-    for (place, other), number in _shared(clusters, other_of).items():
+    for (place, other), number in shared(clusters, other_of).items():
         size = len(clusters[place])
         if size == 1:
             found += len(others[other]) == 1
