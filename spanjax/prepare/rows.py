@@ -21,7 +21,7 @@ from spanjax.cli import exit_code, parse_options
 from spanjax.data.shards.local_runner import write_portions
 from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
 from spanjax.data.shards.portions import TRAIN, VALIDATION, RowSettings, portion_characters
-from spanjax.data.shards.progress import Progress, totals_table
+from spanjax.data.shards.progress import Progress, print_totals
 from spanjax.data.shards.shards import MANIFEST, Manifest, written_files
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         elsewhere=("input", "validation", "data_dir", "beam_options"),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return exit_code("prepare", lambda: totals_table(prepare(options)), cannot=f"cannot prepare {options.output}")
+    return exit_code("prepare", lambda: print_totals(prepare(options)), cannot=f"cannot prepare {options.output}")
 
 
 def _with_beam_options(words: list[str]) -> list[str]:

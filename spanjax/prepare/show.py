@@ -15,16 +15,15 @@ import tyro
 
 from spanjax.bounds import collect, flag_problems, raise_problems
 from spanjax.data.feed.batch import Batch
+from spanjax.data.feed.host_slice import MaskedRows
 from spanjax.data.feed.rows import Rows
 from spanjax.data.inspect.as_text import TAG_MARKS, Token, block_tokens, fragments, masked, right_to_left
 from spanjax.data.inspect.pair_figures import foreign_pairs
 from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
 from spanjax.prepare.reading import (
     Color,
-    MaskedRows,
     Reading,
     coloured_console,
-    masked_rows,
     opened,
     run_command,
     sharer,
@@ -90,7 +89,7 @@ def open_view(options: Show) -> View:
     reading = options.reading
     # Damaged shards give wrong text or an IndexError of masking, so their checksums are compared meanwhile.
     with whole_rows(rows.checks, wait=CHECK_SECONDS):
-        found = masked_rows(rows, share, reading, index_B)
+        found = share.masked(index_B, reading.epoch, reading.step)
         epoch_B = found.keys.epoch_B
         blocks, foreign_M = foreign_pairs(rows, reading.pairing, index_B, epoch_B, reading.seed)
     foreign = {*zip(blocks.row_M[foreign_M].tolist(), blocks.number_M[foreign_M].tolist(), strict=True)}

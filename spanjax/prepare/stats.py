@@ -20,7 +20,6 @@ from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures
 from spanjax.data.inspect.pair_figures import PairCounts, PairFigures, foreign_pairs
 from spanjax.data.inspect.row_figures import (
     Lengths,
-    Totals,
     block_lengths,
     document_lengths,
     doublings,
@@ -28,18 +27,17 @@ from spanjax.data.inspect.row_figures import (
     parts,
     some_of,
 )
+from spanjax.data.shards.progress import totals as totals_of
 from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
-from spanjax.prepare.figures import Figures
 from spanjax.prepare.reading import (
     Color,
     Reading,
     coloured_console,
-    masked_rows,
     run_command,
     sharer,
     split_folders,
 )
-from spanjax.prepare.stats_tables import print_figures
+from spanjax.prepare.stats_tables import Figures, print_figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ def measure(
     masking = MaskingCounts(share.spec, share.facts.specials, rows.manifest.tags)
     pairs = PairCounts(reading.pairing.label)
     for part_B in parts(index_B):
-        found = masked_rows(rows, share, reading, part_B)
+        found = share.masked(part_B, reading.epoch, reading.step)
         masking.add(found.examples, found.batch, found.keys)
         if pairs.label:
             blocks, foreign_M = foreign_pairs(rows, reading.pairing, part_B, found.keys.epoch_B, reading.seed)
@@ -105,7 +103,7 @@ def gather(options: Stats) -> Figures:
             "blocks": Lengths.of(block_lengths(rows, index_B), eighths(rows.length)),
             "rows": Lengths.of(rows.lengths_N, eighths(rows.length)),
         }
-    totals = {split: Totals.of(each.manifest) for split, each in splits.items()}
+    totals = {split: totals_of(each.manifest) for split, each in splits.items()}
     return Figures(options.rows, name, _settings(reading), totals, lengths, masking, pairs)
 
 
@@ -114,7 +112,7 @@ def stats(options: Stats) -> None:
     figures = gather(options)
     print_figures(coloured_console(options.color), figures)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(figures.as_json(), indent=1) + "\n", "utf-8")
+        pathlib.Path(options.json).write_text(json.dumps(dataclasses.asdict(figures), indent=1) + "\n", "utf-8")
     if options.png:
         from spanjax.prepare.stats_figure import draw  # matplotlib, only if requested
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.feed import masking
-from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
-from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean
 from spanjax.data.inspect.row_figures import parts, some_of
@@ -60,21 +59,12 @@ def opened(run: Recorded) -> Opened:
     return Opened(rows, held_out[0] if held_out else None, spec)
 
 
-def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Examples, Batch, RowKeys]:
-    """Returns rows of these indices before and after masking, as in epoch 0 of the training."""
-    spec, facts = found.spec, HostShare(rows, found.spec, held_out=True).facts
-    epoch_B = np.zeros(len(index_B), np.int64)
-    examples = spec.pairing.examples(rows, index_B, epoch_B, spec.seed, facts.pairs)
-    policy = spec.masking.at(0)
-    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), np.full(len(index_B), policy.rate_at(0)), policy)
-    return examples, build_batch(examples, keys, spec, facts), keys
-
-
 def measured(found: Opened, sample: int) -> MaskingFigures:
     """Measures `sample` training rows, sampled by the run's seed (0: all)."""
     counts = MaskingCounts(found.spec, found.rows.vocabulary.specials, found.rows.manifest.tags)
+    share = HostShare(found.rows, found.spec, held_out=True)
     for index_B in parts(some_of(len(found.rows), sample, found.spec.seed)):
-        counts.add(*masked_batch(found, found.rows, index_B))
+        counts.add(*share.masked(index_B))
     return counts.figures()
 
 
@@ -120,7 +110,7 @@ def masking_blocks(groups: Sequence[Group], sample: int, count: int) -> list[Blo
             continue
         if count:
             rows = found.rows if found.held_out is None else found.held_out
-            batch = masked_batch(found, rows, np.arange(min(count, len(rows))))[1]
+            batch = HostShare(rows, found.spec, held_out=True).masked(np.arange(min(count, len(rows)))).batch
             which = "training rows (none are held out)" if found.held_out is None else "held-out rows"
             blocks += example_blocks(group.first, batch, rows.vocabulary, which)
     return blocks

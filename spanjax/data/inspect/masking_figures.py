@@ -78,7 +78,8 @@ def find_spans(place_X: Integers, segments_BL: np.ndarray) -> Spans:
     return Spans(row_X, position_X, first_X, first_X + np.repeat(size - 1, size))
 
 
-class TagShares(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TagShares:
     """Overlap of a layer of tags with the mask."""
 
     text: float  # share of text tokens inside its spans
