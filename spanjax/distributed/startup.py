@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from spanjax.bounds import raise_problems
 from spanjax.distributed.barriers import HOSTS
 from spanjax.distributed.jax_internals import detected_pod, use_gloo_at
 from spanjax.distributed.launchers import Launch, detect
@@ -54,9 +55,7 @@ def start() -> Launch:
         _join(launch, timeout)
     if launch.local_devices is not None or launch.devices is not None or launch.platform is not None:
         found = [device.platform for device in jax.local_devices()]
-        problems = device_problems(launch, found, jax.device_count())
-        if problems:
-            raise ValueError("\n".join(problems))
+        raise_problems(device_problems(launch, found, jax.device_count()))
     return launch
 
 

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from spanjax.bounds import raise_problems
+
 EXPECTED, STARTUP, BARRIER = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOUT", "SPANJAX_BARRIER_TIMEOUT"
 TOKEN = "SPANJAX_MEETING_TOKEN"
 """Word that the launcher gives to all processes of one start, and that strangers lack; unset if it gives none."""
@@ -34,8 +36,7 @@ def own_variables(environment: Mapping[str, str]) -> Variables:
         for name, value in given.items()
         if value and not re.fullmatch("0*[1-9][0-9]*", value)
     ]
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     expected, startup, barrier = (int(value) if value else None for value in given.values())
     return Variables(expected, startup or STARTUP_SECONDS, barrier or BARRIER_SECONDS)
 

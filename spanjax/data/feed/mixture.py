@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.feed.hashing import Purpose, fold
 from spanjax.data.feed.order import Integers, permuted
 from spanjax.data.feed.rows import RowBatch, Rows
@@ -94,8 +95,7 @@ class MixedRows:
         if not all(0 < weight < float("inf") for weight in self.weights):
             problems.append(f"weights are {self.weights}: expected numbers above 0")
         problems += [f"{part.folder} holds no rows: leave it out" for part in parts if not len(part)]
-        if problems:
-            raise ValueError("\n".join(problems))
+        raise_problems(problems)
         self.share_F, self.sizes = shares(self.weights), sizes
         self._first = np.cumsum([0, *sizes])
         self.length, self.vocabulary = parts[0].length, parts[0].vocabulary

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.shards.record_file import (
     DamagedRowsError,
     RecordFile,
@@ -168,10 +169,7 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
             f"{folder}: not a finished folder of rows (no {MANIFEST}){inside or '; run spanjax.prepare again'}"
         )
     manifest = Manifest.from_json((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
-    if problems := _size_problems(folder, manifest):
-        raise ValueError(
-            f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems)
-        )
+    raise_problems(_size_problems(folder, manifest), f"{folder} is damaged; prepare or copy it again:")
     try:
         stored = load_vocabulary(folder / VOCABULARY)
     except (ValueError, OSError) as error:

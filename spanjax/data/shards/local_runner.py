@@ -61,7 +61,9 @@ def write_portions(
             yield rows.write(portion)
         return
     start = functools.partial(_Worker.start, settings, vocabulary.files(), folders)
-    yield from in_processes(_Worker.run, ((portion,) for portion in portions), workers, workers + 1, "--workers", start)
+    # not a generator expression, which would keep the last portion in memory
+    tasks = map(lambda portion: (portion,), portions)  # noqa: C417
+    yield from in_processes(_Worker.run, tasks, workers, workers + 1, "--workers", start)
 
 
 def in_processes(

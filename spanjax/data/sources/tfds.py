@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.sources.documents import Document, Source, SourceSettings, Trouble
 
 TFDS_PREFIX = "tfds:"
@@ -126,8 +127,7 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
         )
     elif (found := _kind(features[field])) != "text":
         problems.append(f"{name}: the feature {field!r} is {found}, expected text; name another with --text-field")
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     used = {part: info.splits[part] for part in dict.fromkeys(part for part, _, _ in slices)}
     return TfdsSource(
         str(builder.data_dir),

@@ -4,6 +4,7 @@ import abc
 import bisect
 import functools
 import hashlib
+import itertools
 import json
 import unicodedata
 from collections.abc import Sequence
@@ -107,9 +108,16 @@ class Vocabulary(abc.ABC):
         the start of what follows it.
         """
 
-    @abc.abstractmethod
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text of ids; specials appear by their names."""
+        """Readable text of ids; specials appear by their names, incomplete characters as U+FFFD."""
+        parts: list[str] = []
+        for special, run in itertools.groupby(np.asarray(ids).tolist(), self.specials.__contains__):
+            parts += [self.pieces[number] for number in run] if special else [self._text([*run])]
+        return " ".join(parts)
+
+    def _text(self, ids: list[int]) -> str:
+        """Text of ids among which there is no special."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def files(self) -> dict[str, bytes]:
