@@ -112,7 +112,8 @@ class Vocabulary(abc.ABC):
         """Readable text of ids; specials appear by their names, incomplete characters as U+FFFD."""
         parts: list[str] = []
         for special, run in itertools.groupby(np.asarray(ids).tolist(), self.specials.__contains__):
-            parts += [self.pieces[number] for number in run] if special else [self._text([*run])]
+            numbers = [*run]
+            parts += [self.pieces[number] for number in numbers] if special else [self._text(numbers)]
         return " ".join(parts)
 
     def _text(self, ids: list[int]) -> str:
