@@ -13,77 +13,6 @@ from spanjax.launch.quoting import indented, pod_scalar, scalar
 from spanjax.launch.settings import Settings, plain
 from spanjax.launch.tpu import read_slice
 
-TEMPLATE = """\
-# Trains on @@what: kubectl apply -f @@file
-# The image is built from launch/Dockerfile; the volume holds the rows and the work directory, and all pods write to it.
-# Exit code @@wrong of spanjax.train (wrong input) ends it at once. Code @@stopped (stopped after saving) and a lost node start
-# all pods again as often as it takes, any other failure at most @@max_restarts times. Needs JobSet 0.10 and Kubernetes 1.31.
-# Printed by `python -m spanjax.launch jobset --print`, which has these settings as options.
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata:
-  name: @@name
-  @@annotations
-spec:
-  network:
-    enableDNSHostnames: true # a headless service: pods find the first one by its name
-    publishNotReadyAddresses: true
-  failurePolicy:
-    maxRestarts: @@max_restarts
-    rules:
-      - name: wrongInput
-        action: FailJobSet
-        onJobFailureReasons: [PodFailurePolicy]
-        onJobFailureMessagePatterns: ["rule at index 0$"]
-      - name: stoppedAfterSavingOrNodeLost
-        action: RestartJobSetAndIgnoreMaxRestarts
-        onJobFailureReasons: [PodFailurePolicy]
-        onJobFailureMessagePatterns: ["rule at index [12]$"]
-  replicatedJobs:
-    - name: @@group
-      replicas: @@slices
-      template:
-        spec:
-          completionMode: Indexed
-          completions: @@hosts
-          parallelism: @@hosts
-          backoffLimit: 0
-          podFailurePolicy:
-            rules: # the JobSet's rules count these from 0
-              - action: FailJob
-                onExitCodes: {containerName: train, operator: In, values: [@@wrong]}
-              - action: FailJob
-                onExitCodes: {containerName: train, operator: In, values: [@@stopped]}
-              - action: FailJob
-                onPodConditions: [{type: DisruptionTarget, status: "True"}]
-          template:
-            @@pod_metadata
-            spec:
-              restartPolicy: Never
-              terminationGracePeriodSeconds: @@grace_seconds # to finish the step and save
-              @@selector
-              @@tolerations
-              @@pod_security
-              containers:
-                - name: train
-                  image: @@image
-                  args:
-                    @@args
-                  env:
-                    @@env
-                  @@ports
-                  @@security
-                  resources:
-                    limits: {@@resource: @@chips}
-                  volumeMounts:
-                    - {name: data, mountPath: /data}
-                    - {name: shared-memory, mountPath: /dev/shm}
-              volumes:
-                - name: data
-                  @@volume
-                - name: shared-memory
-                  emptyDir: {medium: Memory}
-"""
 GROUP, PORT = "workers", 3389
 AS_ROOT = "securityContext: {privileged: true, runAsUser: 0} # the devices of a TPU are root's"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool"
@@ -94,7 +23,7 @@ SPOT_TOLERATION = '{key: cloud.google.com/gke-spot, operator: Equal, value: "tru
 class JobSet(Settings):
     """A JobSet for Kubernetes, on a TPU slice of GKE or several of them, or on nodes with GPUs."""
 
-    FILE, TEMPLATE = "gke_jobset.yaml", TEMPLATE
+    FILE = "gke_jobset.yaml"
 
     image: str = "REGION-docker.pkg.dev/PROJECT/spanjax/spanjax:tpu"
     """The image, built from launch/Dockerfile."""

@@ -6,23 +6,12 @@ from spanjax.bounds import AtLeast0, AtLeast1, NotNegative
 from spanjax.launch.quoting import continued, exports, options, word
 from spanjax.launch.settings import Settings
 
-TEMPLATE = """\
-#!/usr/bin/env bash
-# Trains in @@processes process(es) on this machine. From the folder of the repository: bash @@file
-# Printed by `python -m spanjax.launch local --print`, which has these settings as options.
-
-set -eu
-@@exports
-
-exec @@command
-"""
-
 
 @dataclasses.dataclass(frozen=True)
 class Local(Settings):
     """Runs spanjax.train in several processes on this machine, and returns its exit code; --print prints a script for it."""
 
-    FILE, TEMPLATE = "local.sh", TEMPLATE
+    FILE = "local.sh"
     TRAIN = (
         *("--config", "configs/pretrain/demo.py", "--data.rows", "runs/demo/rows"),
         *("--workdir", "runs/demo/two_processes"),

@@ -1,6 +1,7 @@
 """Common settings of the launch files: name, training command, and checks of values that go into names and paths."""
 
 import dataclasses
+import importlib.resources
 import re
 from typing import ClassVar
 
@@ -25,11 +26,9 @@ class Settings:
     """Settings of a launch file. The arguments of spanjax.train follow `--`."""
 
     FILE: ClassVar[str] = ""
-    """The file in launch/ that has the defaults."""
+    """The file in launch/ that has the defaults; in templates/ it has names of values after @@."""
     TRAIN: ClassVar[tuple[str, ...]] = ON_SHARE
     """Default arguments of spanjax.train."""
-    TEMPLATE: ClassVar[str] = ""
-    """The file, with names of settings and of other values after @@."""
 
     print: bool = False
     """Print the file."""
@@ -67,7 +66,8 @@ class Settings:
         """Fills the template with the settings by name, what all templates know, and `values`."""
         known = {"file": word(self.output or f"launch/{self.FILE}"), "token": DRAWN_TOKEN, "token_name": TOKEN}
         codes = {"done": DONE, "wrong": WRONG_INPUT, "missing": PROCESSES_MISSING, "stopped": STOPPED}
-        return fill(self.TEMPLATE, {**vars(self), **known, **codes, **values})
+        template = importlib.resources.files("spanjax.launch") / "templates" / self.FILE
+        return fill(template.read_text(), {**vars(self), **known, **codes, **values})
 
 
 def one_line(option: str, value: object) -> list[str]:

@@ -10,42 +10,13 @@ from spanjax.launch.settings import Settings, plain
 
 GPUS = re.compile(r"([A-Za-z][A-Za-z0-9._-]*):([1-9]\d*)")
 BUCKET = re.compile(r"(gs|s3|r2|nebius)://[A-Za-z0-9][A-Za-z0-9._/-]*")
-TEMPLATE = """\
-# Trains on @@nodes node(s) with @@gpus each, as a managed job: sky jobs launch @@file
-# The bucket holds rows/ and, after the first save, runs/. A spot node that is taken, and exit code @@stopped of spanjax.train
-# (stopped after saving), start it again as often as it takes; any other failure at most @@max_restarts times.
-# Printed by `python -m spanjax.launch skypilot --print`, which has these settings as options.
-name: @@name
-num_nodes: @@nodes
-workdir: .
-resources:
-  @@infra
-  accelerators: @@accelerators
-  use_spot: @@spot
-  job_recovery:
-    max_restarts_on_errors: @@max_restarts
-    recover_on_exit_codes: [@@stopped]
-file_mounts:
-  /data:
-    source: @@bucket
-    mode: MOUNT
-envs:
-  @@envs
-setup: |
-  python3 -m pip install --quiet uv
-  python3 -m uv venv --quiet --allow-existing --python @@python ~/spanjax
-  python3 -m uv pip install --quiet --python ~/spanjax/bin/python -r requirements.txt 'jax[@@extra]'
-run: |
-  export @@token_name="${SKYPILOT_TASK_ID:-}" # by which the nodes know each other: of this job alone
-  exec ~/spanjax/bin/@@command
-"""
 
 
 @dataclasses.dataclass(frozen=True)
 class SkyPilot(Settings):
     """A SkyPilot task for `sky jobs launch`: one process a node, which takes all of its GPUs."""
 
-    FILE, TEMPLATE = "skypilot.yaml", TEMPLATE
+    FILE = "skypilot.yaml"
 
     nodes: AtLeast1 = 2
     """Nodes."""

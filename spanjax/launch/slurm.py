@@ -11,100 +11,13 @@ from spanjax.launch.settings import Settings, plain
 
 SPARE_SECONDS = 20  # for SLURM to take a running job back into the queue before its time is over. Chosen, not measured.
 TIME = re.compile(r"(\d+-)?\d{1,2}:\d{2}:\d{2}")
-TEMPLATE = """\
-#!/usr/bin/env bash
-#SBATCH --job-name=@@name
-#SBATCH --nodes=@@nodes
-#SBATCH --ntasks-per-node=@@tasks_per_node
-#SBATCH --cpus-per-task=@@cpus_per_task
-@@gpus
-#SBATCH --time=@@time
-@@partition
-@@account
-#SBATCH --signal=B:@@signal
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --output=%x-%j.out
-#
-# Trains on @@what. From the folder of the repository: sbatch @@file
-# The work directory and the rows have to be in a folder that all nodes share.
-# Printed by `python -m spanjax.launch slurm --print`, which has these settings as options.
-
-set -u
-@@token
-export @@token_name
-@@exports
-
-step=
-timer=
-caught=
-ended_by_slurm=
-
-queue_again() {
-  echo "$1: job $SLURM_JOB_ID goes back into the queue"
-  scontrol requeue "$SLURM_JOB_ID"
-}
-
-# SLURM sends USR1 to this script alone, @@save_seconds s before the time is over; srun passes it to every task, and they save and
-# end with @@stopped. Tasks that have not ended @@spare s before that time are given up, as a job that reaches it is never queued
-# again: the next go resumes from the last checkpoint.
-# shellcheck disable=SC2329 # the trap calls it
-on_usr1() {
-  caught=1
-  if [ -n "$step" ]; then
-    kill -USR1 "$step"
-  fi
-  if [ -z "$timer" ]; then
-    (
-      trap 'kill "$!"; exit' TERM
-      sleep @@patience &
-      wait "$!" && queue_again "the time is nearly over"
-    ) &
-    timer=$!
-  fi
-}
-trap on_usr1 USR1
-# In a preemption SLURM sends TERM to the tasks (22.05 to them alone): they save, end with @@stopped, and the job is queued again
-# below. Where this script gets TERM, too, SLURM decides: it queues a preempted job again and a cancelled one not. srun,
-# which would kill the tasks on TERM, is not told.
-trap 'caught=1; ended_by_slurm=1' TERM
-
-srun --label --kill-on-bad-exit=0 --wait=@@save_seconds --cpus-per-task=@@cpus_per_task \\
-  @@command &
-step=$!
-
-while true; do # a signal ends `wait` before srun has ended: wait again
-  caught=
-  wait "$step"
-  code=$?
-  if [ -z "$caught" ]; then
-    break
-  fi
-done
-if [ -n "$timer" ]; then
-  kill "$timer" 2>/dev/null
-fi
-
-if [ -n "$ended_by_slurm" ]; then
-  exit "$code"
-elif [ "$code" -eq @@stopped ]; then
-  queue_again "stopped after saving"
-elif [ "$code" -eq @@missing ] || [ "$code" -gt 128 ]; then # processes are missing, or were killed by a signal
-  if [ "${SLURM_RESTART_COUNT:-0}" -lt @@max_restarts ]; then
-    queue_again "processes were lost (exit code $code)"
-  else
-    echo "processes were lost (exit code $code); after ${SLURM_RESTART_COUNT:-0} restarts the job ends" >&2
-  fi
-fi
-exit "$code"
-"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Slurm(Settings):
     """A SLURM batch script. It runs one task a node, which takes all of its GPUs, and requeues itself until the run is done."""
 
-    FILE, TEMPLATE = "slurm.sbatch", TEMPLATE
+    FILE = "slurm.sbatch"
 
     nodes: AtLeast1 = 2
     """Nodes of the job."""
