@@ -47,11 +47,16 @@ def swap_in(new: pathlib.Path, path: pathlib.Path, aside: pathlib.Path) -> None:
         if replaces:
             os.rename(aside, path)
         raise
-    flush = os.open(path.parent, os.O_RDONLY)
+    flush(path.parent)
+
+
+def flush(path: pathlib.Path) -> None:
+    """Waits until a file or folder is on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(flush)
+        os.fsync(handle)
     finally:
-        os.close(flush)
+        os.close(handle)
 
 
 def make_readable(folder: pathlib.Path) -> None:

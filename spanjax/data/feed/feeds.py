@@ -7,12 +7,12 @@ TensorFlow.
 Shapes: B rows of this host, L positions, K slots a row.
 """
 
+import collections
+import concurrent.futures
 import contextlib
 import os
-import queue
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
@@ -81,37 +81,13 @@ def numpy_feed(
 
 def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
     """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised in place of its item."""
-    ready: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
-    stop = threading.Event()
-
-    def work() -> None:
-        try:
-            for item in items:
-                ready.put((item, None))
-                if stop.is_set():
-                    return
-            ready.put((None, StopIteration()))
-        except BaseException as error:
-            ready.put((None, error))
-
-    worker = threading.Thread(target=work, name="spanjax-numpy-feed", daemon=True)
-    worker.start()
-    try:
-        while True:
-            item, error = ready.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # pyright: ignore[reportReturnType]
-    finally:
-        stop.set()
-        # the worker may wait for room in the full queue: take items until it sees `stop`
-        while worker.is_alive():
-            try:
-                ready.get(timeout=0.01)
-            except queue.Empty:
-                worker.join(timeout=0.01)
+    made, end = iter(items), object()
+    with concurrent.futures.ThreadPoolExecutor(1, "spanjax-numpy-feed") as worker:
+        ready: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+        ready.extend(worker.submit(next, made, end) for _ in range(depth))
+        while (item := ready.popleft().result()) is not end:
+            ready.append(worker.submit(next, made, end))
+            yield item
 
 
 def tf_feed(

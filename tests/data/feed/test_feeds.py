@@ -174,7 +174,7 @@ def test_unknown_kind_is_refused() -> None:
 
 
 def workers() -> int:
-    return sum(thread.name == "spanjax-numpy-feed" for thread in threading.enumerate())
+    return sum(thread.name.startswith("spanjax-numpy-feed") for thread in threading.enumerate())
 
 
 def test_prefetching_passes_errors_on_and_ends_its_thread() -> None:
