@@ -86,8 +86,9 @@ def _join(launch: Launch, timeout: float) -> None:
         initialization_timeout=int(timeout),
         coordinator_bind_address=address,
     )
-    if here := own_address(launch.coordinator):
-        _talk_through(here)
+    here, cpu = own_address(launch.coordinator), jax.config.jax_cpu_collectives_implementation  # pyright: ignore
+    if here and cpu == "gloo":
+        use_gloo_at(here)  # alone, and not at the address of the host's own name
     HOSTS.update(roster)
 
 
@@ -102,15 +103,6 @@ def own_address(coordinator: str) -> str | None:
     except OSError:
         return None
     return None if is_local(found) and not is_local(host) else found
-
-
-def _talk_through(address: str) -> None:
-    """Makes gloo, which connects processes on CPU, listen on this address alone, and not on that of the host's own name."""
-    import jax
-
-    if jax.config.jax_cpu_collectives_implementation != "gloo":  # pyright: ignore[reportAttributeAccessIssue]
-        return
-    use_gloo_at(address)
 
 
 def _ask_jax(launch: Launch, timeout: float) -> Launch:

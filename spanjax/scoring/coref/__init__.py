@@ -13,22 +13,17 @@ import numpy as np
 
 from spanjax.scoring.coref.link_counts import Links, links, pairs
 from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains, shared
-from spanjax.scoring.counts import harmonic
+from spanjax.scoring.counts import Summed, harmonic
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio:
+class Ratio(Summed):
     """Recall and precision as the sums that they are quotients of; a quotient with 0 below is 0."""
 
     recall_numerator: float = 0.0
     recall_denominator: float = 0.0
     precision_numerator: float = 0.0
     precision_denominator: float = 0.0
-
-    def __add__(self, other: "Ratio") -> "Ratio":
-        """Documents of two ratios together."""
-        mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Ratio(*(a + b for a, b in zip(mine, others, strict=True)))
 
     @property
     def recall(self) -> float:
@@ -47,7 +42,7 @@ class Ratio:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanc:
+class Blanc(Summed):
     """The mean of two scores of links; that of one kind alone where the key has no link of the other kind, 0 where of none."""
 
     coreference: Ratio = Ratio()
@@ -56,10 +51,6 @@ class Blanc:
     def _mean(self, name: str) -> float:
         kinds = [one for one in (self.coreference, self.non_coreference) if one.recall_denominator]
         return sum(getattr(one, name) for one in kinds) / len(kinds) if kinds else 0.0
-
-    def __add__(self, other: "Blanc") -> "Blanc":
-        """Documents of two scores together."""
-        return Blanc(self.coreference + other.coreference, self.non_coreference + other.non_coreference)
 
     @property
     def recall(self) -> float:
@@ -78,7 +69,7 @@ class Blanc:
 
 
 @dataclasses.dataclass(frozen=True)
-class Coref:
+class Coref(Summed):
     """All scores of some documents together."""
 
     muc: Ratio = Ratio()
@@ -204,16 +195,7 @@ def score(documents: Iterable[tuple[Clusters, Clusters]]) -> Coref:
     for key, response in documents:
         one = chains(key, response)
         clusters, mentions = ceaf(one)
-        total = Coref(
-            muc=total.muc + muc(one),
-            bcub=total.bcub + bcub(one),
-            ceafe=total.ceafe + clusters,
-            ceafm=total.ceafm + mentions,
-            blanc=total.blanc + blanc(one),
-            lea=total.lea + lea(one),
-            mention=total.mention + found_mentions(one),
-            dropped=total.dropped + one.dropped,
-        )
+        total += Coref(muc(one), bcub(one), clusters, mentions, blanc(one), lea(one), found_mentions(one), one.dropped)
     return total
 
 

@@ -12,19 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from spanjax.scoring.coref.mention_chains import Chains, clusters_of, shared
+from spanjax.scoring.counts import Summed
 
 
 @dataclasses.dataclass(frozen=True)
-class Links:
+class Links(Summed):
     """Numbers of links of one kind."""
 
     both: int = 0
     key: int = 0
     response: int = 0
-
-    def __add__(self, other: "Links") -> "Links":
-        """Links of two documents together."""
-        return Links(self.both + other.both, self.key + other.key, self.response + other.response)
 
 
 def pairs(size: int) -> int:
