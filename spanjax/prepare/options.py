@@ -31,7 +31,7 @@ class TextInput:
     skip_bad: bool = False
     """Skip and count bad lines and documents instead of stopping at the first."""
     max_document: int = MAX_DOCUMENT
-    """Largest document, and largest line of a file, in MiB: a larger one is refused, or left out with --skip-bad. A process
+    """Largest document, and largest line of a file, in MiB: a larger one is refused, or skipped with --skip-bad. A process
     takes about 40 times this memory for one."""
 
     def source(self) -> Source:

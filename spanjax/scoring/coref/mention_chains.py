@@ -45,6 +45,7 @@ def clusters_problems(clusters: Clusters, which: str) -> list[str]:
 
 
 def clusters_of(clusters: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Mention -> its cluster, the last one where there are several."""
     return {mention: place for place, cluster in enumerate(clusters) for mention in cluster}
 
 
