@@ -81,17 +81,16 @@ def train(command: Any, named: Collection[str] = ()) -> int:
 
     Raises the errors that `main` reports. Everything opened is closed on every path.
     """
-    from spanjax.distributed.barriers import abort_process, collective_call
-    from spanjax.distributed.startup import start
+    from spanjax import distributed
     from spanjax.training.heap import keep_freed_blocks
 
     keep_freed_blocks()
-    start()
+    distributed.start()
     from spanjax.training.preemption import StopRequest
 
     def leave() -> None:
         resources.close()
-        abort_process(STOPPED)
+        distributed.abort_process(STOPPED)
         stop_at_once(stop.signal)
 
     workdir = pathlib.Path(command.workdir)
@@ -108,7 +107,7 @@ def train(command: Any, named: Collection[str] = ()) -> int:
             from spanjax.training.workdir import open_workdir
 
             use_compilation_cache(command.compilation_cache)
-            session = collective_call("rows and mesh", lambda: open_session(command.run, named))
+            session = distributed.collective_call("rows and mesh", lambda: open_session(command.run, named))
             begun = bool(command.workdir) and has_checkpoints(workdir)
             weights = None if begun else session.initial_weights()
             if command.dry_run:
@@ -117,7 +116,9 @@ def train(command: Any, named: Collection[str] = ()) -> int:
                 return 0
             if not command.workdir:
                 raise ValueError("--workdir is not set: give a folder for checkpoints and metrics, or --dry-run")
-            collective_call("trackers", lambda: None if jax.process_index() else require(session.run.tracking))
+            distributed.collective_call(
+                "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
+            )
             stored = open_workdir(workdir, description(session), differences, resources)
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
         return train_session(session, weights, workdir, notes, stop, resources)
@@ -137,7 +138,7 @@ def train_session(
     """
     import jax
 
-    from spanjax.distributed.barriers import abort_process
+    from spanjax import distributed
     from spanjax.experiment.session import open_outputs
     from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import fit
@@ -167,7 +168,7 @@ def train_session(
                     checkpoints.abandon()
                 resources.close()
                 terminal.note("stopped by a signal; saved. Run the same command to continue.")
-                abort_process(STOPPED)
+                distributed.abort_process(STOPPED)
                 end(STOPPED)
 
             stop.leave = leave
@@ -199,7 +200,7 @@ def main(arguments: list[str] | None = None) -> int:
     with StopSignals(stop_at_once):
         end_with_launcher()
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-        from spanjax.distributed.barriers import abort_process
+        from spanjax.distributed import abort_process
 
         words = sys.argv[1:] if arguments is None else arguments
         try:
@@ -217,7 +218,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
     """Returns (message for the user, exit code); None for an error that only its traceback explains."""
     if problem := start_problem(error):
         return problem, WRONG_INPUT
-    from spanjax.distributed.meeting import ProcessesMissing
+    from spanjax.distributed import ProcessesMissing
     from spanjax.json_files import JsonError
     from spanjax.training.checkpoint_files import CheckpointError
     from spanjax.training.nonfinite import NonFiniteError

@@ -334,14 +334,14 @@ def test_listening_is_seen() -> None:
 
 PROGRAM = """
 import sys
-from spanjax.distributed import barriers, startup
-startup.start()
+from spanjax import distributed
+distributed.start()
 import jax, jax.numpy as jnp
 from jax.experimental import multihost_utils
 assert multihost_utils.process_allgather(jnp.arange(2.0)).shape == (2, 2)
 print("talked", flush=True)
 sys.stdin.readline()
-barriers.barrier("end")
+distributed.barrier("end")
 """
 
 

@@ -4,20 +4,61 @@ The order is TPU pods, Open MPI, Kubernetes, SkyPilot, SLURM (`mpirun` inside of
 (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID) wins over the launcher's, value by value; the three alone are a
 launcher of their own, and JAX_NUM_PROCESSES=1 is one process, whatever else is set. Every `find_` returns None if its launcher
 did not start this process; a value that the launcher does not give is None.
+
+spanjax's own variables are read and checked here, too. They are no settings of `Run`: they describe the machines of one start and
+not the training, may differ when a run is resumed, belong to the launch file, and are needed before jax starts and before a
+config file, which imports jax, is read.
 """
 
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from spanjax.distributed.variables import own_variables
+from spanjax.bounds import raise_problems
 
 Environment = Mapping[str, str]
 Kind = Literal["none", "variables", "tpu", "openmpi", "jobset", "skypilot", "slurm"]
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 TPU_PORT, JOBSET_PORT, SKYPILOT_PORT = 8482, 3389, 8476
 LOCAL = "127.0.0.1"
+
+
+EXPECTED, STARTUP, BARRIER = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOUT", "SPANJAX_BARRIER_TIMEOUT"
+TOKEN = "SPANJAX_MEETING_TOKEN"
+"""Word that the launcher gives to all processes of one start, and that strangers lack; unset if it gives none."""
+STARTUP_SECONDS, BARRIER_SECONDS = 300, 600
+_UNSET = {EXPECTED: "no check", STARTUP: f"{STARTUP_SECONDS} s", BARRIER: f"{BARRIER_SECONDS} s"}
+
+
+class Variables(NamedTuple):
+    """Values of the variables."""
+
+    expected_devices: int | None
+    """Devices that all processes together should see; None if it is not set."""
+    startup_seconds: int
+    """Seconds that processes wait for each other at the start."""
+    barrier_seconds: int
+    """Seconds that they wait for each other later."""
+
+
+def own_variables(environment: Mapping[str, str]) -> Variables:
+    """Reads the three variables, or their defaults. ValueError lists every one that is not a whole number above 0."""
+    given = {name: environment.get(name, "").strip() for name in _UNSET}
+    problems = [
+        f"{name} is {value!r}: expected a whole number, 1 or more; leave it unset for {_UNSET[name]}"
+        for name, value in given.items()
+        if value and not re.fullmatch("0*[1-9][0-9]*", value)
+    ]
+    raise_problems(problems)
+    expected, startup, barrier = (int(value) if value else None for value in given.values())
+    return Variables(expected, startup or STARTUP_SECONDS, barrier or BARRIER_SECONDS)
+
+
+def xla_flag(environment: Mapping[str, str], name: str) -> str | None:
+    """Returns the value of a flag in XLA_FLAGS, the last of several; None if it is not set."""
+    words = (word.partition("=") for word in environment.get("XLA_FLAGS", "").split())
+    return next((value for key, _, value in reversed([*words]) if key == name), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ import rich.table
 import rich.text
 import tyro
 
+from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
-from spanjax.distributed.startup import tpu_chips
 from spanjax.doctor import checks
 
 _PACKAGES = """

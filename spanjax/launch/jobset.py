@@ -8,7 +8,7 @@ podFailurePolicy that failed it, so the rules of the JobSet match that rule's nu
 import dataclasses
 
 from spanjax.bounds import AtLeast0, AtLeast1, collect
-from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
+from spanjax.distributed.launchers import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import indented, pod_scalar, scalar
 from spanjax.launch.settings import Settings, plain
 from spanjax.launch.tpu import read_slice

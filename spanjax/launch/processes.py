@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
 from spanjax.cli import LAUNCHER, PROCESSES_MISSING, STOPPED, StopSignals
-from spanjax.distributed.variables import EXPECTED, TOKEN
+from spanjax.distributed.launchers import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from spanjax.bounds import flag_problems
 from spanjax.cli import DONE, PROCESSES_MISSING, STOPPED, WRONG_INPUT
-from spanjax.distributed.variables import TOKEN
+from spanjax.distributed.launchers import TOKEN
 from spanjax.launch.quoting import fill, word
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")

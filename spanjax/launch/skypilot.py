@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from spanjax.bounds import AtLeast0, AtLeast1
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.launchers import EXPECTED, STARTUP
 from spanjax.launch.quoting import continued, indented, options, scalar
 from spanjax.launch.settings import Settings, plain
 

@@ -5,7 +5,7 @@ import re
 from typing import Annotated
 
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds
-from spanjax.distributed.variables import EXPECTED, STARTUP
+from spanjax.distributed.launchers import EXPECTED, STARTUP
 from spanjax.launch.quoting import continued, exports, options, word
 from spanjax.launch.settings import Settings, plain
 

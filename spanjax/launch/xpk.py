@@ -5,7 +5,7 @@ import re
 
 from spanjax.bounds import AtLeast0, AtLeast1, collect
 from spanjax.cli import PROCESSES_MISSING, STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
+from spanjax.distributed.launchers import EXPECTED, STARTUP, TOKEN
 from spanjax.launch.quoting import continued, options, word
 from spanjax.launch.settings import Settings, plain
 from spanjax.launch.tpu import read_slice

@@ -22,7 +22,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from spanjax.distributed.barriers import all_gather_text, any_process, barrier
+from spanjax.distributed import all_gather_text, any_process, barrier
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     UNCHECKED,

@@ -19,8 +19,7 @@ from jax.sharding import Mesh
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1, range_problems
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.distributed.barriers import name_of
-from spanjax.distributed.meeting import ProcessesMissing
+from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.sharding import to_global
 from spanjax.training.checkpoint import Checkpoints, Saving
 from spanjax.training.checkpoint_files import SaveError, first_line

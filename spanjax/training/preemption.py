@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from spanjax.cli import StopSignals
-from spanjax.distributed.barriers import all_gather_text, ask, asked, preempted
+from spanjax.distributed import all_gather_text, ask, asked, preempted
 
 LOOK_SECONDS = 1.0
 # The threads of all processes answer within LOOK_SECONDS of the mark. A minute is for one whose main thread holds the interpreter

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from spanjax.cli import PROCESSES_MISSING
-from spanjax.distributed.barriers import coordinator_gone, marks, name_of, put_mark
+from spanjax.distributed import coordinator_gone, marks, name_of, put_mark
 from spanjax.training.nonfinite import Guard
 
 log = logging.getLogger(__name__)

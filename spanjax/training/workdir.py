@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 
-from spanjax.distributed.barriers import collective_call
+from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem

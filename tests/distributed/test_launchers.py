@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from spanjax.distributed.launchers import Launch, detect
-from spanjax.distributed.startup import device_problems
+from spanjax.distributed import Launch, detect, device_problems
 
 pytestmark = pytest.mark.unit
 

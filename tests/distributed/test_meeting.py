@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from spanjax.distributed import meeting
-from spanjax.distributed.meeting import GREETING, ProcessesMissing, attend, receive
+from spanjax.distributed import ProcessesMissing, meeting
+from spanjax.distributed.meeting import GREETING, attend, receive
 
 pytestmark = pytest.mark.unit
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from spanjax.distributed import barriers, meeting
+from spanjax import distributed
+from spanjax.distributed import ProcessesMissing, meeting
 from spanjax.distributed.meeting import (
     GREETING,
-    ProcessesMissing,
     attend,
     is_local,
     join_address,
@@ -28,13 +28,13 @@ from tests.running import begin_group, environment, shrunk, start
 
 PROGRAM = """
 import sys
-from spanjax.distributed import barriers, meeting, startup
+from spanjax import distributed
 try:
-    startup.start()
+    distributed.start()
 {body}
-except (ValueError, meeting.ProcessesMissing) as error:
+except (ValueError, distributed.ProcessesMissing) as error:
     print("said:", error, flush=True)
-    barriers.abort_process(3)
+    distributed.abort_process(3)
     sys.exit(3)
 """
 
@@ -68,20 +68,20 @@ BODY = """
 import jax, time
 assert jax.process_count() == 3
 me = jax.process_index()
-assert barriers.all_gather_text("names", f"{me}") == ["0", "1", "2"]
+assert distributed.all_gather_text("names", f"{me}") == ["0", "1", "2"]
 for turn in range(3):
-    barriers.barrier("again")
-    assert barriers.any_process(me == turn) and not barriers.any_process(False)
+    distributed.barrier("again")
+    assert distributed.any_process(me == turn) and not distributed.any_process(False)
 try:
-    barriers.collective_call("rows", lambda: int("x" if me == 1 else "1"))
+    distributed.collective_call("rows", lambda: int("x" if me == 1 else "1"))
     raise AssertionError
 except ValueError as error:
     assert "process 1 (" in str(error) and "invalid literal" in str(error), error
-assert barriers.collective_call("rows", lambda: me) == me
+assert distributed.collective_call("rows", lambda: me) == me
 print("agreed", flush=True)
 if me == 2:
     time.sleep(8)
-barriers.barrier("the late one", timeout_s=3)
+distributed.barrier("the late one", timeout_s=3)
 """
 
 
@@ -112,7 +112,7 @@ for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
                 break
     print("stopped after", step, flush=True)
     if not when:
-        barriers.barrier("the next signal")
+        distributed.barrier("the next signal")
         preemption.preempted = lambda step: False  # it stays reached
 """
 
@@ -132,11 +132,11 @@ def test_a_wrong_number_of_devices_ends_all() -> None:
 
 
 def test_one_process_agrees_with_itself() -> None:
-    assert barriers.any_process(True) and not barriers.any_process(False)
-    assert barriers.all_gather_text("names", "me") == ["me"] and barriers.abort_process(2) == 2
-    barriers.barrier("alone")
+    assert distributed.any_process(True) and not distributed.any_process(False)
+    assert distributed.all_gather_text("names", "me") == ["me"] and distributed.abort_process(2) == 2
+    distributed.barrier("alone")
     with pytest.raises(ValueError, match="invalid literal"):
-        barriers.collective_call("alone", lambda: int("x"))
+        distributed.collective_call("alone", lambda: int("x"))
 
 
 def greeting(each: int, count: int, **more: Any) -> dict[str, Any]:

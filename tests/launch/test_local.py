@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from spanjax.cli import STOP_SIGNALS
-from spanjax.distributed.launchers import detect
-from spanjax.distributed.variables import TOKEN
+from spanjax.distributed import detect
+from spanjax.distributed.launchers import TOKEN
 from spanjax.launch import processes
 from spanjax.launch.local import Local
 from tests.running import ROOT, environment, final_leaves, finish, records, shrunk, wait_for_step, wait_until

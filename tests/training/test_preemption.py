@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from spanjax.cli import STOP_SIGNALS
-from spanjax.distributed.meeting import ProcessesMissing
+from spanjax.distributed import ProcessesMissing
 from spanjax.training import preemption
 from spanjax.training.preemption import StopRequest
 
