@@ -10,7 +10,7 @@ import rich.table
 import rich.text
 
 from spanjax.data.feed.masking import GeometricSpans
-from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean
+from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.pair_figures import PairFigures
 from spanjax.data.inspect.row_figures import Lengths
 from spanjax.data.shards.progress import totals_table
@@ -107,22 +107,18 @@ def span_columns(figures: MaskingFigures) -> tuple[list[str], dict[str, list[flo
     longest = max(len(proposed or ()), len(paper)) - 1 + _BEYOND
     names = [*map(str, range(1, longest + 1)), "more"]
 
-    def spread(counts: Sequence[float]) -> list[float]:
-        padded = np.zeros(max(len(counts), longest + 2))
-        padded[: len(counts)] = counts
-        shares = padded / max(padded.sum(), 1e-300)  # rows without spans have shares of 0, not NaN
-        return [*shares[1 : longest + 1].tolist(), float(shares[longest + 1 :].sum())]
-
     def title(name: str, counts: Sequence[float]) -> str:
         return f"{name}, mean {span_mean(counts):.2f}"
 
-    columns = {title(MEASURED, measured): spread(measured)}
+    columns = {title(MEASURED, measured): span_shares(measured, longest)}
     if proposed is not None and len(proposed) == len(paper) and np.allclose(proposed, paper):
-        columns[title(f"proposed = {PAPER}", paper)] = spread(paper)
+        columns[title(f"proposed = {PAPER}", paper)] = span_shares(paper, longest)
     else:
         if proposed is not None:
-            columns[title("proposed, drawn" if figures.proposed_drawn else "proposed", proposed)] = spread(proposed)
-        columns[title(PAPER, paper)] = spread(paper)
+            columns[title("proposed, drawn" if figures.proposed_drawn else "proposed", proposed)] = span_shares(
+                proposed, longest
+            )
+        columns[title(PAPER, paper)] = span_shares(paper, longest)
     used = 1 + max(place for place in range(len(names)) if any(shares[place] for shares in columns.values()))
     return names[:used], {name: shares[:used] for name, shares in columns.items()}
 

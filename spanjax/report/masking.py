@@ -14,7 +14,7 @@ from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean
+from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.row_figures import parts, some_of
 from spanjax.objectives.base import Pretraining
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
@@ -68,14 +68,6 @@ def measured(found: Opened, sample: int) -> MaskingFigures:
     return counts.figures()
 
 
-def _shares(counts: Sequence[float]) -> list[float]:
-    """Percent of lengths 1 ... LONGEST, and of all that are longer."""
-    padded = np.zeros(max(len(counts), LONGEST + 2))
-    padded[: len(counts)] = counts
-    shares = 100 * padded / max(padded.sum(), 1e-300)
-    return [*shares[1 : LONGEST + 1].tolist(), float(shares[LONGEST + 1 :].sum())]
-
-
 def span_figure(name: str, figures: MaskingFigures) -> Figure:
     """Draws span lengths, by words and by tokens, next to Figure 2."""
     paper = (0.0, *masking.GeometricSpans().length_distribution().tolist())
@@ -83,7 +75,10 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
     if figures.proposed_words is not None and not np.array_equal(figures.proposed_words, paper):
         given["proposed, tokens" if figures.every_token else "proposed, words"] = figures.proposed_words
     given |= {"measured, words": figures.span_words, "measured, tokens": figures.span_tokens}
-    columns = [(f"{what}, mean {span_mean(counts):.2f}", _shares(counts)) for what, counts in given.items()]
+    columns = [
+        (f"{what}, mean {span_mean(counts):.2f}", [100 * share for share in span_shares(counts, LONGEST)])
+        for what, counts in given.items()
+    ]
     names = [*map(str, range(1, LONGEST + 1)), "more"]
     title = f"{name}: span lengths, % of spans"
     rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]

@@ -5,7 +5,7 @@ import os
 import pathlib
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO
 
 
@@ -57,6 +57,15 @@ def flush(path: pathlib.Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def user_cache(environment: Mapping[str, str]) -> pathlib.Path | None:
+    """$XDG_CACHE_HOME/spanjax, else ~/.cache/spanjax; None without a home."""
+    # the XDG specification ignores relative paths
+    base, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
+    if os.path.isabs(base):
+        return pathlib.Path(base, "spanjax")
+    return pathlib.Path(home, ".cache", "spanjax") if os.path.isabs(home) else None
 
 
 def make_readable(folder: pathlib.Path) -> None:

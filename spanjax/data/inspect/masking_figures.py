@@ -147,6 +147,14 @@ def span_mean(counts: Sequence[float]) -> float:
     return float(values @ np.arange(len(values)) / max(values.sum(), 1e-300))
 
 
+def span_shares(counts: Sequence[float], longest: int) -> list[float]:
+    """Shares of lengths 1 ... `longest`, and of all that are longer; of rows without spans 0, not NaN."""
+    padded = np.zeros(max(len(counts), longest + 2))
+    padded[: len(counts)] = counts
+    shares = padded / max(padded.sum(), 1e-300)
+    return [*shares[1 : longest + 1].tolist(), float(shares[longest + 1 :].sum())]
+
+
 class MaskingCounts:
     """Accumulates `MaskingFigures`, batch by batch."""
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from spanjax.data.shards.shards import Shard
 from spanjax.json_files import read_json
-from spanjax.storage.local import write_whole
+from spanjax.storage.local import user_cache, write_whole
 
 _CHUNK = 1 << 20  # bytes hashed at a time
 _SPARE_FILES = 512  # descriptors for everything else in the process
@@ -296,14 +296,8 @@ class _Known:
 
 def cache_file(folder: pathlib.Path, environment: Mapping[str, str] = os.environ) -> pathlib.Path | None:
     """$XDG_CACHE_HOME/spanjax/rows/DIGEST.json, else below ~/.cache; one for each folder and host. None without a home."""
-    base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        home = environment.get("HOME", "")
-        if not os.path.isabs(home):
-            return None
-        base = pathlib.Path(home) / ".cache"
-    name = f"{os.uname().nodename}:{folder.resolve()}"
-    return base / "spanjax" / "rows" / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+    base, name = user_cache(environment), f"{os.uname().nodename}:{folder.resolve()}"
+    return base and base / "rows" / f"{hashlib.sha256(name.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
 
 
 @contextlib.contextmanager
