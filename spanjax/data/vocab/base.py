@@ -96,7 +96,7 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of every text, no specials added. The texts should have gone through `sentences.clean`."""
+        """int32 ids of every text, no specials added. The texts should have gone through `cleaning.clean`."""
 
     @abc.abstractmethod
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
