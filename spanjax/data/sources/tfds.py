@@ -15,6 +15,7 @@ import numpy as np
 
 from spanjax.bounds import raise_problems
 from spanjax.data.sources.documents import Document, Source, SourceSettings, Trouble
+from spanjax.data.sources.readers import row_document
 
 TFDS_PREFIX = "tfds:"
 FORM = f"{TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]"
@@ -59,17 +60,8 @@ class TfdsGroup:
         trouble = Trouble(name, settings.skip_bad, skipped, settings.max_document)
         for number, example in enumerate(self._examples(), start=self.first):
             text = example[self.settings.text_field]
-            try:
-                text = text if isinstance(text, str) else bytes(text).decode()
-            except UnicodeDecodeError as error:
-                trouble.report("lines not in UTF-8", number, f"byte {error.start + 1} of the text is not UTF-8")
-                continue
-            if not text or text.isspace():
-                skipped["empty documents"] += 1
-            elif len(text) > trouble.most:
-                trouble.report_size(number, "text")
-            else:
-                yield Document(text, f"{trouble.path}:{number}")
+            if document := row_document(text if isinstance(text, str) else bytes(text), None, number, trouble):
+                yield document
 
     def _examples(self) -> Iterator[Any]:
         return stored_examples(self.folder, self.split, self.first, self.last, [self.settings.text_field])
