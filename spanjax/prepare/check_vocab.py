@@ -70,7 +70,7 @@ def check_vocabulary(options: CheckVocabulary) -> int:
 def _texts(options: CheckVocabulary, skipped: collections.Counter[str]) -> list[str]:
     # a list, as the comparison and the measurement of the fit each read all texts
     documents = options.source().documents(skipped)
-    return [each.text for each in itertools.islice(documents, max(0, options.documents) or None)]
+    return [each.text for each in itertools.islice(documents, abs(options.documents) or None)]
 
 
 def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:

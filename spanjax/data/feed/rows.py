@@ -79,9 +79,7 @@ class Rows:
 
         DamagedRowsError names a shard that has changed since the rows were opened or does not hold rows.
         """
-        index_B = np.asarray(index_B, np.int64)
-        if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
-            raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
+        index_B = checked_index(index_B, len(self))
         shard_B = np.searchsorted(self._first, index_B, side="right") - 1
         record_B = read_records(self._files, shard_B, index_B - self._first[shard_B])
         marks_BL, tokens_BL = record_B["marks"], record_B["tokens"].astype(np.int32)
@@ -138,6 +136,14 @@ class Rows:
     def _checked_documents(self, number_M: np.ndarray) -> np.ndarray:
         self._require(DOCUMENTS, number_M.max(initial=0) < self.manifest.documents)
         return number_M.astype(np.int64)
+
+
+def checked_index(index_B: np.ndarray, rows: int) -> np.ndarray:
+    """Returns indices of rows as int64; IndexError where one is not 0 ... rows - 1."""
+    index_B = np.asarray(index_B, np.int64)
+    if index_B.size and (index_B.min() < 0 or index_B.max() >= rows):
+        raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {rows}")
+    return index_B
 
 
 def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:

@@ -327,14 +327,15 @@ def _manifest(
         blocks=int(sum(int(blocks.sum(dtype=np.int64)) for blocks in totals.blocks)),
         fill=used / max(1, rows * length),
         skipped=dict(sorted((totals.skipped + skipped).items())),
-        unigram_entropy=_entropy(totals.unigram_V),
+        unigram_entropy=entropy(totals.unigram_V),
         text_tokens_by_blocks=tuple(int(tokens) for tokens in totals.by_blocks[: most + 1]),
         tags=tags,
         settings={**(settings or {}), **({"tagged_spans": dict(totals.tagged)} if totals.tagged else {})},
     )
 
 
-def _entropy(counts_V: np.ndarray) -> float:
+def entropy(counts_V: np.ndarray) -> float:
+    """Entropy in nats of the distribution of these counts; 0 without any."""
     total = int(counts_V.sum())
     share = counts_V[counts_V > 0] / max(total, 1)
     return float(-(share * np.log(share)).sum()) if total else 0.0
