@@ -84,11 +84,11 @@ def collect(problems: list[str], work: Callable[..., Any], *arguments: Any) -> A
 
 
 def raise_problems(problems: Iterable[str], title: str | None = None) -> None:
-    """Raises one ValueError with a line for each problem, if there are any; repeated ones once.
+    """Raises one ValueError with a line for each problem, if there are any.
 
     With a title, which may be empty, the lines are items of a list below it.
     """
-    lines = [line if title is None or line.startswith("  ") else f"  - {line}" for line in dict.fromkeys(problems)]
+    lines = [line if title is None or line.startswith("  ") else f"  - {line}" for line in problems]
     if lines:
         raise ValueError("\n".join([title, *lines] if title else lines))
 

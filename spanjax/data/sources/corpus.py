@@ -158,7 +158,7 @@ def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSetti
             except ValueError as error:
                 problems.append(str(error))
             taken.add(name)
-    raise_problems(problems)
+    raise_problems(dict.fromkeys(problems))
     return parts[0] if len(parts) == 1 else Sources(tuple(parts))
 
 
