@@ -150,11 +150,6 @@ class NgramDictionary:
         inside = LEAST_WORDS <= len(words) <= self.settings.most_words
         return inside and bool(self.matches(words)[0, len(words) - 1])
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the arrays of the trie, without the words."""
-        return sum(level.keys.nbytes + level.whole.nbytes for level in self._levels)
-
     def matches(self, words: Sequence[str]) -> np.ndarray:
         """bool[W, N]: [w, n - 1] is True if the n words that begin at word w are in the dictionary.
 

@@ -187,9 +187,5 @@ class Cleaning:
         return _replaced(text, _marks().joiners if self.keep_joiners else re.compile("[\u200c\u200d]"), at)
 
 
-def clean(text: str) -> str:
-    """The text as every tokenizer here reads it, without Unicode normalisation: `Cleaning()`."""
-    return _DEFAULT(text)
-
-
-_DEFAULT = Cleaning()
+clean = Cleaning()
+"""The text as every tokenizer here reads it, without Unicode normalisation."""
