@@ -6,7 +6,7 @@ import pathlib
 import stat
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -89,3 +89,8 @@ def irregular_problem(path: pathlib.Path) -> str:
     except FileNotFoundError:
         return ""
     return "" if kind == stat.S_IFREG else f"{path} is {kinds.get(kind, 'a device')}, expected a file"
+
+
+def is_file_name(name: Any) -> bool:
+    """True if a name read from a file is that of a file in the same folder: no path, neither up nor elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")

@@ -21,11 +21,10 @@ import numpy as np
 
 from spanjax import __version__
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS, SENTENCE_START, Block
-from spanjax.data.sources.paths import is_file_name
 from spanjax.data.vocab.base import SETTINGS_FILE
 from spanjax.data.vocab.loading import MODEL_FILES, Vocabulary, save_vocabulary
 from spanjax.json_files import parse_json, read_json
-from spanjax.storage.local import write_whole
+from spanjax.storage.local import is_file_name, write_whole
 
 FORMAT = 2  # of the manifest
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"

@@ -33,11 +33,6 @@ class File(NamedTuple):
         return self.path.rstrip("/").rpartition("/")[2]
 
 
-def is_file_name(name: Any) -> bool:
-    """True if a name read from a file is that of a file in the same folder: no path, neither up nor elsewhere."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
-
-
 def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
     """Files that paths or globs name, each once, sorted within a pattern; and the problems of the patterns."""
     found: dict[str, File] = {}
