@@ -43,7 +43,8 @@ def random_run(folder: pathlib.Path, size: str) -> None:
     import numpy as np
 
     from configs import encoders
-    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab.base import SPECIAL_PIECES
+    from spanjax.data.vocab.loading import WordPieceVocabulary
     from spanjax.nn.config import EncoderConfig
     from spanjax.objectives.masked_lm import MaskedPrediction
     from spanjax.pretrained.model import Model, model_meta

@@ -43,7 +43,8 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     """Seconds, pieces and memory of one document, in this process."""
     import jax
 
-    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab.base import SPECIAL_PIECES
+    from spanjax.data.vocab.loading import WordPieceVocabulary
     from spanjax.experiment.build import build
     from spanjax.experiment.finetune import Set, predictor
     from spanjax.nn.config import EncoderConfig

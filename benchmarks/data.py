@@ -34,9 +34,9 @@ def made_rows(folder: pathlib.Path, count: int, size: int = 29_000) -> None:
 def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
     """Rows a second from disk to finished batches, for both feeds and both pairings."""
     from spanjax.data.feed.batch import FeedSpec
+    from spanjax.data.feed.feeds import open_feed
     from spanjax.data.feed.pairing import NextSentence, Single
     from spanjax.data.feed.rows import open_rows
-    from spanjax.data.feed.tf_feed import open_feed
 
     rows, batches = open_rows(folder), 40
     specs = {
@@ -62,11 +62,10 @@ def feed_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
 def masking_rates(folder: pathlib.Path, repeats: int) -> dict[str, Any]:
     """Rows a second of masking alone: whole batches with and without tf.data, and row by row in NumPy and in a tf.data map."""
     from benchmarks.per_row import numpy_masks, tf_data_map
+    from spanjax.data.feed.feeds import import_tensorflow
     from spanjax.data.feed.hashing import Purpose, row_keys
-    from spanjax.data.feed.masking import GeometricSpans
+    from spanjax.data.feed.masking import GeometricSpans, TextRows
     from spanjax.data.feed.rows import open_rows
-    from spanjax.data.feed.tf_feed import import_tensorflow
-    from spanjax.data.feed.words import TextRows
 
     tf = import_tensorflow()
     rows, policy = open_rows(folder), GeometricSpans()
@@ -113,8 +112,8 @@ def resume_seconds(folder: pathlib.Path, repeats: int) -> dict[str, list[float]]
     import json
 
     from spanjax.data.feed.batch import FeedSpec
+    from spanjax.data.feed.feeds import import_tensorflow, open_feed
     from spanjax.data.feed.rows import open_rows
-    from spanjax.data.feed.tf_feed import import_tensorflow, open_feed
     from spanjax.data.shards.shards import BLOCKS, DOCUMENTS, LENGTHS, MANIFEST, record
 
     import_tensorflow()

@@ -77,7 +77,8 @@ def rows_with_sentences(folder: pathlib.Path, count: int, length: int) -> Any:
     from spanjax.data.feed.rows import open_rows
     from spanjax.data.shards.packing import SENTENCE_START
     from spanjax.data.shards.shards import write_rows
-    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+    from spanjax.data.vocab.base import SPECIAL_PIECES
+    from spanjax.data.vocab.loading import WordPieceVocabulary
 
     blocks, pieces = made_blocks(np.full(count, length - 2), VOCABULARY)
     words = len(SPECIAL_PIECES) + (VOCABULARY - len(SPECIAL_PIECES)) // 2

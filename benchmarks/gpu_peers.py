@@ -147,7 +147,7 @@ def padded(bench: Bench, size: Size, compiled: bool) -> bool:
 def bucket_batches(bench: Bench, made: Theirs) -> dict[int, tuple[Any, int, float]]:
     """Length of a bucket -> a batch of as many positions as ours has, its rows, and the share of blocks that belong there."""
     from spanjax.data.feed.batch import FeedSpec
-    from spanjax.data.feed.tf_feed import open_feed
+    from spanjax.data.feed.feeds import open_feed
 
     scale = bench.scale
     feed = open_feed("numpy", bench.folder_of("single"), FeedSpec(0, scale.rows))

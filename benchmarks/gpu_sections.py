@@ -78,7 +78,7 @@ class Bench:
     def local_batch(self, kind: str) -> dict[str, np.ndarray]:
         """The first batch of a kind, NumPy, as all programs take it."""
         from spanjax.data.feed.batch import FeedSpec
-        from spanjax.data.feed.tf_feed import open_feed
+        from spanjax.data.feed.feeds import open_feed
 
         feed = open_feed("numpy", self.folder_of(kind), FeedSpec(0, self.scale.rows))
         try:

@@ -15,7 +15,7 @@ def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
     There are at most `size` pieces, the special ones included, as many that begin a word as that continue one.
     """
     from spanjax.data.shards.packing import Block
-    from spanjax.data.vocab.loading import SPECIAL_PIECES
+    from spanjax.data.vocab.base import SPECIAL_PIECES
 
     random, half = np.random.default_rng(0), (size - len(SPECIAL_PIECES)) // 2
     pieces = [f"{mark}{number}" for mark in ("w", "##p") for number in range(half)]

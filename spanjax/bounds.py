@@ -1,4 +1,4 @@
-"""Bounds of settings, declared with each field and checked in one place.
+"""Bounds of settings, declared with each field and checked in one place; problems, gathered and raised together.
 
 A field without bounds is checked too: no number of a setting may be NaN or infinite, no whole number beyond 32 bits.
 """
@@ -8,7 +8,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 LARGEST = 2**31 - 1
@@ -28,10 +28,12 @@ class Bounds:
     """`high` itself is excluded."""
     default: str = ""
     """Meaning of -1, if it is allowed."""
+    zero: str = ""
+    """Meaning of 0, which is below `low` and allowed."""
 
     def hold(self, value: float) -> bool:
         """Returns True if a finite number is within them."""
-        if self.default and value == -1:
+        if (self.default and value == -1) or (self.zero and value == 0):
             return True
         return (value > self.low if self.above else value >= self.low) and (
             value < self.high if self.below else value <= self.high
@@ -42,6 +44,7 @@ class Bounds:
         high = f"{'less than' if self.below else 'at most'} {self.high:,}" if self.high < math.inf else ""
         text = " and ".join(filter(None, (low, high)))
         text = "0 or more" if text == "at least 0" else text
+        text += f", or 0 for {self.zero}" if self.zero else ""
         return f"{text}, or -1 for {self.default}" if self.default else text
 
 
@@ -49,8 +52,10 @@ Positive = Annotated[float, Bounds(0, above=True)]
 NotNegative = Annotated[float, Bounds(0)]
 Share = Annotated[float, Bounds(0, 1, above=True)]
 DropRate = Annotated[float, Bounds(0, 1, below=True)]
+Probability = Annotated[float, Bounds(0, 1)]
 AtLeast0 = Annotated[int, Bounds(0)]
 AtLeast1 = Annotated[int, Bounds(1)]
+OrAll = Annotated[int, Bounds(1, zero="all")]
 MOST_ROWS = 2**17
 BatchSize = Annotated[int, Bounds(1, MOST_ROWS)]
 """Rows of a global batch: at most more than any published run uses; of 512 positions that is about 2 GB on one host."""
@@ -68,6 +73,24 @@ def range_problems(settings: Any, prefix: str = "") -> list[str]:
         for field in dataclasses.fields(settings)
         for problem in _problems(f"{prefix}{field.name}", getattr(settings, field.name), _bounds(field.type))
     ]
+
+
+def collect(problems: list[str], work: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns `work(*arguments)`. If it raises ValueError, adds its lines to `problems` and returns None."""
+    try:
+        return work(*arguments)
+    except ValueError as error:
+        problems += str(error).splitlines()
+
+
+def raise_problems(problems: Iterable[str], title: str | None = None) -> None:
+    """Raises one ValueError with a line for each problem, if there are any.
+
+    With a title, which may be empty, the lines are items of a list below it.
+    """
+    lines = [line if title is None or line.startswith("  ") else f"  - {line}" for line in problems]
+    if lines:
+        raise ValueError("\n".join([title, *lines] if title else lines))
 
 
 def type_problems(settings: Any, prefix: str = "") -> list[str]:

@@ -132,12 +132,15 @@ class SomeFailedError(ValueError):
     """Some records could not be used; all others are done."""
 
 
-def dispatch(package: str, doc: str | None, commands: Mapping[str, str], words: list[str], default: str = "") -> int:
+def dispatch(
+    package: str, doc: str | None, commands: Mapping[str, str], arguments: list[str] | None, default: str = ""
+) -> int:
     """Runs `main` of the module of `package` that the first word names (`default` before an option); returns its exit code.
 
     `commands` are names and descriptions, for the help.
     """
     open_standard_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print((doc or "") + "\n" + "\n".join(f"  {name:13s}{what}" for name, what in commands.items()))
         return 0 if words else WRONG_INPUT

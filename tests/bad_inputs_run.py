@@ -66,7 +66,8 @@ def shorter(name: str, by: int) -> Callable[[pathlib.Path], None]:
 
 def another_vocabulary(folder: pathlib.Path) -> None:
     """A vocabulary of another size in the place of the rows' own."""
-    from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
+    from spanjax.data.vocab.base import SPECIAL_PIECES
+    from spanjax.data.vocab.loading import WordPieceVocabulary, save_vocabulary
 
     for file in (folder / "vocabulary").iterdir():
         file.unlink()

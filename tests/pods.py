@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from spanjax.plan import topology
-from spanjax.plan.hlo import Program
+from spanjax.plan.hlo import Program, shapes
 from tests.running import ROOT
 
 BASE, LARGE = "configs/pretrain/spanbert_base.py", "configs/pretrain/spanbert_large.py"
@@ -26,6 +27,17 @@ SMALL = [
     f"--vocab-size={VOCABULARY}",
     f"--length={LENGTH}",
 ]
+
+
+def array_types(program: Program) -> set[tuple[str, tuple[int, ...]]]:
+    """Every (type, dimensions) that an instruction has as its result."""
+    return {shape for body in program.computations.values() for line in body for shape in shapes(line.result)}
+
+
+def custom_calls(program: Program) -> list[str]:
+    """The target of every call of a kernel or library that XLA did not write itself."""
+    calls = (line for body in program.computations.values() for line in body if line.opcode.startswith("custom-call"))
+    return [target for line in calls for target in re.findall(r'custom_call_target="([^"]*)"', line.rest)]
 
 
 def planned(folder: pathlib.Path, where: str, *more: str, code: int = 0) -> tuple[dict[str, Any], Program]:

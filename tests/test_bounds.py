@@ -3,11 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from spanjax.bounds import LARGEST, range_problems
+from spanjax.bounds import LARGEST, Bounds, collect, flag_problems, raise_problems, range_problems
 from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.pairing import NextSentence, SentenceOrder
 from spanjax.nn.config import EncoderConfig
@@ -108,3 +108,25 @@ def test_all_problems_come_at_once_and_each_once() -> None:
     encoder = EncoderConfig(norm_epsilon=math.nan, layers=0)
     problems = Run(encoder=encoder, optimizer=AdamW(learning_rate=math.inf), steps=-7).problems()
     assert len(problems) == 4 == len({*problems}), problems
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    worker_count: Annotated[int, Bounds(2, zero="one a core")] = 0
+
+
+def test_zero_may_mean_something_else() -> None:
+    assert not flag_problems(Options(0)) and not range_problems(Options(2))
+    assert flag_problems(Options(1)) == ["--worker-count is 1: expected at least 2, or 0 for one a core"]
+
+
+def test_problems_are_collected_and_raised_together() -> None:
+    problems = ["first"]
+    assert collect(problems, int, "3") == 3 and problems == ["first"]
+    assert collect(problems, int, "x") is None and "invalid literal" in problems[1]
+    raise_problems([])
+    raise_problems([], "title:")
+    for title, text in ((None, "first\n  more"), ("", "  - first\n  more"), ("title:", "title:\n  - first\n  more")):
+        with pytest.raises(ValueError) as raised:
+            raise_problems(["first", "  more"], title)
+        assert str(raised.value) == text

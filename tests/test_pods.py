@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spanjax.plan.hlo import Program
-from tests.pods import BASE, LARGE, LENGTH, SMALL, VOCABULARY, planned
+from tests.pods import BASE, LARGE, LENGTH, SMALL, VOCABULARY, array_types, custom_calls, planned
 
 
 def large_collectives(found: dict[str, Any]) -> set[tuple[str, str]]:
@@ -33,7 +33,7 @@ def check_traffic(found: dict[str, Any]) -> None:
 
 def check_arrays(program: Program, devices: int, rows: int, length: int, vocabulary: int) -> None:
     """P2."""
-    for dtype, dims in program.array_types():
+    for dtype, dims in array_types(program):
         elements = 1
         for size in dims:
             elements *= size
@@ -101,9 +101,9 @@ def test_fused_attention_is_in_the_program_and_scores_are_not(
     longer = ("--preset=fast", "--length=256", "--encoder.positions=256", "--batch-size=32", *asked)
     found, program = planned(tmp_path, where, *SMALL, *longer)
     assert found["attention"] == backend
-    assert sum(target in name for name in program.custom_calls()) >= 2
+    assert sum(target in name for name in custom_calls(program)) >= 2
     scores = 4 * 2 * 256 * 256  # of the rows of a device; cuDNN takes the mask of each row, which all heads share
-    for dtype, dims in program.array_types():
+    for dtype, dims in array_types(program):
         assert dims[-2:] != (256, 256) or math.prod(dims) < scores, (dtype, dims)
 
 
@@ -135,7 +135,7 @@ def test_fsdp_scatters_every_layer_by_itself(where: str, tmp_path: pathlib.Path)
     layers = 2 * (4 * 128**2 + 2 * 128 * 512)
     assert found["gradient_bytes"] == pytest.approx(2 * found["parameters"], rel=0.02)
     assert found["parameter_bytes"] == pytest.approx(2 * (found["parameters"] + layers), rel=0.03)
-    assert not any(dtype == "bf16" and dims == (2, 128, 512) for dtype, dims in program.array_types())
+    assert not any(dtype == "bf16" and dims == (2, 128, 512) for dtype, dims in array_types(program))
 
 
 @pytest.mark.slow

@@ -23,11 +23,11 @@ import safetensors.numpy
 
 from spanjax.convert import main as convert
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.shards.manifest import is_file_name
 from spanjax.data.shards.record_file import load_array
 from spanjax.data.vocab.loading import save_vocabulary, vocabulary_from_files
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
+from spanjax.storage.local import is_file_name
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint_files import damage
 from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk

@@ -5,8 +5,6 @@ no TensorFlow, and no torch: only `verify` uses torch and transformers, where th
 comparison found differences, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
-import sys
-
 from spanjax.cli import dispatch
 
 COMMANDS = {
@@ -19,4 +17,4 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the first word names; returns the exit code."""
-    return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments))
+    return dispatch(__name__, __doc__, COMMANDS, arguments)

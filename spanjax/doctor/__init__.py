@@ -24,39 +24,23 @@ import rich.table
 import rich.text
 import tyro
 
-from spanjax.distributed import detect, tpu_chips
+from spanjax.distributed import tpu_chips
+from spanjax.distributed.launchers import detect
 from spanjax.doctor import checks
 
-SHOWN = (
-    *(
-        "jax",
-        "jaxlib",
-        "flax",
-        "optax",
-        "orbax-checkpoint",
-        "numpy",
-        "numba",
-        "ml-dtypes",
-        "tensorflow",
-        "tensorflow-text",
-    ),
-    *("tensorflow-datasets", "seqio", "sentencepiece", "protobuf", "tokenizers", "safetensors", "tyro", "rich"),
-    *("matplotlib", "tensorboardx", "libtpu", "torch", "transformers", "apache-beam"),
-)
-ENVIRONMENT = (
-    *("JAX_PLATFORMS", "JAX_COMPILATION_CACHE_DIR", "JAX_DEBUG_NANS", "JAX_LOG_COMPILES", "JAX_ENABLE_X64"),
-    *("JAX_DEFAULT_PRNG_IMPL", "JAX_THREEFRY_PARTITIONABLE", "JAX_NUM_CPU_DEVICES", "JAX_COORDINATOR_ADDRESS"),
-    *("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS", "SPANJAX_EXPECTED_DEVICES"),
-    *(
-        "SPANJAX_STARTUP_TIMEOUT",
-        "SPANJAX_BARRIER_TIMEOUT",
-        "XLA_FLAGS",
-        "XLA_CLIENT_MEM_FRACTION",
-        "XLA_PYTHON_CLIENT_MEM_FRACTION",
-    ),
-    *("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR", "LIBTPU_INIT_ARGS", "TPU_NAME"),
-    *("CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "LD_LIBRARY_PATH", "TF_CPP_MIN_LOG_LEVEL", "OMP_NUM_THREADS"),
-)
+_PACKAGES = """
+jax jaxlib flax optax orbax-checkpoint numpy numba ml-dtypes tensorflow tensorflow-text tensorflow-datasets seqio
+sentencepiece protobuf tokenizers safetensors tyro rich matplotlib tensorboardx libtpu torch transformers apache-beam
+"""
+SHOWN = _PACKAGES.split()
+_VARIABLES = """
+JAX_PLATFORMS JAX_COMPILATION_CACHE_DIR JAX_DEBUG_NANS JAX_LOG_COMPILES JAX_ENABLE_X64 JAX_DEFAULT_PRNG_IMPL
+JAX_THREEFRY_PARTITIONABLE JAX_NUM_CPU_DEVICES JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID JAX_LOCAL_DEVICE_IDS
+SPANJAX_EXPECTED_DEVICES SPANJAX_STARTUP_TIMEOUT SPANJAX_BARRIER_TIMEOUT XLA_FLAGS XLA_CLIENT_MEM_FRACTION
+XLA_PYTHON_CLIENT_MEM_FRACTION XLA_PYTHON_CLIENT_PREALLOCATE XLA_PYTHON_CLIENT_ALLOCATOR LIBTPU_INIT_ARGS TPU_NAME
+CUDA_VISIBLE_DEVICES NCCL_DEBUG LD_LIBRARY_PATH TF_CPP_MIN_LOG_LEVEL OMP_NUM_THREADS
+"""
+ENVIRONMENT = _VARIABLES.split()
 MARK = "spanjax-doctor:"
 
 JAX_PROBE = f"""

@@ -6,7 +6,7 @@ test can describe any broken machine.
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 Status = Literal["ok", "note", "fail"]
@@ -70,6 +70,10 @@ class Finding:
     message: str = ""
 
 
+Result = Iterator[tuple[Status, str]]
+"""Status and message of the problems of a check, the worst first: the first one counts. None if all is well."""
+
+
 def release(version: str) -> tuple[int, ...]:
     """Numbers of a version's release part: "2.13.0+cpu" -> (2, 13), trailing zeros dropped so that 2.13 == 2.13.0."""
     match = re.match(r"\d+(\.\d+)*", version)
@@ -79,29 +83,25 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _installed(facts: Facts) -> Finding:
+def _installed(facts: Facts) -> Result:
     """The packages spanjax cannot start without, and those of the TensorFlow feed."""
     missing = [name for name in REQUIRED if name not in facts.versions]
     if missing:
-        return Finding("installed", "fail", f"missing {', '.join(missing)}: pip install -r requirements.txt")
+        yield "fail", f"missing {', '.join(missing)}: pip install -r requirements.txt"
     absent = [name for name in TENSORFLOW_FEED if name not in facts.versions]
     if absent:
-        return Finding("installed", "note", f"without {', '.join(absent)} only the NumPy feed works")
-    return Finding("installed")
+        yield "note", f"without {', '.join(absent)} only the NumPy feed works"
 
 
-def _python(facts: Facts) -> Finding:
+def _python(facts: Facts) -> Result:
     """Python 3.11 is the oldest that works, and gets no new jax."""
     if release(facts.python) < (3, 11):
-        return Finding("python", "fail", f"Python {facts.python} is too old: use 3.11 or newer")
+        yield "fail", f"Python {facts.python} is too old: use 3.11 or newer"
     if release(facts.python)[:2] == (3, 11):
-        return Finding(
-            "python", "note", "Python 3.11 stays at jax 0.10.2 and flax 0.12.8; use 3.12 or newer for later ones"
-        )
-    return Finding("python")
+        yield "note", "Python 3.11 stays at jax 0.10.2 and flax 0.12.8; use 3.12 or newer for later ones"
 
 
-def _jaxlib(facts: Facts) -> Finding:
+def _jaxlib(facts: Facts) -> Result:
     """jaxlib must lie within the bounds that the installed jax names."""
     jaxlib = facts.versions.get("jaxlib", "")
     for sign, bound in re.findall(r"(<=|>=|==)\s*([\d.]+)", facts.jaxlib_required):
@@ -109,164 +109,160 @@ def _jaxlib(facts: Facts) -> Finding:
         if not {"<=": ours <= theirs, ">=": ours >= theirs, "==": ours == theirs}[sign]:
             jax = facts.versions.get("jax", "")
             remedy = f"pip install --upgrade jax=={jax} jaxlib=={jax}"
-            return Finding("jaxlib", "fail", f"jax {jax} needs jaxlib{facts.jaxlib_required}, found {jaxlib}: {remedy}")
-    return Finding("jaxlib")
+            yield "fail", f"jax {jax} needs jaxlib{facts.jaxlib_required}, found {jaxlib}: {remedy}"
 
 
-def _cuda_plugin(facts: Facts) -> Finding:
+def _cuda_plugin(facts: Facts) -> Result:
     """One CUDA plugin, of jaxlib's version, its parts alike, and nothing in front of the libraries of its wheels."""
     jaxlib = facts.versions.get("jaxlib", "")
     parts = {name: facts.versions[name] for name in facts.versions if re.fullmatch(r"jax-cuda\d+-(plugin|pjrt)", name)}
     lines = sorted({name.split("-")[1] for name in parts})
     if len(lines) > 1:
-        return Finding("cuda plugin", "fail", f"both {' and '.join(lines)} plugins are installed: uninstall one")
+        yield "fail", f"both {' and '.join(lines)} plugins are installed: uninstall one"
     wrong = [f"{name} {version}" for name, version in sorted(parts.items()) if release(version) != release(jaxlib)]
     if wrong:
         remedy = f"pip install --upgrade 'jax[{lines[0]}]=={jaxlib}'"
-        return Finding("cuda plugin", "fail", f"{', '.join(wrong)} beside jaxlib {jaxlib}: {remedy}")
+        yield "fail", f"{', '.join(wrong)} beside jaxlib {jaxlib}: {remedy}"
     if parts and "cuda" in facts.environment.get("LD_LIBRARY_PATH", "").lower():
-        return Finding("cuda plugin", "note", "LD_LIBRARY_PATH hides the CUDA libraries of the jax wheels: unset it")
+        yield "note", "LD_LIBRARY_PATH hides the CUDA libraries of the jax wheels: unset it"
     if facts.nvidia_gpu and not parts:
-        return Finding("cuda plugin", "note", "an NVIDIA GPU that jax cannot use: pip install --upgrade 'jax[cuda13]'")
-    return Finding("cuda plugin")
+        yield "note", "an NVIDIA GPU that jax cannot use: pip install --upgrade 'jax[cuda13]'"
 
 
-def _libtpu(facts: Facts) -> Finding:
+def _libtpu(facts: Facts) -> Result:
     """libtpu on a machine without TPU is tried first, at every start; TPU chips without libtpu stay idle."""
     chosen = facts.environment.get("JAX_PLATFORMS")
     if "libtpu" in facts.versions and not facts.tpu_chips and not chosen:
-        message = "libtpu is installed and there is no TPU: set JAX_PLATFORMS=cpu (or cuda), or uninstall libtpu"
-        return Finding("libtpu", "note", message)
+        yield "note", "libtpu is installed and there is no TPU: set JAX_PLATFORMS=cpu (or cuda), or uninstall libtpu"
     if facts.tpu_chips and "libtpu" not in facts.versions:
-        return Finding("libtpu", "note", f"{facts.tpu_chips} TPU chips that jax cannot use: pip install 'jax[tpu]'")
-    return Finding("libtpu")
+        yield "note", f"{facts.tpu_chips} TPU chips that jax cannot use: pip install 'jax[tpu]'"
 
 
-def _devices(facts: Facts) -> Finding:
+def _devices(facts: Facts) -> Result:
     """jax starts and sees devices."""
     if facts.jax_probe.error:
         hint = "on a pod slice start it on every worker at once; a TPU or GPU held by another process looks the same"
-        return Finding("devices", "fail", f"jax does not start: {facts.jax_probe.error} ({hint})")
+        yield "fail", f"jax does not start: {facts.jax_probe.error} ({hint})"
     if not facts.devices:
-        return Finding("devices", "fail", "jax sees no device: check JAX_PLATFORMS")
-    return Finding("devices")
+        yield "fail", "jax sees no device: check JAX_PLATFORMS"
 
 
-def _start_up(facts: Facts) -> Finding:
+def _start_up(facts: Facts) -> Result:
     """The launcher's variables make sense: `train` would refuse wrong ones."""
-    return Finding("start-up", "fail" if facts.start_up_error else "ok", facts.start_up_error)
+    if facts.start_up_error:
+        yield "fail", facts.start_up_error
 
 
-def _private_jax(facts: Facts) -> Finding:
+def _private_jax(facts: Facts) -> Result:
     """jax has the private names that spanjax uses: a release may move them without notice."""
-    if not facts.private_missing:
-        return Finding("private jax")
-    lost = f"jax {facts.versions.get('jax', '')} has no {', '.join(facts.private_missing)}"
-    remedy = "take the jax that spanjax was tested with (0.10.2 on Python 3.11), or a newer spanjax"
-    return Finding("private jax", "fail", f"{lost}, which runs of several processes or plans for GPUs need: {remedy}")
+    if facts.private_missing:
+        lost = f"jax {facts.versions.get('jax', '')} has no {', '.join(facts.private_missing)}"
+        remedy = "take the jax that spanjax was tested with (0.10.2 on Python 3.11), or a newer spanjax"
+        yield "fail", f"{lost}, which runs of several processes or plans for GPUs need: {remedy}"
 
 
-def _memory_fraction(facts: Facts) -> Finding:
+def _memory_fraction(facts: Facts) -> Result:
     """The share of GPU memory jax takes has a new name, and jaxlib refuses both together."""
     old, new = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
     if facts.environment.get(old) and facts.environment.get(new):
-        return Finding("memory fraction", "fail", f"jaxlib refuses {new} together with its old name: unset {old}")
+        yield "fail", f"jaxlib refuses {new} together with its old name: unset {old}"
     if facts.environment.get(old):
-        return Finding("memory fraction", "note", f"{old} is deprecated: set {new}")
-    return Finding("memory fraction")
+        yield "note", f"{old} is deprecated: set {new}"
 
 
-def _tensorflow_text(facts: Facts) -> Finding:
+def _tensorflow_text(facts: Facts) -> Result:
     """tensorflow-text 2.21.0 cannot be imported, and any version needs the TensorFlow it was built for."""
     text, tensorflow = facts.versions.get("tensorflow-text", ""), facts.versions.get("tensorflow", "")
     if text and release(text) == (2, 21):
         remedy = "pip install 'tensorflow-text>=2.21.1,<2.22'"
-        return Finding("tensorflow-text", "fail", f"2.21.0 cannot be imported (undefined symbol icudt77_dat): {remedy}")
+        yield "fail", f"2.21.0 cannot be imported (undefined symbol icudt77_dat): {remedy}"
     if text and tensorflow and text.split(".")[:2] != tensorflow.split(".")[:2]:
         remedy = f"pip install 'tensorflow-text=={'.'.join(tensorflow.split('.')[:2])}.*'"
-        return Finding("tensorflow-text", "fail", f"{text} beside tensorflow {tensorflow}: {remedy}")
-    return Finding("tensorflow-text")
+        yield "fail", f"{text} beside tensorflow {tensorflow}: {remedy}"
 
 
-def _protobuf(facts: Facts) -> Finding:
+def _protobuf(facts: Facts) -> Result:
     """sentencepiece 0.2.3 refuses a protobuf older than the one its messages were generated for; Beam forces one."""
-    protobuf = facts.versions.get("protobuf", "")
-    if "sentencepiece" not in facts.versions or not protobuf or not facts.sentencepiece_gencode:
-        return Finding("protobuf")
-    if release(protobuf) >= release(facts.sentencepiece_gencode):
-        return Finding("protobuf")
-    wanted = f"protobuf {facts.sentencepiece_gencode}, found {protobuf}"
-    problem = f"sentencepiece {facts.versions['sentencepiece']} was generated for {wanted}"
-    if "apache-beam" in facts.versions:
-        remedy = "apache-beam holds it back: pip install 'sentencepiece<0.2.3'"
-    else:
-        remedy = f"pip install 'protobuf>={facts.sentencepiece_gencode}'"
-    return Finding("protobuf", "fail", f"{problem}: {remedy}")
+    protobuf, wanted = facts.versions.get("protobuf", ""), facts.sentencepiece_gencode
+    if "sentencepiece" in facts.versions and protobuf and wanted and release(protobuf) < release(wanted):
+        problem = (
+            f"sentencepiece {facts.versions['sentencepiece']} was generated for protobuf {wanted}, found {protobuf}"
+        )
+        held_back = "apache-beam holds it back: pip install 'sentencepiece<0.2.3'"
+        remedy = held_back if "apache-beam" in facts.versions else f"pip install 'protobuf>={wanted}'"
+        yield "fail", f"{problem}: {remedy}"
 
 
-def _seqio(facts: Facts) -> Finding:
+def _seqio(facts: Facts) -> Result:
     """seqio, which imports TensorFlow, can be imported in acceptable time."""
-    if facts.seqio_probe is None:
-        return Finding("seqio")
-    if facts.seqio_probe.error:
-        return Finding("seqio", "fail", f"does not import: {facts.seqio_probe.error}")
-    if facts.seqio_probe.seconds > SLOW_IMPORT_SECONDS:
-        message = f"its import took {facts.seqio_probe.seconds:.0f} s: keep the environment on a local disk"
-        return Finding("seqio", "note", message)
-    return Finding("seqio")
+    probe = facts.seqio_probe or Probe()
+    if probe.error:
+        yield "fail", f"does not import: {probe.error}"
+    if probe.seconds > SLOW_IMPORT_SECONDS:
+        yield "note", f"its import took {probe.seconds:.0f} s: keep the environment on a local disk"
 
 
-def _tensorflow_gpu(facts: Facts) -> Finding:
+def _tensorflow_gpu(facts: Facts) -> Result:
     """TensorFlow takes the whole memory of every GPU it sees; spanjax hides them from it, other code must too."""
     if facts.tensorflow_gpus:
         remedy = "spanjax's feed hides them; your own code calls tf.config.set_visible_devices([], 'GPU') first"
-        return Finding("tensorflow gpu", "note", f"TensorFlow sees {facts.tensorflow_gpus} GPUs: {remedy}")
-    return Finding("tensorflow gpu")
+        yield "note", f"TensorFlow sees {facts.tensorflow_gpus} GPUs: {remedy}"
 
 
-def _transformers(facts: Facts) -> Finding:
+def _transformers(facts: Facts) -> Result:
     """transformers 5 dropped its Flax models."""
     version = facts.versions.get("transformers", "")
     if release(version) >= (5,):
-        return Finding("transformers", "note", f"{version} has no Flax models; spanjax converts without them")
-    return Finding("transformers")
+        yield "note", f"{version} has no Flax models; spanjax converts without them"
 
 
-def _coval(facts: Facts) -> Finding:
+def _coval(facts: Facts) -> Result:
     """The package index's coval is not the coreference scorer."""
     if "coval" in facts.versions:
         remedy = "spanjax.scoring has the official metrics; pip uninstall coval"
-        return Finding("coval", "note", f"this package is not the coreference scorer: {remedy}")
-    return Finding("coval")
+        yield "note", f"this package is not the coreference scorer: {remedy}"
 
 
-def _torch(facts: Facts) -> Finding:
+def _torch(facts: Facts) -> Result:
     """torch with CUDA packages on a machine without a GPU only wastes disk."""
     cuda = [name for name in facts.versions if re.match(r"nvidia-(cublas|cudnn|cuda-runtime)", name)]
     ours = any(name.startswith("jax-cuda") for name in facts.versions)
     if "torch" in facts.versions and cuda and not facts.nvidia_gpu and not ours:
-        return Finding("torch", "note", "CUDA packages (gigabytes) and no GPU: install torch's CPU build instead")
-    return Finding("torch")
+        yield "note", "CUDA packages (gigabytes) and no GPU: install torch's CPU build instead"
 
 
-def _disk(facts: Facts) -> Finding:
+def _disk(facts: Facts) -> Result:
     """Checkpoints need room: one of a base encoder is 1.3 GB (float32 weights and two moments)."""
     if facts.disk_free < GIB:
-        return Finding("disk", "fail", f"{facts.disk_free / GIB:.2f} GiB free here: a checkpoint will not fit")
+        yield "fail", f"{facts.disk_free / GIB:.2f} GiB free here: a checkpoint will not fit"
     if facts.disk_free < 10 * GIB:
-        return Finding("disk", "note", f"{facts.disk_free / GIB:.1f} GiB free here: few checkpoints will fit")
-    return Finding("disk")
+        yield "note", f"{facts.disk_free / GIB:.1f} GiB free here: few checkpoints will fit"
 
 
-CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    *(_installed, _python, _jaxlib, _cuda_plugin, _libtpu, _devices, _start_up, _private_jax, _memory_fraction),
-    *(_tensorflow_text, _protobuf, _seqio, _tensorflow_gpu, _transformers, _coval, _torch, _disk),
-)
+CHECKS: Mapping[str, Callable[[Facts], Result]] = {
+    "installed": _installed,
+    "python": _python,
+    "jaxlib": _jaxlib,
+    "cuda plugin": _cuda_plugin,
+    "libtpu": _libtpu,
+    "devices": _devices,
+    "start-up": _start_up,
+    "private jax": _private_jax,
+    "memory fraction": _memory_fraction,
+    "tensorflow-text": _tensorflow_text,
+    "protobuf": _protobuf,
+    "seqio": _seqio,
+    "tensorflow gpu": _tensorflow_gpu,
+    "transformers": _transformers,
+    "coval": _coval,
+    "torch": _torch,
+    "disk": _disk,
+}
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """One finding per known trap, in a fixed order."""
-    return [check(facts) for check in CHECKS]
+    return [Finding(name, *next(check(facts), ())) for name, check in CHECKS.items()]
 
 
 def check_expected(facts: Facts, devices: int | None, platform: str | None) -> list[Finding]:

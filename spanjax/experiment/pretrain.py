@@ -13,13 +13,13 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
+from spanjax.data.feed.feeds import ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
 from spanjax.data.feed.rows import open_rows, slots_needed
-from spanjax.data.feed.tf_feed import ending_the_run, open_feed
 from spanjax.data.inspect.as_text import masked_text
-from spanjax.data.shards.shard_check import ShardCheck
+from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
 from spanjax.experiment.init_from import InitialWeights, start_from

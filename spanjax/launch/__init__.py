@@ -11,6 +11,7 @@ import sys
 
 import tyro
 
+from spanjax.bounds import raise_problems
 from spanjax.cli import WRONG_INPUT, exit_code
 from spanjax.launch.jobset import JobSet
 from spanjax.launch.local import Local
@@ -51,8 +52,7 @@ def checked(settings: Settings, train: tuple[str, ...]) -> tuple[str, ...]:
         problems.append("nothing to train: give the arguments of spanjax.train after --, or --print")
     if not (settings.print or settings.output or runs):
         problems.append("neither --print nor --output FILE is given: nothing but `local` is started from here")
-    if problems:
-        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    raise_problems(problems, "")
     return train
 
 

@@ -7,83 +7,12 @@ podFailurePolicy that failed it, so the rules of the JobSet match that rule's nu
 
 import dataclasses
 
-from spanjax.cli import STOPPED, WRONG_INPUT
-from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
-from spanjax.launch.quoting import fill, indented, pod_scalar, scalar
-from spanjax.launch.settings import Settings, at_least, merged, plain
-from spanjax.launch.tpu import read_slice, slice_problems
+from spanjax.bounds import AtLeast0, AtLeast1, collect
+from spanjax.distributed.launchers import EXPECTED, STARTUP, TOKEN
+from spanjax.launch.quoting import indented, pod_scalar, scalar
+from spanjax.launch.settings import Settings, plain
+from spanjax.launch.tpu import read_slice
 
-TEMPLATE = """\
-# Trains on @@what: kubectl apply -f @@file
-# The image is built from launch/Dockerfile; the volume holds the rows and the work directory, and all pods write to it.
-# Exit code @@wrong of spanjax.train (wrong input) ends it at once. Code @@stopped (stopped after saving) and a lost node start
-# all pods again as often as it takes, any other failure at most @@max_restarts times. Needs JobSet 0.10 and Kubernetes 1.31.
-# Printed by `python -m spanjax.launch jobset --print`, which has these settings as options.
-apiVersion: jobset.x-k8s.io/v1alpha2
-kind: JobSet
-metadata:
-  name: @@name
-  @@annotations
-spec:
-  network:
-    enableDNSHostnames: true # a headless service: pods find the first one by its name
-    publishNotReadyAddresses: true
-  failurePolicy:
-    maxRestarts: @@max_restarts
-    rules:
-      - name: wrongInput
-        action: FailJobSet
-        onJobFailureReasons: [PodFailurePolicy]
-        onJobFailureMessagePatterns: ["rule at index 0$"]
-      - name: stoppedAfterSavingOrNodeLost
-        action: RestartJobSetAndIgnoreMaxRestarts
-        onJobFailureReasons: [PodFailurePolicy]
-        onJobFailureMessagePatterns: ["rule at index [12]$"]
-  replicatedJobs:
-    - name: @@group
-      replicas: @@slices
-      template:
-        spec:
-          completionMode: Indexed
-          completions: @@hosts
-          parallelism: @@hosts
-          backoffLimit: 0
-          podFailurePolicy:
-            rules: # the JobSet's rules count these from 0
-              - action: FailJob
-                onExitCodes: {containerName: train, operator: In, values: [@@wrong]}
-              - action: FailJob
-                onExitCodes: {containerName: train, operator: In, values: [@@stopped]}
-              - action: FailJob
-                onPodConditions: [{type: DisruptionTarget, status: "True"}]
-          template:
-            @@pod_metadata
-            spec:
-              restartPolicy: Never
-              terminationGracePeriodSeconds: @@grace # to finish the step and save
-              @@selector
-              @@tolerations
-              @@pod_security
-              containers:
-                - name: train
-                  image: @@image
-                  args:
-                    @@args
-                  env:
-                    @@env
-                  @@ports
-                  @@security
-                  resources:
-                    limits: {@@resource: @@chips}
-                  volumeMounts:
-                    - {name: data, mountPath: /data}
-                    - {name: shared-memory, mountPath: /dev/shm}
-              volumes:
-                - name: data
-                  @@volume
-                - name: shared-memory
-                  emptyDir: {medium: Memory}
-"""
 GROUP, PORT = "workers", 3389
 AS_ROOT = "securityContext: {privileged: true, runAsUser: 0} # the devices of a TPU are root's"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool"
@@ -100,13 +29,13 @@ class JobSet(Settings):
     """The image, built from launch/Dockerfile."""
     topology: str = "v5e:4x8"
     """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
-    chips_per_host: int = 4
+    chips_per_host: AtLeast1 = 4
     """TPU chips of each node: its machine type ends in this number (ct5lp-hightpu-4t)."""
-    slices: int = 1
+    slices: AtLeast1 = 1
     """TPU slices of that shape."""
-    gpus_per_node: int = 0
+    gpus_per_node: AtLeast0 = 0
     """GPUs of each node; more than 0 takes nodes with NVIDIA GPUs, and no TPU."""
-    nodes: int = 2
+    nodes: AtLeast1 = 2
     """Nodes with GPUs."""
     gpu: str = ""
     """Label cloud.google.com/gke-accelerator of these nodes, as nvidia-h200-141gb; empty takes any."""
@@ -118,28 +47,25 @@ class JobSet(Settings):
     """Cloud Storage bucket (its name alone) to mount as /data instead of the claim, by the Cloud Storage FUSE driver of GKE."""
     service_account: str = "default"
     """Service account of the pods; a bucket needs one that may write to it."""
-    max_restarts: int = 10
+    max_restarts: AtLeast0 = 10
     """Restarts after failures that were neither wrong input nor a preemption."""
-    grace_seconds: int = 600
+    grace_seconds: AtLeast1 = 600
     """Seconds between the signal and the end of a pod; a spot node may go sooner."""
-    startup_seconds: int = 1800
+    startup_seconds: AtLeast1 = 1800
     """Seconds that pods wait for each other at the start: the longest time that nodes may take to come up."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
         found = super().problems() + plain(self, "image", "service_account")
         found += plain(self, "gpu", "bucket", needed=False) + ([] if self.bucket else plain(self, "claim"))
-        found += at_least(self, chips_per_host=1, slices=1, gpus_per_node=0, nodes=1, max_restarts=0)
-        found += at_least(self, grace_seconds=1, startup_seconds=1)
         if self.gpus_per_node > 0:
             return found
-        wrong = slice_problems(self.topology)
-        if not wrong and self.chips_per_host > 0 and read_slice(self.topology).chips % self.chips_per_host:
-            wrong = [
-                f"--chips-per-host is {self.chips_per_host}: expected a divisor of the {read_slice(self.topology).chips} chips"
-                f" of {self.topology}"
-            ]
-        return found + wrong
+        shape = collect(found, read_slice, self.topology)
+        if shape and self.chips_per_host > 0 and shape.chips % self.chips_per_host:
+            found.append(
+                f"--chips-per-host is {self.chips_per_host}: expected a divisor of the {shape.chips} chips of {self.topology}"
+            )
+        return found
 
     def text(self, train: tuple[str, ...]) -> str:
         """The manifest."""
@@ -147,34 +73,26 @@ class JobSet(Settings):
         hosts = self.nodes if gpus else read_slice(self.topology).chips // self.chips_per_host
         chips = self.gpus_per_node if gpus else self.chips_per_host
         slices = 1 if gpus else self.slices  # nodes with GPUs have no slices: they form one Job, whatever is set
-        values = {
-            "what": f"{hosts} nodes with {chips} GPUs"
-            if gpus
-            else f"{slices} TPU slice(s) {self.topology} of {hosts} host(s)",
-            "file": self.output or f"launch/{self.FILE}",
-            "name": self.name,
-            "annotations": "" if gpus else f"annotations: {{{EXCLUSIVE}}}",
-            "group": GROUP,
-            "slices": slices,
-            "hosts": hosts,
-            "max_restarts": self.max_restarts,
-            "wrong": WRONG_INPUT,
-            "stopped": STOPPED,
-            "grace": self.grace_seconds,
-            "pod_metadata": 'metadata: {annotations: {gke-gcsfuse/volumes: "true"}}' if self.bucket else "",
-            "selector": self._selector(),
-            "tolerations": f"tolerations: [{SPOT_TOLERATION}]" if self.spot else "",
-            "pod_security": indented(self._accounts(), 14),
-            "image": scalar(self.image),
-            "args": indented((f"- {pod_scalar(each)}" for each in ("python", "-m", "spanjax.train", *train)), 20),
-            "env": indented(self._variables(hosts * slices, chips), 20),
-            "ports": f"ports: [{{containerPort: {PORT}}}]" if gpus else "",
-            "security": "" if gpus else AS_ROOT,
-            "resource": "nvidia.com/gpu" if gpus else "google.com/tpu",
-            "chips": chips,
-            "volume": self._volume(),
-        }
-        return fill(TEMPLATE, values)
+        tpus = f"{slices} TPU slice(s) {self.topology} of {hosts} host(s)"
+        return self.filled(
+            what=f"{hosts} nodes with {chips} GPUs" if gpus else tpus,
+            annotations="" if gpus else f"annotations: {{{EXCLUSIVE}}}",
+            group=GROUP,
+            slices=slices,
+            hosts=hosts,
+            pod_metadata='metadata: {annotations: {gke-gcsfuse/volumes: "true"}}' if self.bucket else "",
+            selector=self._selector(),
+            tolerations=f"tolerations: [{SPOT_TOLERATION}]" if self.spot else "",
+            pod_security=indented(self._accounts(), 14),
+            image=scalar(self.image),
+            args=indented((f"- {pod_scalar(each)}" for each in ("python", "-m", "spanjax.train", *train)), 20),
+            env=indented(self._variables(hosts * slices, chips), 20),
+            ports=f"ports: [{{containerPort: {PORT}}}]" if gpus else "",
+            security="" if gpus else AS_ROOT,
+            resource="nvidia.com/gpu" if gpus else "google.com/tpu",
+            chips=chips,
+            volume=self._volume(),
+        )
 
     def _accounts(self) -> list[str]:
         own = [f"serviceAccountName: {self.service_account}"]
@@ -197,16 +115,17 @@ class JobSet(Settings):
         The JobSet's uid, which only users with access to the cluster can read, is the token of the pods' rendezvous.
         """
         annotations = {} if TOKEN in self.variables() else {TOKEN: "jobset-uid"}
-        own = {EXPECTED: str(pods * chips), STARTUP: str(self.startup_seconds)}
+        own: list[tuple[str, object]] = [(EXPECTED, pods * chips), (STARTUP, self.startup_seconds)]
         if self.gpus_per_node > 0:
-            own["NNODES"] = str(pods)
+            own.append(("NNODES", pods))
             annotations |= {"JOBSET_NAME": "jobset-name", "REPLICATED_JOB_NAME": "replicatedjob-name"}
         named = []
         for name, key in annotations.items():
             path = scalar(f"metadata.annotations['jobset.sigs.k8s.io/{key}']")
             named += [f"- name: {name}", f"  valueFrom: {{fieldRef: {{fieldPath: {path}}}}}"]
-        plain_ones = merged(own, self)
-        return named + [f"- {{name: {name}, value: {pod_scalar(value)}}}" for name, value in plain_ones.items()]
+        return named + [
+            f"- {{name: {name}, value: {pod_scalar(value)}}}" for name, value in self.variables(*own).items()
+        ]
 
     def _volume(self) -> str:
         if not self.bucket:

@@ -2,19 +2,9 @@
 
 import dataclasses
 
-from spanjax.launch.quoting import continued, exports, fill, options, word
-from spanjax.launch.settings import Settings, at_least
-
-TEMPLATE = """\
-#!/usr/bin/env bash
-# Trains in @@processes process(es) on this machine. From the folder of the repository: bash @@file
-# Printed by `python -m spanjax.launch local --print`, which has these settings as options.
-
-set -eu
-@@exports
-
-exec @@command
-"""
+from spanjax.bounds import AtLeast0, AtLeast1, NotNegative
+from spanjax.launch.quoting import continued, exports, options, word
+from spanjax.launch.settings import Settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +17,13 @@ class Local(Settings):
         *("--workdir", "runs/demo/two_processes"),
     )
 
-    processes: int = 2
+    processes: AtLeast1 = 2
     """Processes."""
-    cpu_devices: int = 1
+    cpu_devices: AtLeast1 = 1
     """CPU devices of each process, without --gpus."""
-    gpus: int = 0
+    gpus: AtLeast0 = 0
     """GPUs of this machine, split evenly over the processes; 0 trains on the CPU."""
-    grace: float = 30.0
+    grace: NotNegative = 30.0
     """Seconds for the other processes to end on their own after one has failed."""
     python: str = "python"
     """Interpreter of a printed script; without --print, the current one is used."""
@@ -41,7 +31,6 @@ class Local(Settings):
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
         found = super().problems()
-        found += at_least(self, processes=1, cpu_devices=1, gpus=0, grace=0)
         if self.gpus > 0 and self.processes > 0 and self.gpus % self.processes:
             found.append(f"--gpus {self.gpus} cannot be shared by --processes {self.processes}: expected a multiple")
         if not self.python:
@@ -53,10 +42,4 @@ class Local(Settings):
         devices = f"--gpus {self.gpus}" if self.gpus else f"--cpu-devices {self.cpu_devices}"
         first = f"{word(self.python)} -m spanjax.launch local --processes {self.processes} {devices}"
         first += f" --grace {self.grace:g}" if self.grace != Local.grace else ""
-        values = {
-            "processes": self.processes,
-            "file": word(self.output or f"launch/{self.FILE}"),
-            "exports": exports(self.variables()),
-            "command": continued([f"{first} --", *options(train)], 2),
-        }
-        return fill(TEMPLATE, values)
+        return self.filled(exports=exports(self.variables()), command=continued([f"{first} --", *options(train)], 2))

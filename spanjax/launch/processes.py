@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, TextIO
 
-from spanjax.cli import LAUNCHER, PROCESSES_MISSING, STOPPED, stop_signals
-from spanjax.distributed.variables import EXPECTED, TOKEN
+from spanjax.cli import LAUNCHER, PROCESSES_MISSING, STOPPED, StopSignals
+from spanjax.distributed.launchers import EXPECTED, TOKEN
 from spanjax.launch.local import Local
 
 POLL_SECONDS, KILL_SECONDS = 0.05, 5.0
@@ -143,13 +143,9 @@ def run_local(settings: Local, train: Sequence[str], program: Sequence[str] = PR
     def hand_on(number: int, _: object) -> None:
         early.append(number) if group is None else group.send(number)
 
-    before = {number: signal.signal(number, hand_on) for number in stop_signals()}
-    try:
+    with StopSignals(lambda number: None, hand_on):
         variables = environments(settings, os.environ, free_port())
         group = Group([command] * settings.processes, variables)
         for number in early:
             group.send(number)
         return group.finish(settings.grace)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

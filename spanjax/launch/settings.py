@@ -1,12 +1,14 @@
 """Common settings of the launch files: name, training command, and checks of values that go into names and paths."""
 
 import dataclasses
+import importlib.resources
 import re
-from collections.abc import Mapping
 from typing import ClassVar
 
 from spanjax.bounds import flag_problems
-from spanjax.distributed.variables import TOKEN
+from spanjax.cli import DONE, PROCESSES_MISSING, STOPPED, WRONG_INPUT
+from spanjax.distributed.launchers import TOKEN
+from spanjax.launch.quoting import fill, word
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -24,7 +26,7 @@ class Settings:
     """Settings of a launch file. The arguments of spanjax.train follow `--`."""
 
     FILE: ClassVar[str] = ""
-    """The file in launch/ that has the defaults."""
+    """The file in launch/ that has the defaults; in templates/ it has names of values after @@."""
     TRAIN: ClassVar[tuple[str, ...]] = ON_SHARE
     """Default arguments of spanjax.train."""
 
@@ -52,13 +54,20 @@ class Settings:
             found += one_line(f"--{field.name.replace('_', '-')}", getattr(self, field.name))
         return found
 
-    def variables(self) -> dict[str, str]:
-        """The variables of --env."""
-        return dict(pair.split("=", 1) for pair in self.env)
+    def variables(self, *first: tuple[str, object]) -> dict[str, str]:
+        """Variables of the file, overridden by those of --env."""
+        return {name: str(value) for name, value in first} | dict(pair.split("=", 1) for pair in self.env)
 
     def text(self, train: tuple[str, ...]) -> str:
         """The file; `train` are the arguments of spanjax.train."""
         raise NotImplementedError
+
+    def filled(self, **values: object) -> str:
+        """Fills the template with the settings by name, what all templates know, and `values`."""
+        known = {"file": word(self.output or f"launch/{self.FILE}"), "token": DRAWN_TOKEN, "token_name": TOKEN}
+        codes = {"done": DONE, "wrong": WRONG_INPUT, "missing": PROCESSES_MISSING, "stopped": STOPPED}
+        template = importlib.resources.files("spanjax.launch") / "templates" / self.FILE
+        return fill(template.read_text(), {**vars(self), **known, **codes, **values})
 
 
 def one_line(option: str, value: object) -> list[str]:
@@ -68,15 +77,6 @@ def one_line(option: str, value: object) -> list[str]:
         f"{option} is {each!r}: expected text of one line"
         for each in values
         if isinstance(each, str) and not each.isprintable()
-    ]
-
-
-def at_least(settings: object, **lowest: int) -> list[str]:
-    """Reports each field that is below its lowest value."""
-    return [
-        f"--{name.replace('_', '-')} is {getattr(settings, name)}: expected at least {low}"
-        for name, low in lowest.items()
-        if getattr(settings, name) < low
     ]
 
 
@@ -101,8 +101,3 @@ def train_problems(train: tuple[str, ...]) -> list[str]:
             f"the arguments of spanjax.train are {' '.join(train)!r}: expected --workdir FOLDER, which all hosts share"
         )
     return found
-
-
-def merged(first: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Variables of the file, overridden by those of --env."""
-    return {**first, **settings.variables()}

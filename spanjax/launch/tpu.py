@@ -59,12 +59,3 @@ def read_slice(text: str) -> Slice:
             f" ({', '.join(GENERATIONS)}; the numbers are chips along each axis)"
         )
     return Slice(generation, found[2])
-
-
-def slice_problems(text: str) -> list[str]:
-    """Problems of `read_slice` as a list."""
-    try:
-        read_slice(text)
-    except ValueError as error:
-        return [str(error)]
-    return []

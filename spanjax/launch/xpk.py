@@ -3,33 +3,12 @@
 import dataclasses
 import re
 
+from spanjax.bounds import AtLeast0, AtLeast1, collect
 from spanjax.cli import PROCESSES_MISSING, STOPPED
-from spanjax.distributed.variables import EXPECTED, STARTUP, TOKEN
-from spanjax.launch.quoting import continued, fill, options, word
-from spanjax.launch.settings import DRAWN_TOKEN, Settings, at_least, merged, plain
-from spanjax.launch.tpu import read_slice, slice_problems
-
-TEMPLATE = """\
-#!/usr/bin/env bash
-# Trains on @@what of an xpk cluster: bash @@file
-# The image is built from launch/Dockerfile; a storage of the cluster (`xpk storage`) holds the rows and the work directory.
-# xpk starts all hosts again after the exit codes @@codes of spanjax.train and after signals, at most @@max_restarts times in all;
-# any other code ends the workload. Printed by `python -m spanjax.launch xpk --print`, which has these settings as options.
-
-set -eu
-
-# what the pods run; inside a pod one $ is written $$
-pod_command=$(
-  cat <<'END'
-exec @@command
-END
-)
-
-# the word by which the hosts of this workload know each other
-@@token
-
-exec xpk workload create @@options
-"""
+from spanjax.distributed.launchers import EXPECTED, STARTUP, TOKEN
+from spanjax.launch.quoting import continued, options, word
+from spanjax.launch.settings import Settings, plain
+from spanjax.launch.tpu import read_slice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,24 +27,24 @@ class Xpk(Settings):
     """The image, built from launch/Dockerfile."""
     topology: str = "v5e:4x8"
     """TPU slice: v4, v5e, v5p or v6e and the chips along each axis."""
-    slices: int = 1
+    slices: AtLeast1 = 1
     """Slices of this shape."""
     storage: str = "data"
     """Name of the storage that xpk mounts as /data; empty for none."""
     priority: str = "medium"
     """very-low, low, medium, high or very-high."""
-    max_restarts: int = 100
+    max_restarts: AtLeast0 = 100
     """Restarts in all; xpk counts those after a preemption too."""
-    grace_seconds: int = 600
+    grace_seconds: AtLeast1 = 600
     """Seconds between the signal and the end of a pod."""
-    startup_seconds: int = 1800
+    startup_seconds: AtLeast1 = 1800
     """Seconds that pods wait for each other at the start."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
         found = super().problems() + plain(self, "cluster", "project", "zone", "image")
-        found += plain(self, "storage", needed=False) + slice_problems(self.topology)
-        found += at_least(self, slices=1, max_restarts=0, grace_seconds=1, startup_seconds=1)
+        found += plain(self, "storage", needed=False)
+        collect(found, read_slice, self.topology)
         if not re.fullmatch("(very-)?(low|high)|medium", self.priority):
             found.append(f"--priority is {self.priority!r}: expected very-low, low, medium, high or very-high")
         return found
@@ -74,7 +53,7 @@ class Xpk(Settings):
         """The script."""
         shape = read_slice(self.topology)
         codes = f"{PROCESSES_MISSING},{STOPPED}"
-        variables = {EXPECTED: str(shape.chips * self.slices), STARTUP: str(self.startup_seconds)}
+        variables = self.variables((EXPECTED, shape.chips * self.slices), (STARTUP, self.startup_seconds))
         given = {
             "cluster": self.cluster,
             "workload": self.name,
@@ -91,15 +70,11 @@ class Xpk(Settings):
         lines = [f"--{name}={word(value)}" for name, value in given.items()]
         lines += [f"--storage={word(self.storage)}"] if self.storage else []
         lines += [f'--env "{TOKEN}=${TOKEN}"']
-        lines += [f"--env {word(f'{name}={value}')}" for name, value in merged(variables, self).items()]
+        lines += [f"--env {word(f'{name}={value}')}" for name, value in variables.items()]
         command = " ".join(["python -m spanjax.train", *options(train)])
-        values = {
-            "what": f"{self.slices} TPU slice(s) {self.topology}",
-            "file": word(self.output or f"launch/{self.FILE}"),
-            "token": DRAWN_TOKEN,
-            "codes": codes.replace(",", " and "),
-            "max_restarts": self.max_restarts,
-            "command": command.replace("$", "$$"),  # Kubernetes expands $(NAME) in the command of a pod; $$ stays a $
-            "options": continued([*lines, '--command="$pod_command"'], 2),
-        }
-        return fill(TEMPLATE, values)
+        return self.filled(
+            what=f"{self.slices} TPU slice(s) {self.topology}",
+            codes=codes.replace(",", " and "),
+            command=command.replace("$", "$$"),  # Kubernetes expands $(NAME) in the command of a pod; $$ stays a $
+            options=continued([*lines, '--command="$pod_command"'], 2),
+        )

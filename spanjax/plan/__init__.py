@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, flag_problems
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.hardware import SOURCE
 from spanjax.plan import topology as places
@@ -102,12 +102,9 @@ def prepared(command: Any, topology: places.Topology) -> Any:
         problems.append(
             f"mesh.replica {run.mesh.replica} does not divide over {topology.slices} slices: use a multiple"
         )
-    try:  # a mesh that does not fit the devices raises: one problem more in the list, not the only one
-        problems += batch_problems(run, math.prod(run.mesh.shape(topology.size)[:2]))
-    except ValueError as error:
-        problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(problems))
+    # a mesh that does not fit the devices raises: one problem more in the list, not the only one
+    problems += collect(problems, lambda: batch_problems(run, math.prod(run.mesh.shape(topology.size)[:2]))) or []
+    raise_problems(problems)
     return run
 
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 BITS = {"pred": 8, "bf16": 16}  # other types end in their number of bits, or have it after the letters
@@ -212,15 +214,6 @@ class Program:
         """Number of instructions of every kind: the program's length, whatever the number of devices."""
         return dict(collections.Counter(line.opcode for body in self.computations.values() for line in body))
 
-    def array_types(self) -> set[tuple[str, tuple[int, ...]]]:
-        """Every (type, dimensions) that an instruction has as its result."""
-        return {shape for body in self.computations.values() for line in body for shape in shapes(line.result)}
-
-    def custom_calls(self) -> list[str]:
-        """The target of every call of a kernel or library that XLA did not write itself."""
-        calls = (line for body in self.computations.values() for line in body if line.opcode.startswith("custom-call"))
-        return [target for line in calls for target in re.findall(r'custom_call_target="([^"]*)"', line.rest)]
-
     def donated(self) -> int:
         """Number of inputs that an output overwrites."""
         return len(re.findall(r"-alias\)", self.header))
@@ -234,7 +227,7 @@ def _group(attributes: str) -> tuple[int, ...]:
     iota = _IOTA.search(attributes)
     if iota:
         (_, width), sizes, order = (_numbers(part) for part in iota.groups())
-        return tuple(_place(number, sizes, order or tuple(range(len(sizes)))) for number in range(width))
+        return _first_group(sizes, order or tuple(range(len(sizes))), width)
     axes = _AXES.search(attributes)
     if axes:
         named = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes.group(1))}
@@ -242,7 +235,7 @@ def _group(attributes: str) -> tuple[int, ...]:
         order = (*(axis for axis in range(len(named)) if axis not in inside), *inside)
         sizes = tuple(named.values())
         width = math.prod(sizes[axis] for axis in inside)
-        return tuple(_place(number, sizes, order) for number in range(width))
+        return _first_group(sizes, order, width)
     return ()
 
 
@@ -250,13 +243,8 @@ def _numbers(text: str | None) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
-def _place(number: int, sizes: tuple[int, ...], order: tuple[int, ...]) -> int:
-    """The element `number` of arange(prod(sizes)).reshape(sizes).transpose(order), flattened."""
-    place = 0
-    for axis in reversed(order):
-        number, digit = divmod(number, sizes[axis])
-        place += digit * math.prod(sizes[axis + 1 :])
-    return place
+def _first_group(sizes: tuple[int, ...], order: tuple[int, ...], width: int) -> tuple[int, ...]:
+    return tuple(np.arange(math.prod(sizes)).reshape(sizes).transpose(order).ravel()[:width].tolist())
 
 
 def memory_of(analysis: Any) -> dict[str, int]:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from spanjax.bounds import raise_problems
 from spanjax.distributed.jax_internals import cudnn_answers
 from spanjax.hardware import CHIPS, Chip
 from spanjax.plan.hlo import Collective
@@ -107,8 +108,8 @@ def parse(text: str, slices: int = 1) -> Topology:
     number = math.prod(shape)
     if chip and chip.platform == "cuda" and number > chip.node and number % chip.node:
         problems.append(f"--topology {text!r}: {number} GPUs do not fill nodes of {chip.node}: use a multiple of it")
-    if problems or chip is None:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
+    assert chip is not None
     if chip.platform == "cuda":  # `Topology.domain` reads the GPUs of a node from the last axis
         shape = (max(1, number // chip.node), min(number, chip.node))
     return Topology(chip, shape, slices)
@@ -182,8 +183,7 @@ def read_flags(path: pathlib.Path) -> dict[str, str]:
             problems.append(f"{path}:{number}: {found.group(1)} is set a second time: keep one")
         elif found:
             flags[found.group(1)] = found.group(2)
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     return flags
 
 

@@ -6,8 +6,6 @@ input, no record, or none that could be answered, 4 some records could not (each
 stopped by Ctrl-C.
 """
 
-import sys
-
 from spanjax.cli import dispatch
 
 COMMANDS = {
@@ -24,4 +22,4 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the first word names; returns the exit code."""
-    return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments))
+    return dispatch(__name__, __doc__, COMMANDS, arguments)

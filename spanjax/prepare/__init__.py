@@ -4,8 +4,6 @@ Commands: rows (also without the word), vocab, check-vocab, show, stats, ngrams.
 documents each. Exit codes: 0 done, 1 a check found differences, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
-import sys
-
 from spanjax.cli import dispatch
 
 COMMANDS = {
@@ -20,4 +18,4 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the first word names, `rows` without one; returns the exit code."""
-    return dispatch(__name__, __doc__, COMMANDS, list(sys.argv[1:] if arguments is None else arguments), default="rows")
+    return dispatch(__name__, __doc__, COMMANDS, arguments, default="rows")

@@ -14,64 +14,41 @@ from typing import Annotated
 import numpy as np
 import tyro
 
+from spanjax.bounds import OrAll, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
-from spanjax.data.sources.cleaning import Cleaning, Normalization
-from spanjax.data.sources.corpus import open_sources
-from spanjax.data.sources.documents import MAX_DOCUMENT, SourceSettings
+from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.sentences import sentences
 from spanjax.data.vocab.fertility import measure
 from spanjax.data.vocab.loading import Vocabulary, load_vocabulary
 from spanjax.data.vocab.parity import OTHER, Difference, compare, graph_difference, reference
-from spanjax.prepare.row_options import MaxDocument
+from spanjax.prepare.options import TextInput
 
 _EXAMPLE = 30  # characters shown on either side
 
 
-@dataclasses.dataclass(frozen=True)
-class CheckVocabulary:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckVocabulary(TextInput):
     """Compares our ids with those of the plain libraries on a corpus, and measures how well the vocabulary fits it."""
 
-    input: tuple[str, ...]
-    """Files or globs, or installed-docs, as for rows."""
     vocab: str
     """Vocabulary: a vocab.txt, a .model file, a tokenizer.json, or a folder with one of them."""
-    documents: int = 1000
+    documents: OrAll = 1000
     """Number of documents to check, from the start of the input; 0 takes all."""
     casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
     """Lower-case WordPiece text: True, False, or None for the vocabulary's own setting."""
-    normalization: Normalization = "none"
-    """Unicode normalisation that prepare will use."""
     graph: bool = False
     """Compare with the encoding in the TensorFlow graph as well."""
-    text_field: str = "text"
-    """The field of JSON lines, or column, that holds the text."""
-    skip_bad: bool = False
-    """Skip and count bad lines and documents instead of stopping at the first."""
-    max_document: MaxDocument = MAX_DOCUMENT
 
 
 def check_vocabulary(options: CheckVocabulary) -> int:
     """Prints the report and returns the number of sentences with unexplained differences; ValueError on wrong input."""
-    problems = [f"--documents {options.documents}: expected 1 or more, or 0 for all"] if options.documents < 0 else []
-    vocabulary = texts = None
-    try:
-        vocabulary = load_vocabulary(options.vocab, options.casing)
-    except ValueError as error:
-        problems.append(str(error))
+    problems = flag_problems(options)
+    vocabulary = collect(problems, load_vocabulary, options.vocab, options.casing)
     skipped: collections.Counter[str] = collections.Counter()
-    try:
-        source = open_sources(
-            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
-        )
-        found = source.documents(skipped)
-        # a list, as the comparison and the measurement of the fit each read all texts
-        texts = [each.text for each in (itertools.islice(found, options.documents) if options.documents else found)]
-    except ValueError as error:
-        problems += str(error).splitlines()
+    texts = collect(problems, _texts, options, skipped)
     if texts == []:
         problems.append(f"--input {' '.join(options.input)}: no documents in it")
-    if problems or vocabulary is None or not texts:
-        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
+    raise_problems(problems, "")
     cleaning = Cleaning(options.normalization)
     cleaned = [sentence for text in texts for sentence in sentences(cleaning(text))]
     print(
@@ -90,8 +67,14 @@ def check_vocabulary(options: CheckVocabulary) -> int:
     return unexplained
 
 
+def _texts(options: CheckVocabulary, skipped: collections.Counter[str]) -> list[str]:
+    # a list, as the comparison and the measurement of the fit each read all texts
+    documents = options.source().documents(skipped)
+    return [each.text for each in itertools.islice(documents, abs(options.documents) or None)]
+
+
 def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterable[Difference | None]:
-    from spanjax.data.feed.tf_feed import import_tensorflow
+    from spanjax.data.feed.feeds import import_tensorflow
 
     import_tensorflow()  # quietly, and only if requested
     from spanjax.data.vocab.seqio import encode_in_graph

@@ -15,54 +15,31 @@ import tempfile
 
 import numpy as np
 
+from spanjax.bounds import AtLeast1, OrAll, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.ngrams.counting import Counted, Room, count_ngrams
-from spanjax.data.ngrams.dictionary import NgramSettings, Punctuation, is_dictionary, write_ngrams
-from spanjax.data.sources.cleaning import Normalization
-from spanjax.data.sources.corpus import open_sources
-from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
+from spanjax.data.ngrams.dictionary import NgramSettings, is_dictionary, write_ngrams
+from spanjax.data.sources.documents import Source
 from spanjax.data.sources.paths import local_files
-from spanjax.prepare.row_options import MaxDocument
+from spanjax.prepare.options import TextInput, Workers
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import is_taken, output_problem, place_problem
 
 _SHOWN = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class CountNgrams:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CountNgrams(TextInput, NgramSettings):
     """Counts n-grams and writes the frequent ones, the most frequent first."""
 
-    input: tuple[str, ...]
-    """Files or globs, tfds:NAME or installed-docs, as for rows."""
     output: str
     """File to write: a line of settings, then one n-gram a line with its count."""
-    most_words: int = NgramSettings.most_words
-    """Words of the longest n-gram; the shortest has two."""
-    more_than: int = NgramSettings.more_than
-    """Keep n-grams that occur more often than this. The released code keeps those that occur 10 times: 9."""
-    most_ngrams: int = NgramSettings.most_ngrams
-    """Most n-grams to keep, the most frequent ones; 0 keeps all."""
-    lower_case: bool = NgramSettings.lower_case
-    """Lower-case words, here and when sentences are looked up; --no-lower-case keeps them as they are."""
-    punctuation: Punctuation = NgramSettings.punctuation
-    """apart: punctuation at the ends of a word is no part of it; attached: words lie between blanks, for text whose
-    punctuation stands apart already (WikiText)."""
-    with_punctuation: bool = NgramSettings.with_punctuation
-    """Count n-grams with words of nothing but punctuation, too."""
-    normalization: Normalization = NgramSettings.normalization
-    """Unicode normalisation of the text."""
-    max_documents: int = 0
+    max_documents: OrAll = 0
     """Stop after this many documents of the input; 0 takes all."""
-    text_field: str = "text"
-    """The field of JSON lines, or column, that holds the text."""
-    skip_bad: bool = False
-    """Skip and count bad lines and documents instead of stopping at the first."""
-    max_document: MaxDocument = MAX_DOCUMENT
-    memory_mb: int = 1024
+    memory_mb: AtLeast1 = 1024
     """Megabytes of working memory, about, besides the program and the n-grams that are kept; the rest lies on the disk of
     --output."""
-    workers: int = 1
+    workers: Workers = 1
     """Processes that read text; 0 takes one a core."""
     overwrite: bool = False
     """Replace the file --output."""
@@ -76,16 +53,11 @@ class CountNgrams:
 
 def _checked(options: CountNgrams) -> Source:
     """Returns the source; ValueError with all problems."""
-    output, source = pathlib.Path(options.output), None
-    rules = {
-        f"--memory-mb {options.memory_mb}: expected 1 or more": options.memory_mb < 1,
-        f"--workers {options.workers}: expected 1 or more, or 0 for one a core": options.workers < 0,
-        f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
-        f"--output {output} is a folder, expected a file": output.is_dir(),
-        f"--output {output} exists already: choose another, or replace it with --overwrite": output.is_file()
-        and not options.overwrite,
-    }
-    problems = options.settings.problems() + [message for message, broken in rules.items() if broken]
+    output, problems = pathlib.Path(options.output), flag_problems(options)
+    if output.is_dir():
+        problems.append(f"--output {output} is a folder, expected a file")
+    if output.is_file() and not options.overwrite:
+        problems.append(f"--output {output} exists already: choose another, or replace it with --overwrite")
     problem = output_problem(output.parent) or (
         place_problem(output, local_files(options.input)) if is_taken(output) else ""
     )
@@ -93,14 +65,8 @@ def _checked(options: CountNgrams) -> Source:
     if output.is_file() and not problem and not is_dictionary(output):
         problem = "is no file of n-grams: choose another name"
     problems += [f"--output {output}: {problem}"] if problem else []
-    try:
-        source = open_sources(
-            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
-        )
-    except ValueError as error:
-        problems += str(error).splitlines()
-    if problems or source is None:
-        raise ValueError("\n".join(f"  - {line}" for line in problems))
+    source = collect(problems, options.source)
+    raise_problems(problems, "")
     return source
 
 

@@ -5,18 +5,17 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
 import rich.console
 import tyro
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import AtLeast0
 from spanjax.cli import exit_code, parse_options
-from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.masking import Boundaries, GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
-from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single
+from spanjax.data.feed.pairing import FullSentences, NextSentence, Pairing, SentenceOrder, Single
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.shards.shards import MANIFEST
 
@@ -58,9 +57,9 @@ class Reading:
     single."""
     seed: int = 0
     """The seed of the run."""
-    epoch: int = 0
+    epoch: AtLeast0 = 0
     """Epoch of the run, whose masks and pairs are shown; held-out rows are read as in epoch 0."""
-    step: int = 0
+    step: AtLeast0 = 0
     """Training step of the masking rate, for a masking with a schedule."""
     masking: MaskingPolicy = GeometricSpans()
     """Settings of the masking."""
@@ -68,14 +67,6 @@ class Reading:
     """Rule for the masked tokens that have span boundaries."""
     pairing: Pairing = Single()
     """Settings of the pairing."""
-
-
-class MaskedRows(NamedTuple):
-    """Some rows as training sees them."""
-
-    examples: Examples  # before masking
-    batch: Batch
-    keys: RowKeys
 
 
 def chosen_reading(arguments: Sequence[str]) -> Reading:
@@ -123,28 +114,6 @@ def sharer(rows: Rows, reading: Reading) -> HostShare:
         pairing=reading.pairing,
     )
     return HostShare(rows, spec)
-
-
-def reading_problems(reading: Reading) -> list[str]:
-    """Problems with epoch and step."""
-    numbers = {"epoch": reading.epoch, "step": reading.step}
-    found = [f"--{name} {value}: expected 0 or more" for name, value in numbers.items() if value < 0]
-    return found + flag_problems(reading)
-
-
-def masked_rows(rows: Rows, share: HostShare, reading: Reading, index_B: np.ndarray) -> MaskedRows:
-    """Returns the rows of these indices exactly as training sees them in the epoch."""
-    epoch_B = reading.masking.drawn_epoch(np.full(len(index_B), reading.epoch, np.int64))
-    found = reading.pairing.examples(rows, index_B, epoch_B, reading.seed, share.facts.pairs)
-    policy = reading.masking.at(reading.step)
-    rate_B = np.full(len(index_B), policy.rate_at(reading.step))
-    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B, policy)
-    return MaskedRows(found, build_batch(found, keys, share.spec, share.facts), keys)
-
-
-def listed(problems: Sequence[str]) -> str:
-    """Problems as the lines of one message."""
-    return "\n".join(f"  - {problem}" for problem in problems)
 
 
 def coloured_console(color: Color) -> rich.console.Console:

@@ -16,14 +16,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from spanjax import __version__
+from spanjax.bounds import collect, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.data.shards.local_runner import write_portions
-from spanjax.data.shards.manifest import Manifest
 from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
-from spanjax.data.shards.portion_rows import TRAIN, VALIDATION, RowSettings
-from spanjax.data.shards.portions import portion_characters
-from spanjax.data.shards.progress import Progress, totals_table
-from spanjax.data.shards.shards import MANIFEST, written_files
+from spanjax.data.shards.portions import TRAIN, VALIDATION, RowSettings, portion_characters
+from spanjax.data.shards.progress import Progress, print_totals
+from spanjax.data.shards.shards import MANIFEST, Manifest, written_files
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.sources.cleaning import Cleaning
@@ -31,14 +30,9 @@ from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import Source, SourceSettings, held_out
 from spanjax.data.sources.paths import local_files
 from spanjax.data.sources.sentences import sentence_spans
-from spanjax.data.vocab.loading import (
-    SentencePieceVocabulary,
-    Vocabulary,
-    load_vocabulary,
-    save_vocabulary,
-    train_sentencepiece,
-)
-from spanjax.prepare.row_options import Prepare, option_problems
+from spanjax.data.vocab.loading import SentencePieceVocabulary, Vocabulary, load_vocabulary, save_vocabulary
+from spanjax.data.vocab.training import train_sentencepiece
+from spanjax.prepare.options import Prepare, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 
 _BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
@@ -71,13 +65,8 @@ def _sources(options: Prepare, problems: list[str]) -> list[Source]:
     settings = SourceSettings(
         options.text_field, options.skip_bad, options.data_dir or None, options.download, options.max_document
     )
-    found = []
-    for patterns in filter(None, (options.input, options.validation)):
-        try:
-            found.append(open_sources(patterns, settings))
-        except ValueError as error:
-            problems.extend(str(error).splitlines())
-    return found
+    given = filter(None, (options.input, options.validation))
+    return [collect(problems, open_sources, patterns, settings) for patterns in given]
 
 
 def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: str) -> Pass:
@@ -99,26 +88,18 @@ def _checked(options: Prepare) -> tuple[list[Pass], Vocabulary | None]:
     """Returns the passes and the vocabulary (None if it must be trained); one ValueError with all problems."""
     problems = option_problems(options)
     sources = _sources(options, problems)
-    vocabulary, annotator = None, ""
-    if options.vocab:
-        try:
-            vocabulary = load_vocabulary(options.vocab, options.casing)
-        except ValueError as error:
-            problems.append(str(error))
+    vocabulary = collect(problems, load_vocabulary, options.vocab, options.casing) if options.vocab else None
     output = pathlib.Path(options.output)
     if problem := output_problem(output.parent):
         problems.append(f"--output {output}: {problem}")
     elif problem := replace_problem(output, options.overwrite, _written, _reads(options)):
         problems.append(f"--output {output} {problem}")
+    annotator = ""
     if not problems:  # the annotator reads sources[0], which is missing if the input has problems
-        try:
-            annotator = _annotator(options, sources[0])
-            if options.runner == "beam":
-                importlib.import_module(_BEAM)
-        except ValueError as error:
-            problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
+        annotator = collect(problems, _annotator, options, sources[0])
+    if not problems and options.runner == "beam":
+        collect(problems, importlib.import_module, _BEAM)
+    raise_problems(problems, "")
     splits = (TRAIN, VALIDATION) if options.holdout else (TRAIN,)
     passes = [_pass(sources[0], splits, options, annotator)]
     return passes + [_pass(each, (VALIDATION,), options, annotator) for each in sources[1:]], vocabulary
@@ -222,7 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         elsewhere=("input", "validation", "data_dir", "beam_options"),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return exit_code("prepare", lambda: totals_table(prepare(options)), cannot=f"cannot prepare {options.output}")
+    return exit_code("prepare", lambda: print_totals(prepare(options)), cannot=f"cannot prepare {options.output}")
 
 
 def _with_beam_options(words: list[str]) -> list[str]:

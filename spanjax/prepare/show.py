@@ -13,20 +13,18 @@ import numpy as np
 import rich.text
 import tyro
 
+from spanjax.bounds import collect, flag_problems, raise_problems
 from spanjax.data.feed.batch import Batch
+from spanjax.data.feed.host_slice import MaskedRows
 from spanjax.data.feed.rows import Rows
 from spanjax.data.inspect.as_text import TAG_MARKS, Token, block_tokens, fragments, masked, right_to_left
 from spanjax.data.inspect.pair_figures import foreign_pairs
-from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
+from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
 from spanjax.prepare.reading import (
     Color,
-    MaskedRows,
     Reading,
     coloured_console,
-    listed,
-    masked_rows,
     opened,
-    reading_problems,
     run_command,
     sharer,
 )
@@ -74,13 +72,9 @@ class View(NamedTuple):
 
 def open_view(options: Show) -> View:
     """Reads and masks the rows; one ValueError with everything that is wrong."""
-    problems = reading_problems(options.reading)
+    problems = flag_problems(options.reading)
     rows = opened(options.rows)
-    share = None
-    try:
-        share = sharer(rows, options.reading)
-    except ValueError as error:
-        problems.append(str(error))
+    share = collect(problems, sharer, rows, options.reading)
     if options.count < 1:
         problems.append(f"--count {options.count}: expected 1 or more")
     if options.first < 0 or options.first >= len(rows):
@@ -90,13 +84,12 @@ def open_view(options: Show) -> View:
             f"--count {options.count}: there are {len(rows):,} rows, {len(rows) - options.first:,} from"
             f" --first {options.first} on; ask for fewer"
         )
-    if problems or share is None:
-        raise ValueError(listed(problems))
+    raise_problems(problems, "")
     index_B = options.first + np.arange(options.count, dtype=np.int64)
     reading = options.reading
     # Damaged shards give wrong text or an IndexError of masking, so their checksums are compared meanwhile.
     with whole_rows(rows.checks, wait=CHECK_SECONDS):
-        found = masked_rows(rows, share, reading, index_B)
+        found = share.masked(index_B, reading.epoch, reading.step)
         epoch_B = found.keys.epoch_B
         blocks, foreign_M = foreign_pairs(rows, reading.pairing, index_B, epoch_B, reading.seed)
     foreign = {*zip(blocks.row_M[foreign_M].tolist(), blocks.number_M[foreign_M].tolist(), strict=True)}

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from spanjax.bounds import collect, flag_problems, raise_problems
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures
 from spanjax.data.inspect.pair_figures import PairCounts, PairFigures, foreign_pairs
 from spanjax.data.inspect.row_figures import (
     Lengths,
-    Totals,
     block_lengths,
     document_lengths,
     doublings,
@@ -27,20 +27,17 @@ from spanjax.data.inspect.row_figures import (
     parts,
     some_of,
 )
-from spanjax.data.shards.shard_check import CHECK_SECONDS, whole_rows
-from spanjax.prepare.figures import Figures
+from spanjax.data.shards.progress import totals as totals_of
+from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
 from spanjax.prepare.reading import (
     Color,
     Reading,
     coloured_console,
-    listed,
-    masked_rows,
-    reading_problems,
     run_command,
     sharer,
     split_folders,
 )
-from spanjax.prepare.stats_tables import print_figures
+from spanjax.prepare.stats_tables import Figures, print_figures
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +70,7 @@ def measure(
     masking = MaskingCounts(share.spec, share.facts.specials, rows.manifest.tags)
     pairs = PairCounts(reading.pairing.label)
     for part_B in parts(index_B):
-        found = masked_rows(rows, share, reading, part_B)
+        found = share.masked(part_B, reading.epoch, reading.step)
         masking.add(found.examples, found.batch, found.keys)
         if pairs.label:
             blocks, foreign_M = foreign_pairs(rows, reading.pairing, part_B, found.keys.epoch_B, reading.seed)
@@ -85,7 +82,7 @@ def gather(options: Stats) -> Figures:
     """Measures all figures; one ValueError with all problems."""
     # The output files are checked first: measuring all rows takes long.
     reading = options.reading
-    problems = reading_problems(reading)
+    problems = flag_problems(reading)
     if options.sample < 0:
         problems.append(f"--rows {options.sample}: expected 1 or more, or 0 for all")
     for name, value, ending in (("png", options.png, ".png"), ("json", options.json, ".json")):
@@ -93,14 +90,10 @@ def gather(options: Stats) -> Figures:
             problems.append(f"--{name} {value}: expected a file that ends in {ending}")
         if value and not pathlib.Path(value).absolute().parent.is_dir():
             problems.append(f"--{name} {value}: no such folder; make it first")
-    splits, share = {name: open_rows(path) for name, path in split_folders(options.rows).items()}, None
+    splits = {name: open_rows(path) for name, path in split_folders(options.rows).items()}
     name, rows = next(iter(splits.items()))
-    try:
-        share = sharer(rows, reading)
-    except ValueError as error:
-        problems.append(str(error))
-    if problems or share is None:
-        raise ValueError(listed(problems))
+    share = collect(problems, sharer, rows, reading)
+    raise_problems(problems, "")
     index_B = some_of(len(rows), options.sample, reading.seed)
     with whole_rows(rows.checks, wait=CHECK_SECONDS):
         masking, pairs = measure(rows, share, reading, index_B)
@@ -110,7 +103,7 @@ def gather(options: Stats) -> Figures:
             "blocks": Lengths.of(block_lengths(rows, index_B), eighths(rows.length)),
             "rows": Lengths.of(rows.lengths_N, eighths(rows.length)),
         }
-    totals = {split: Totals.of(each.manifest) for split, each in splits.items()}
+    totals = {split: totals_of(each.manifest) for split, each in splits.items()}
     return Figures(options.rows, name, _settings(reading), totals, lengths, masking, pairs)
 
 
@@ -119,7 +112,7 @@ def stats(options: Stats) -> None:
     figures = gather(options)
     print_figures(coloured_console(options.color), figures)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps(figures.as_json(), indent=1) + "\n", "utf-8")
+        pathlib.Path(options.json).write_text(json.dumps(dataclasses.asdict(figures), indent=1) + "\n", "utf-8")
     if options.png:
         from spanjax.prepare.stats_figure import draw  # matplotlib, only if requested
 

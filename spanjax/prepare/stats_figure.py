@@ -1,7 +1,5 @@
 """Draws the figures of `prepare stats`: span lengths next to the paper's Figure 2, replacement, offsets, lengths."""
 
-from typing import TYPE_CHECKING
-
 import matplotlib.figure
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,10 +7,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures
 from spanjax.data.inspect.row_figures import Lengths
-from spanjax.prepare.stats_tables import MEASURED, SEEN, span_columns
-
-if TYPE_CHECKING:
-    from spanjax.prepare.figures import Figures
+from spanjax.prepare.stats_tables import MEASURED, SEEN, Figures, span_columns
 
 _COLOURS = ("#4477aa", "#cc6677", "#ddaa33")
 _OFFSETS = 24  # that are drawn
@@ -78,7 +73,7 @@ def _lengths(axes: Axes, lengths: dict[str, Lengths], what: str) -> None:
     axes.legend(frameon=False)
 
 
-def draw(figures: "Figures", file: str) -> None:
+def draw(figures: Figures, file: str) -> None:
     """Draws all figures into a PNG file."""
     figure = matplotlib.figure.Figure(figsize=(14, 11), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,7 +1,8 @@
-"""Prints the figures of `prepare stats` on a terminal: tables, and histograms as bars next to each other."""
+"""The figures of `prepare stats`, and how they are printed on a terminal: tables, and histograms as bars next to each other."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import rich.console
@@ -9,13 +10,10 @@ import rich.table
 import rich.text
 
 from spanjax.data.feed.masking import GeometricSpans
-from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean
+from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.pair_figures import PairFigures
-from spanjax.data.inspect.row_figures import Lengths, Totals
-from spanjax.data.shards.progress import columns_table
-
-if TYPE_CHECKING:
-    from spanjax.prepare.figures import Figures
+from spanjax.data.inspect.row_figures import Lengths
+from spanjax.data.shards.progress import totals_table
 
 BARS = "▏▎▍▌▋▊▉█"
 MEASURED, PAPER = "measured, merged", "the paper's Figure 2"
@@ -23,6 +21,24 @@ SEEN = {"mask": "[MASK]", "random": "another piece", "kept": "itself"}
 _BEYOND = 5  # measured lengths listed one by one beyond the longest proposal
 _MUCH_UNUSED = 0.9  # a smaller used share of the budget gives a warning
 _COLOURS = ("cyan", "magenta", "yellow")
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """All results of `stats`; as a dictionary it is the file."""
+
+    folder: str
+    measured: str
+    """Split on which lengths, masking and pairs were measured."""
+    settings: dict[str, Any]
+    """Masking, boundaries and pairing with the names of their classes, seed, epoch and step."""
+    totals: dict[str, dict[str, Any]]
+    """Totals by split."""
+    lengths: dict[str, Lengths]
+    """documents, blocks (text tokens) and rows (used positions)."""
+    masking: MaskingFigures
+    pairs: PairFigures | None
+    """None if the pairing makes no pairs."""
 
 
 def bar(share: float, width: int) -> str:
@@ -59,30 +75,6 @@ def facts(lines: Mapping[str, str]) -> rich.table.Table:
     return table
 
 
-def totals_table(totals: Mapping[str, Totals]) -> rich.table.Table:
-    """The totals of every split."""
-    lines = {
-        "documents": lambda each: f"{each.documents:,}",
-        "sentences": lambda each: f"{each.sentences:,}",
-        "words": lambda each: f"{each.words:,}",
-        "tokens": lambda each: f"{each.text_tokens:,}",
-        "tokens per word": lambda each: f"{each.tokens_per_word:.3f}",
-        "unknown %": lambda each: f"{100 * each.unknown_share:.3f}",
-        "unigram entropy (nats)": lambda each: f"{each.unigram_entropy:.3f}",
-        "rows": lambda each: f"{each.rows:,}",
-        "positions a row": lambda each: f"{each.length:,}",
-        "fill %": lambda each: f"{100 * each.fill:.2f}",
-        "blocks": lambda each: f"{each.blocks:,}",
-        "blocks a row": lambda each: f"{each.blocks_per_row:.3f}",
-    }
-    table = columns_table(totals, lines)
-    for name in sorted({name for each in totals.values() for name in each.tagged_spans}):
-        table.add_row(f"tagged {name}", *(f"{each.tagged_spans.get(name, 0):,}" for each in totals.values()))
-    for name in sorted({name for each in totals.values() for name in each.skipped}):
-        table.add_row(f"skipped {name}", *(f"{each.skipped.get(name, 0):,}" for each in totals.values()))
-    return table
-
-
 def _bins(lengths: Lengths) -> list[str]:
     return [f"{low + 1:,}-{high:,}" for low, high in zip(lengths.edges, lengths.edges[1:], strict=False)]
 
@@ -115,22 +107,18 @@ def span_columns(figures: MaskingFigures) -> tuple[list[str], dict[str, list[flo
     longest = max(len(proposed or ()), len(paper)) - 1 + _BEYOND
     names = [*map(str, range(1, longest + 1)), "more"]
 
-    def spread(counts: Sequence[float]) -> list[float]:
-        padded = np.zeros(max(len(counts), longest + 2))
-        padded[: len(counts)] = counts
-        shares = padded / max(padded.sum(), 1e-300)  # rows without spans have shares of 0, not NaN
-        return [*shares[1 : longest + 1].tolist(), float(shares[longest + 1 :].sum())]
-
     def title(name: str, counts: Sequence[float]) -> str:
         return f"{name}, mean {span_mean(counts):.2f}"
 
-    columns = {title(MEASURED, measured): spread(measured)}
+    columns = {title(MEASURED, measured): span_shares(measured, longest)}
     if proposed is not None and len(proposed) == len(paper) and np.allclose(proposed, paper):
-        columns[title(f"proposed = {PAPER}", paper)] = spread(paper)
+        columns[title(f"proposed = {PAPER}", paper)] = span_shares(paper, longest)
     else:
         if proposed is not None:
-            columns[title("proposed, drawn" if figures.proposed_drawn else "proposed", proposed)] = spread(proposed)
-        columns[title(PAPER, paper)] = spread(paper)
+            columns[title("proposed, drawn" if figures.proposed_drawn else "proposed", proposed)] = span_shares(
+                proposed, longest
+            )
+        columns[title(PAPER, paper)] = span_shares(paper, longest)
     used = 1 + max(place for place in range(len(names)) if any(shares[place] for shares in columns.values()))
     return names[:used], {name: shares[:used] for name, shares in columns.items()}
 
@@ -178,7 +166,7 @@ def pair_facts(figures: PairFigures) -> dict[str, str]:
     }
 
 
-def print_figures(console: rich.console.Console, figures: "Figures") -> None:
+def print_figures(console: rich.console.Console, figures: Figures) -> None:
     """Prints everything."""
     room = console.width
     masking, settings = figures.masking, figures.settings

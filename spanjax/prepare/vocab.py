@@ -14,15 +14,14 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import AtLeast1, Bounds, OrAll, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
-from spanjax.data.sources.cleaning import Cleaning, Normalization
-from spanjax.data.sources.corpus import open_sources
-from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
+from spanjax.data.sources.cleaning import Cleaning
+from spanjax.data.sources.documents import Source
 from spanjax.data.sources.paths import local_files
 from spanjax.data.sources.sentences import sentences
 from spanjax.data.vocab.base import MOST_PIECES, SETTINGS_FILE
@@ -36,7 +35,7 @@ from spanjax.data.vocab.loading import (
     load_vocabulary,
 )
 from spanjax.data.vocab.training import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
-from spanjax.prepare.row_options import MaxDocument
+from spanjax.prepare.options import TextInput
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem
 
@@ -44,41 +43,32 @@ _EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most thi
 log = logging.getLogger("spanjax.prepare")
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainVocabulary:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainVocabulary(TextInput):
     """Trains a vocabulary from a corpus and measures how well it fits."""
 
-    input: tuple[str, ...]
-    """Files or globs, or installed-docs, as for rows."""
     kind: Literal["wordpiece", "sentencepiece", "byte-bpe"]
     """wordpiece as in BERT and SpanBERT; sentencepiece, for languages without blanks too; byte-bpe as in RoBERTa, which knows
     every character."""
-    size: int
+    size: Annotated[int, Bounds(100, MOST_PIECES)]
     """Number of pieces, the five specials included (SpanBERT: 28,996)."""
     output: str
     """Folder to write, or one file whose ending fits the kind (.txt, .model, .json)."""
     lower_case: bool = False
     """For wordpiece: lower-case the text and strip its accents, here and whenever the vocabulary is used."""
-    character_coverage: float | None = None
+    character_coverage: Annotated[float | None, Bounds(0.9, 1, above=True)] = None
     """For wordpiece and sentencepiece: the share of the text's characters that the vocabulary must cover; the rarest others
     become unknown. None takes 1.0 for wordpiece and 0.9995 for sentencepiece (fit for Chinese and Japanese, too)."""
     byte_fallback: bool = False
     """For sentencepiece: write characters that are not covered as bytes (256 more pieces) instead of as unknown."""
     split_by_whitespace: bool = True
     """For sentencepiece: no piece spans a blank."""
-    min_frequency: int = 2
+    min_frequency: AtLeast1 = 2
     """For wordpiece and byte-bpe: fewest occurrences of a pair of tokens to be merged."""
-    sentences: int = SENTENCES
+    sentences: AtLeast1 = SENTENCES
     """Most sentences to learn from, sampled at random if there are more."""
-    max_documents: int = 0
+    max_documents: OrAll = 0
     """Stop after this many documents of the input; 0 takes all."""
-    normalization: Normalization = "none"
-    """Unicode normalisation of the text; give the same to rows."""
-    text_field: str = "text"
-    """The field of JSON lines, or column, that holds the text."""
-    skip_bad: bool = False
-    """Skip and count bad lines and documents instead of stopping at the first."""
-    max_document: MaxDocument = MAX_DOCUMENT
     seed: int = 0
     """Seed for sampling sentences."""
     overwrite: bool = False
@@ -86,18 +76,12 @@ class TrainVocabulary:
 
 
 def _problems(options: TrainVocabulary) -> list[str]:
-    output, coverage = pathlib.Path(options.output), options.character_coverage
+    output = pathlib.Path(options.output)
     suffix = pathlib.Path(MODEL_FILES[options.kind]).suffix
     known = {pathlib.Path(name).suffix for name in MODEL_FILES.values()}
     rules = {
-        f"--size {options.size}: expected 100 or more pieces": options.size < 100,
-        f"--size {options.size}: expected at most {MOST_PIECES:,} pieces": options.size > MOST_PIECES,
-        f"--sentences {options.sentences}: expected 1 or more": options.sentences < 1,
-        f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
-        f"--min-frequency {options.min_frequency}: expected 1 or more": options.min_frequency < 1,
-        f"--character-coverage {coverage}: expected more than 0.9 and at most 1": not 0.9 < (coverage or 1) <= 1,
         "--character-coverage is not for byte-bpe, which covers every character": options.kind == "byte-bpe"
-        and coverage is not None,
+        and options.character_coverage is not None,
         "--lower-case is for wordpiece": options.lower_case and options.kind != "wordpiece",
         "--byte-fallback is for sentencepiece": options.byte_fallback and options.kind != "sentencepiece",
         "--no-split-by-whitespace is for sentencepiece": not options.split_by_whitespace
@@ -110,9 +94,8 @@ def _problems(options: TrainVocabulary) -> list[str]:
         f"--output {output} is a folder, expected a file": output.suffix == suffix and output.is_dir(),
         f"--output {output} is a file, expected a folder": output.suffix != suffix and output.is_file(),
     }
-    found = [message for message, broken in rules.items() if broken]
+    found = flag_problems(options) + [message for message, broken in rules.items() if broken]
     problem = output_problem(output.parent)
-    found += flag_problems(options)
     # `_foreign` looks the suffix of the output up, so the rules above must have accepted it.
     if not problem and not found and _taken(output):
         problem = _foreign(output, options)
@@ -154,19 +137,6 @@ def _is_vocabulary(path: pathlib.Path) -> bool:
         return False
 
 
-def _checked(options: TrainVocabulary) -> Source:
-    problems, source = _problems(options), None
-    try:
-        source = open_sources(
-            options.input, SourceSettings(options.text_field, options.skip_bad, max_document=options.max_document)
-        )
-    except ValueError as error:
-        problems += str(error).splitlines()
-    if problems or source is None:
-        raise ValueError("\n".join(f"  - {line}" if not line.startswith("  ") else line for line in problems))
-    return source
-
-
 @dataclasses.dataclass
 class _Sentences:
     """Sentences to learn from; iteration holds every 50th back."""
@@ -179,9 +149,7 @@ class _Sentences:
 
     def __iter__(self) -> Iterator[str]:
         cleaning = Cleaning(self.options.normalization)
-        documents = self.source.documents(self.skipped)
-        if self.options.max_documents:
-            documents = itertools.islice(documents, self.options.max_documents)
+        documents = itertools.islice(self.source.documents(self.skipped), self.options.max_documents or None)
         found = itertools.chain.from_iterable(sentences(cleaning(document.text)) for document in documents)
         for number, sentence in enumerate(found, start=1):
             if number % _EVERY == 0 and len(self.held) < _MOST_HELD:
@@ -233,7 +201,10 @@ def _write(vocabulary: Vocabulary, output: pathlib.Path) -> None:
 
 def train_vocabulary(options: TrainVocabulary) -> Vocabulary:
     """Trains, writes and prints; ValueError with everything that is wrong."""
-    texts = _Sentences(_checked(options), options)
+    problems = _problems(options)
+    source = collect(problems, options.source)
+    raise_problems(problems, "")
+    texts = _Sentences(source, options)
     log.info("training a %s vocabulary of %s pieces", options.kind, f"{options.size:,}")
     vocabulary = _trained(texts, options)
     _write(vocabulary, pathlib.Path(options.output))

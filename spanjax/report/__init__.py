@@ -12,6 +12,7 @@ from typing import Annotated
 
 import tyro
 
+from spanjax.bounds import AtLeast0, flag_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.report.document import TITLE
 
@@ -29,9 +30,9 @@ class Report:
     """The page; "" writes none."""
     markdown: str = ""
     """File for the same report as Markdown, with tables instead of figures."""
-    rows: int = 500
+    rows: AtLeast0 = 500
     """Rows of every pretraining run on which masking is measured; 0 takes all."""
-    examples: int = 3
+    examples: AtLeast0 = 3
     """Rows of every pretraining run whose spans its checkpoint fills in; 0 skips them."""
 
 
@@ -39,7 +40,7 @@ def output_problems(options: Report) -> list[str]:
     """Problems with the output files and the numbers."""
     from spanjax.storage.outputs import output_problem
 
-    problems = []
+    problems = flag_problems(options)
     given = {"--output": options.output, "--markdown": options.markdown}
     for name, value in given.items():
         path = pathlib.Path(value)
@@ -54,9 +55,6 @@ def output_problems(options: Report) -> list[str]:
         problems.append("--output and --markdown are both empty: name a file to write")
     elif options.markdown and pathlib.Path(options.output).absolute() == pathlib.Path(options.markdown).absolute():
         problems.append(f"--output and --markdown are both {options.output}: give two files")
-    for name, number in (("rows", options.rows), ("examples", options.examples)):
-        if number < 0:
-            problems.append(f"--{name} {number}: expected 0 or more")
     return [f"  - {problem}" for problem in problems]
 
 

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.feed import masking
-from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys, build_batch
+from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
-from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean
+from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.row_figures import parts, some_of
 from spanjax.objectives.base import Pretraining
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, percent
@@ -60,30 +59,13 @@ def opened(run: Recorded) -> Opened:
     return Opened(rows, held_out[0] if held_out else None, spec)
 
 
-def masked_batch(found: Opened, rows: AnyRows, index_B: np.ndarray) -> tuple[Examples, Batch, RowKeys]:
-    """Returns rows of these indices before and after masking, as in epoch 0 of the training."""
-    spec, facts = found.spec, HostShare(rows, found.spec, held_out=True).facts
-    epoch_B = np.zeros(len(index_B), np.int64)
-    examples = spec.pairing.examples(rows, index_B, epoch_B, spec.seed, facts.pairs)
-    policy = spec.masking.at(0)
-    keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), np.full(len(index_B), policy.rate_at(0)), policy)
-    return examples, build_batch(examples, keys, spec, facts), keys
-
-
 def measured(found: Opened, sample: int) -> MaskingFigures:
     """Measures `sample` training rows, sampled by the run's seed (0: all)."""
     counts = MaskingCounts(found.spec, found.rows.vocabulary.specials, found.rows.manifest.tags)
+    share = HostShare(found.rows, found.spec, held_out=True)
     for index_B in parts(some_of(len(found.rows), sample, found.spec.seed)):
-        counts.add(*masked_batch(found, found.rows, index_B))
+        counts.add(*share.masked(index_B))
     return counts.figures()
-
-
-def _shares(counts: Sequence[float]) -> list[float]:
-    """Percent of lengths 1 ... LONGEST, and of all that are longer."""
-    padded = np.zeros(max(len(counts), LONGEST + 2))
-    padded[: len(counts)] = counts
-    shares = 100 * padded / max(padded.sum(), 1e-300)
-    return [*shares[1 : LONGEST + 1].tolist(), float(shares[LONGEST + 1 :].sum())]
 
 
 def span_figure(name: str, figures: MaskingFigures) -> Figure:
@@ -93,7 +75,10 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
     if figures.proposed_words is not None and not np.array_equal(figures.proposed_words, paper):
         given["proposed, tokens" if figures.every_token else "proposed, words"] = figures.proposed_words
     given |= {"measured, words": figures.span_words, "measured, tokens": figures.span_tokens}
-    columns = [(f"{what}, mean {span_mean(counts):.2f}", _shares(counts)) for what, counts in given.items()]
+    columns = [
+        (f"{what}, mean {span_mean(counts):.2f}", [100 * share for share in span_shares(counts, LONGEST)])
+        for what, counts in given.items()
+    ]
     names = [*map(str, range(1, LONGEST + 1)), "more"]
     title = f"{name}: span lengths, % of spans"
     rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]
@@ -120,7 +105,7 @@ def masking_blocks(groups: Sequence[Group], sample: int, count: int) -> list[Blo
             continue
         if count:
             rows = found.rows if found.held_out is None else found.held_out
-            batch = masked_batch(found, rows, np.arange(min(count, len(rows))))[1]
+            batch = HostShare(rows, found.spec, held_out=True).masked(np.arange(min(count, len(rows)))).batch
             which = "training rows (none are held out)" if found.held_out is None else "held-out rows"
             blocks += example_blocks(group.first, batch, rows.vocabulary, which)
     return blocks

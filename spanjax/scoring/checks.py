@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from spanjax import bounds
+
 SHOWN = 10
 
 
@@ -20,8 +22,7 @@ def counted(items: Sequence[object], problem: str, remedy: str) -> list[str]:
 
 def raise_problems(metric: str, problems: Sequence[str]) -> None:
     """Raises one ValueError with a line for each problem, if there are any."""
-    if problems:
-        raise ValueError(f"{metric} cannot be computed:\n" + "\n".join(f"  - {problem}" for problem in problems))
+    bounds.raise_problems(problems, f"{metric} cannot be computed:")
 
 
 def missing_ids(gold: Mapping[Any, Any], given: Mapping[Any, Any], what: str) -> list[str]:

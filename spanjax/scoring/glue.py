@@ -95,11 +95,7 @@ def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
 
 
 METRICS: Mapping[str, Callable[..., float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
+    metric.__name__: metric for metric in (accuracy, f1, matthews, pearson, spearman)
 }
 
 

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from spanjax.scoring.checks import counted, raise_problems
 
-_TERMS, _CLOSE, _TINY = 10_000, 1e-15, 1e-300
-
 
 @dataclasses.dataclass(frozen=True)
 class Welch:
@@ -23,40 +21,11 @@ class Welch:
     p: float
 
 
-def _fraction(x: float, a: float, b: float) -> float:
-    """The continued fraction of the incomplete beta function (Lentz's method); it converges fast for x < (a+1)/(a+b+2)."""
-    c, d = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0))
-    found = d
-    for m in range(1, _TERMS):
-        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        for term in (even, odd):
-            d = 1.0 / _away(1.0 + term * d)
-            c = _away(1.0 + term / c)
-            found *= c * d
-        if abs(c * d - 1.0) < _CLOSE:
-            return found
-    return found
-
-
-def _away(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
-
-
-def incomplete_beta(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), 0 <= x <= 1, a and b > 0."""
-    if x <= 0.0 or x >= 1.0:
-        return min(1.0, max(0.0, x))
-    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    front = math.exp(log_front)
-    if x < (a + 1.0) / (a + b + 2.0):
-        return front * _fraction(x, a, b) / a
-    return 1.0 - front * _fraction(1.0 - x, b, a) / b
-
-
 def student_p(t: float, degrees: float) -> float:
     """P(|T| >= |t|) of Student's distribution with so many degrees of freedom, any positive number."""
-    return incomplete_beta(degrees / (degrees + t * t), degrees / 2.0, 0.5)
+    from scipy.special import stdtr
+
+    return 2.0 * float(stdtr(degrees, -abs(t)))
 
 
 def _moments(values: Sequence[float]) -> tuple[float, float]:

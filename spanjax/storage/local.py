@@ -5,8 +5,8 @@ import os
 import pathlib
 import stat
 import uuid
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -47,11 +47,25 @@ def swap_in(new: pathlib.Path, path: pathlib.Path, aside: pathlib.Path) -> None:
         if replaces:
             os.rename(aside, path)
         raise
-    flush = os.open(path.parent, os.O_RDONLY)
+    flush(path.parent)
+
+
+def flush(path: pathlib.Path) -> None:
+    """Waits until a file or folder is on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(flush)
+        os.fsync(handle)
     finally:
-        os.close(flush)
+        os.close(handle)
+
+
+def user_cache(environment: Mapping[str, str]) -> pathlib.Path | None:
+    """$XDG_CACHE_HOME/spanjax, else ~/.cache/spanjax; None without a home."""
+    # the XDG specification ignores relative paths
+    base, home = environment.get("XDG_CACHE_HOME", ""), environment.get("HOME", "")
+    if os.path.isabs(base):
+        return pathlib.Path(base, "spanjax")
+    return pathlib.Path(home, ".cache", "spanjax") if os.path.isabs(home) else None
 
 
 def make_readable(folder: pathlib.Path) -> None:
@@ -75,3 +89,8 @@ def irregular_problem(path: pathlib.Path) -> str:
     except FileNotFoundError:
         return ""
     return "" if kind == stat.S_IFREG else f"{path} is {kinds.get(kind, 'a device')}, expected a file"
+
+
+def is_file_name(name: Any) -> bool:
+    """True if a name read from a file is that of a file in the same folder: no path, neither up nor elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")

@@ -9,8 +9,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from spanjax.data.sources.paths import is_file_name
 from spanjax.json_files import read_json
+from spanjax.storage.local import is_file_name
 from spanjax.torch_format.pickles import open_torch_file
 from spanjax.torch_format.training_checkpoint import encoder_settings, skipped_notes
 

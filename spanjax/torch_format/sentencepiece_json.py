@@ -25,7 +25,9 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from spanjax.data.vocab.loading import WORD_MARK, SentencePieceVocabulary
+from spanjax.data.sources.cleaning import code_ranges
+from spanjax.data.vocab.loading import SentencePieceVocabulary
+from spanjax.data.vocab.sentencepiece import WORD_MARK
 
 _MODELS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
@@ -229,10 +231,5 @@ def _apart() -> str:
 
 def _ranges(codes: Iterable[int]) -> str:
     """The inside of a character class."""
-    ranges: list[list[int]] = []
-    for code in sorted(codes):
-        if ranges and code == ranges[-1][1] + 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
+    ranges = code_ranges(sorted(codes))
     return "".join(f"\\x{{{first:X}}}" + f"-\\x{{{last:X}}}" * (first < last) for first, last in ranges)

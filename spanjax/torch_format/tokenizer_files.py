@@ -11,9 +11,8 @@ from typing import Any
 import tokenizers
 from tokenizers import processors
 
-from spanjax.data.vocab.base import SETTINGS_FILE
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES
 from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
     ByteBpeVocabulary,
     SentencePieceVocabulary,
     Vocabulary,

@@ -17,6 +17,8 @@ from typing import Annotated
 
 import tyro
 
+from spanjax.storage.local import user_cache
+
 VARIABLE = "SPANJAX_COMPILATION_CACHE"
 OFF = ("off", "0", "false", "no")
 JAX_VARIABLE = "JAX_COMPILATION_CACHE_DIR"
@@ -73,14 +75,10 @@ def use_compilation_cache(wanted: bool = True) -> None:
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
     """$XDG_CACHE_HOME/spanjax/compiled/MACHINE, else ~/.cache/...; RuntimeError without a home."""
-    # the XDG specification ignores relative paths
-    base = pathlib.Path(environment.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        home = environment.get("HOME", "")
-        if not os.path.isabs(home):
-            raise RuntimeError("HOME is not set")
-        base = pathlib.Path(home) / ".cache"
-    return base / "spanjax" / "compiled" / machine_kind()
+    base = user_cache(environment)
+    if base is None:
+        raise RuntimeError("HOME is not set")
+    return base / "compiled" / machine_kind()
 
 
 def machine_kind(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
+from spanjax.data.feed.masking import TextRows
 from spanjax.data.feed.pairing import Examples, no_pairs
 from spanjax.data.feed.rows import RowBatch, slots_needed
-from spanjax.data.feed.words import TextRows
 from spanjax.data.shards.packing import SENTENCE_START, layer_tags, tag_flags
 from spanjax.data.vocab.loading import WordPieceVocabulary
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from spanjax.distributed import Launch, ProcessesMissing, detect, meeting, start, startup
-from spanjax.distributed.startup import own_address
+from spanjax import distributed
+from spanjax.distributed import Launch, ProcessesMissing, detect, meeting, own_address, start
 
 VM = detect({}, tpu_chips=4)
 
@@ -18,7 +18,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, said: Any) -> None:
             raise said
         return said
 
-    monkeypatch.setattr(startup, "detected_pod", detection)
+    monkeypatch.setattr(distributed, "detected_pod", detection)
 
 
 @pytest.mark.parametrize(
@@ -33,18 +33,18 @@ def test_metadata_of_a_tpu_vm(
     said: tuple[Any, ...], expected: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(monkeypatch, said)
-    launch = startup._ask_jax(VM, 1.0)
+    launch = distributed._ask_jax(VM, 1.0)
     assert (launch.coordinator, launch.processes, launch.process_id) == expected and launch.platform == "tpu"
 
 
 def test_no_metadata_is_an_error_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, ConnectionError("no route"))
     with pytest.raises(ValueError, match="4 TPU chips.*no route.*JAX_NUM_PROCESSES=1"):
-        startup._ask_jax(VM, 1.0)
+        distributed._ask_jax(VM, 1.0)
 
 
 def test_one_process_counts_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "tpu_chips", lambda: 0)
+    monkeypatch.setattr(distributed, "tpu_chips", lambda: 0)
     assert start() == Launch("none")
     monkeypatch.setenv("SPANJAX_EXPECTED_DEVICES", "4")
     assert start().devices == 4
@@ -70,5 +70,5 @@ def test_the_address_on_the_way_to_the_coordinator(coordinator: str, expected: s
 
 
 def test_a_name_that_leads_to_loopback_here_is_no_address_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(startup, "is_local", lambda host: host != "localhost" and meeting.is_local(host))
+    monkeypatch.setattr(distributed, "is_local", lambda host: host != "localhost" and meeting.is_local(host))
     assert own_address("localhost:80") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spanjax.distributed.variables import BARRIER, EXPECTED, STARTUP, Variables, own_variables, xla_flag
+from spanjax.distributed.launchers import BARRIER, EXPECTED, STARTUP, Variables, own_variables, xla_flag
 
 
 def test_defaults_and_values() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from spanjax.distributed import Launch, detect
-from spanjax.distributed.variables import TOKEN
+from spanjax.distributed.launchers import TOKEN
 from tests.launching import ARGV, printed, programs, run_script, seen
 
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_GPUS_ON_NODE": "8"}

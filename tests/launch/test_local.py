@@ -14,7 +14,7 @@ import pytest
 
 from spanjax.cli import STOP_SIGNALS
 from spanjax.distributed import detect
-from spanjax.distributed.variables import TOKEN
+from spanjax.distributed.launchers import TOKEN
 from spanjax.launch import processes
 from spanjax.launch.local import Local
 from tests.running import ROOT, environment, final_leaves, finish, records, shrunk, wait_for_step, wait_until

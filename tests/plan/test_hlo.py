@@ -7,6 +7,7 @@ import pytest
 
 from spanjax.plan.hlo import Program, exhausted, memory_of, shapes, size, split_type, tuple_parts
 from spanjax.sharding import MeshConfig, make_mesh, manual_specs
+from tests.pods import array_types
 
 pytestmark = pytest.mark.unit
 
@@ -60,7 +61,7 @@ def test_loops_multiply_what_is_inside() -> None:
     (one,) = program.collectives
     assert (one.kind, one.dtype, one.bytes, one.count, one.group) == ("all-reduce", "bf16", 128, 36, (0, 1))
     assert not one.asynchronous and program.donated() == 2
-    assert program.opcodes()["while"] == 2 and ("bf16", (64,)) in program.array_types()
+    assert program.opcodes()["while"] == 2 and ("bf16", (64,)) in array_types(program)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
 IN_PROCESS = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
@@ -72,10 +72,10 @@ def test_beam_writes_the_files_of_the_local_runner(text: pathlib.Path, tmp_path:
 def test_either_runner_continues_the_other(
     text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, deduplicate: bool
 ) -> None:
-    from spanjax.data.shards import portion_rows
+    from spanjax.data.shards import portions
 
     more = ["--deduplicate"] * deduplicate
-    write = portion_rows.PortionRows.write
+    write = portions.PortionRows.write
 
     def die(self: Any, portion: Any) -> Any:
         if portion.number == 1:
@@ -86,7 +86,7 @@ def test_either_runner_continues_the_other(
     for first, second in ((["--workers", "1"], beam_options), (beam_options, ["--workers", "1"])):
         name = f"{first[1]}-first"
         with monkeypatch.context() as patch:
-            patch.setattr(portion_rows.PortionRows, "write", die)
+            patch.setattr(portions.PortionRows, "write", die)
             assert run(text, tmp_path / name, *first, *more) == 2
         left = list(tmp_path.glob(f".{name}.unfinished/figures/train/*.npz"))
         assert left and not (tmp_path / name).exists()

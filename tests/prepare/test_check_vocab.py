@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, save_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, save_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.prepare import main
 from tests.made import made_sentences
 
@@ -78,4 +79,4 @@ def test_unknown_text_is_listed(hard: pathlib.Path, tmp_path: pathlib.Path, caps
 def test_everything_wrong_is_told_at_once(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "absent", tmp_path / "vocab.bin", "--documents", "-1") == 2
     told = capsys.readouterr().err
-    assert "--documents -1" in told and "absent: no such file" in told and "vocab.bin: no such file" in told
+    assert "--documents is -1" in told and "absent: no such file" in told and "vocab.bin: no such file" in told

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.shards import passes, portion_rows
+from spanjax.data.shards import passes
+from spanjax.data.shards.portions import PortionRows
 from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -130,7 +131,7 @@ def test_ctrl_c_says_that_the_same_command_continues(
 def test_an_error_at_any_step_is_continued(
     text: pathlib.Path, whole: dict[str, bytes], tmp_path: pathlib.Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finish, write = passes.finish_rows, portion_rows.PortionRows.write
+    finish, write = passes.finish_rows, PortionRows.write
 
     def die_finishing(folder: pathlib.Path, *arguments: Any, **settings: Any) -> Any:
         found = finish(folder, *arguments, **settings)
@@ -146,7 +147,7 @@ def test_an_error_at_any_step_is_continued(
     with monkeypatch.context() as patch:
         patch.setattr(passes, "finish_rows", die_finishing)
         if "finish" not in moment:
-            patch.setattr(portion_rows.PortionRows, "write", die_writing)
+            patch.setattr(PortionRows, "write", die_writing)
         assert command.main(line(text, tmp_path / "out", workers=1)) == 130
     trained = tmp_path / ".out.unfinished" / "vocabulary"
     assert trained.is_dir() and not (tmp_path / "out").exists()
@@ -160,7 +161,7 @@ def test_other_settings_and_changed_input_are_refused(
     for path in text.glob("?.txt"):
         shutil.copy2(path, tmp_path / path.name)
     out = tmp_path / "out"
-    write = portion_rows.PortionRows.write
+    write = PortionRows.write
 
     def die(self: Any, portion: Any) -> Any:
         if portion.number == 3:
@@ -168,7 +169,7 @@ def test_other_settings_and_changed_input_are_refused(
         return write(self, portion)
 
     with monkeypatch.context() as patch:
-        patch.setattr(portion_rows.PortionRows, "write", die)
+        patch.setattr(PortionRows, "write", die)
         assert command.main(line(tmp_path, out, workers=1)) == 130
     assert command.main(line(tmp_path, out, "--max-blocks", "4", workers=1)) == 2
     told = capsys.readouterr().err

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 
 ROOT = pathlib.Path(__file__).parents[2]
 

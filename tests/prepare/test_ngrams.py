@@ -58,8 +58,16 @@ def test_everything_wrong_is_told_at_once(tmp_path: pathlib.Path, capsys: pytest
     wrong = ["--most-words", "1", "--more-than", "-1", "--most-ngrams", "-1", "--memory-mb", "0", "--workers", "-1"]
     assert run(tmp_path / "absent", tmp_path / "d.txt", *wrong) == 2
     told = capsys.readouterr().err
-    parts = ["cannot write", "--most-words 1: expected 2 to 16", "--more-than -1", "--most-ngrams -1", "--memory-mb 0"]
-    assert all(part in told for part in [*parts, "--workers -1", "d.txt exists already", "absent: no such file"]), told
+    parts = [
+        "cannot write",
+        "--most-words is 1: expected at least 2 and at most 16",
+        "--more-than is -1",
+        "--most-ngrams is -1",
+        "--memory-mb is 0",
+    ]
+    assert all(part in told for part in [*parts, "--workers is -1", "d.txt exists already", "absent: no such file"]), (
+        told
+    )
     assert (tmp_path / "d.txt").read_text() == "mine"
     assert (
         run(tmp_path / "absent", tmp_path / "d.txt" / "x") == 2

@@ -15,7 +15,7 @@ from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards import shards
 from spanjax.data.shards.packing import layer_tags
 from spanjax.data.shards.staging import unfinished_folder
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -163,7 +163,7 @@ def test_every_problem_is_told_in_one_message(text: pathlib.Path, capsys: pytest
     told = capsys.readouterr().err
     assert code == 2 and not out.exists() and "Traceback" not in told
     for word in (
-        "absent-*.txt", "gone.txt", "--length 4", "--max-blocks 200", "both given", "[MASK]",
+        "absent-*.txt", "gone.txt", "--length is 4", "--max-blocks is 200", "both given", "[MASK]",
         "--holdout and --validation", "--beam-options is for", "--annotator without --tags", "annotator 'stanza'",
     ):  # fmt: skip
         assert word in told, word

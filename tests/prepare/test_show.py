@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec
+from spanjax.data.feed.feeds import numpy_feed
 from spanjax.data.feed.masking import TaggedSpans
-from spanjax.data.feed.numpy_feed import numpy_feed
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.as_text import original_tokens
-from spanjax.data.vocab.loading import SPECIAL_PIECES
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import main as prepare
 from spanjax.prepare.reading import MASKINGS, PAIRINGS
 
@@ -211,7 +211,7 @@ def test_everything_wrong_is_told_at_once(rows_folder: pathlib.Path, capsys: pyt
     line = ["show", str(rows_folder), "--masking", "tagged", "--count", str(rows + 1), "--seed", "-1", "--epoch", "-2"]
     assert prepare(line) == 2
     told = capsys.readouterr().err
-    for words in ("seed is -1", "--epoch -2", f"--count {rows + 1}: there are {rows:,} rows"):
+    for words in ("seed is -1", "--epoch is -2", f"--count {rows + 1}: there are {rows:,} rows"):
         assert words in told, words
     assert prepare(["show", str(rows_folder), "--masking", "tagged", "--first", str(rows)]) == 2
     told = capsys.readouterr().err

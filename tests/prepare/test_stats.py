@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec
+from spanjax.data.feed.feeds import numpy_feed
 from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans
-from spanjax.data.feed.numpy_feed import numpy_feed
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.inspect.as_text import original_tokens
 from spanjax.data.shards.packing import SENTENCE_START, layer_tags
@@ -272,7 +272,7 @@ def test_everything_wrong_is_told_at_once(
         "--rows -1",
         "a.pdf: expected a file that ends in .png",
         "absent/a.json: no such folder",
-        "--step -1",
+        "--step is -1",
     ):
         assert words in told, words
     assert "the tags 'entities', the rows have none" in told and "Traceback" not in told

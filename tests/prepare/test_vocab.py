@@ -116,14 +116,14 @@ def test_everything_wrong_is_told_at_once(tmp_path: pathlib.Path, capsys: pytest
     assert run(tmp_path / "absent", tmp_path / "v.txt", "byte-bpe", *wrong, size=5) == 2
     told = capsys.readouterr().err
     parts = [
-        "--size 5",
+        "--size is 5",
         "--lower-case is for",
         "0.5: expected",
         "is not for byte-bpe",
-        "--sentences 0",
+        "--sentences is 0",
         "--byte-fallback is",
     ]
-    assert all(part in told for part in [*parts, "ends in .json", "absent: no such file", "--min-frequency 0"]), told
+    assert all(part in told for part in [*parts, "ends in .json", "absent: no such file", "--min-frequency is 0"]), told
     assert not list(tmp_path.iterdir())
 
 

@@ -175,7 +175,7 @@ def test_wrong_input_is_told_at_once(
     arguments = [str(run), str(tmp_path / "none"), "--output", str(page / "x.html"), "--rows", "-1"]
     assert main([*arguments, "--markdown", str(run)]) == 2
     said = capsys.readouterr().err
-    for words in ("cannot report", "no such folder", "is a file, expected a folder", "is a folder", "--rows -1"):
+    for words in ("cannot report", "no such folder", "is a file, expected a folder", "is a folder", "--rows is -1"):
         assert words in said
     assert main([]) == 2
     assert "no run is given" in capsys.readouterr().err

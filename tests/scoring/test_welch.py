@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spanjax.scoring.welch import incomplete_beta, student_p, welch
+from spanjax.scoring.welch import student_p, welch
 
 
 def test_one_and_two_degrees_have_closed_forms() -> None:
@@ -31,7 +31,7 @@ def test_by_hand() -> None:
 
 
 def test_as_scipy() -> None:
-    stats, special = pytest.importorskip("scipy.stats"), pytest.importorskip("scipy.special")
+    stats = pytest.importorskip("scipy.stats")
     random = np.random.default_rng(7)
     for _ in range(200):
         first = random.normal(80, random.uniform(0.01, 5), random.integers(2, 20)).tolist()
@@ -40,8 +40,6 @@ def test_as_scipy() -> None:
         found = welch(first, second)
         assert (found.t, found.p) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
         assert found.degrees == pytest.approx(expected.df)
-    for a, b, x in random.uniform((0.3, 0.3, 0), (60, 60, 1), (200, 3)).tolist():
-        assert incomplete_beta(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-9, abs=1e-280)
 
 
 def test_without_deviation_nothing_is_known() -> None:

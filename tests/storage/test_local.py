@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spanjax.storage.local import irregular_problem, make_readable, swap_in, whole_file, write_whole
+from spanjax.storage.local import irregular_problem, make_readable, swap_in, user_cache, whole_file, write_whole
 
 
 @pytest.fixture
@@ -90,3 +90,10 @@ def test_pipes_and_folders_are_no_files(tmp_path: pathlib.Path) -> None:
         with pytest.raises(OSError, match="expected a file"):
             write_whole(path, b"x")
     assert irregular_problem(tmp_path / "file") == irregular_problem(tmp_path / "none") == ""
+
+
+def test_the_cache_of_a_user() -> None:
+    assert user_cache({"XDG_CACHE_HOME": "/x", "HOME": "/h"}) == pathlib.Path("/x/spanjax")
+    for ignored in ("", "relative"):
+        assert user_cache({"XDG_CACHE_HOME": ignored, "HOME": "/h"}) == pathlib.Path("/h/.cache/spanjax")
+    assert user_cache({"HOME": "elsewhere"}) is None and user_cache({}) is None

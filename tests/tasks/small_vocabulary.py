@@ -3,7 +3,8 @@
 import pathlib
 import string
 
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, save_vocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary, save_vocabulary
 from tests.running import TINY
 
 WORDS = (

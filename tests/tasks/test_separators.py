@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.glue import Glue, Sentences, joined
 from spanjax.tasks.span_tuning import FIELD, SpanTuning

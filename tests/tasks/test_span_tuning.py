@@ -15,7 +15,8 @@ from flax import nnx
 
 from spanjax import train
 from spanjax.data.ngrams.dictionary import Ngram, NgramSettings, write_ngrams
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.span_network import SpanNetworkConfig
 from spanjax.objectives.base import Mean

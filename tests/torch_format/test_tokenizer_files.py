@@ -15,18 +15,16 @@ import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from spanjax.data.sources.sentences import clean
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
     ByteBpeVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
     WordPieceVocabulary,
     load_vocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
-    train_wordpiece,
 )
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.torch_format.sentencepiece_json import read_model, sentencepiece_tokenizer
 from spanjax.torch_format.tokenizer_files import tokenizer_files, tokenizer_notes, vocabulary_of_folder
 from tests.made import made_sentences

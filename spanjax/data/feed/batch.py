@@ -11,11 +11,18 @@ import numpy as np
 
 from spanjax.bounds import MOST_ROWS
 from spanjax.data.feed.hashing import Purpose, row_keys
-from spanjax.data.feed.masking import Boundaries, GeometricSpans, MaskingPolicy, Replacement, refuse
+from spanjax.data.feed.masking import (
+    Boundaries,
+    GeometricSpans,
+    MaskingPolicy,
+    Replacement,
+    SpecialIds,
+    TextRows,
+    refuse,
+)
 from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import Examples, Pairing, Single
 from spanjax.data.feed.slots import lay_out, restarted_positions
-from spanjax.data.feed.words import SpecialIds, TextRows
 from spanjax.data.shards.packing import layer_tags
 
 

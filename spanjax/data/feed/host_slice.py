@@ -3,9 +3,11 @@
 Shapes: B rows of this host, R rows of the global batch that are not empty, L positions, P pairs a row.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from spanjax.data.feed.batch import FeedSpec, RowFacts, RowKeys
+from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.feed.masking import refuse
 from spanjax.data.feed.mixture import MixedRows, mixed_rows
 from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
@@ -13,6 +15,14 @@ from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import Rows, slots_needed
 
 AnyRows = Rows | MixedRows
+
+
+class MaskedRows(NamedTuple):
+    """Some rows as training sees them."""
+
+    examples: Examples  # before masking
+    batch: Batch
+    keys: RowKeys
 
 
 class HostShare:
@@ -93,6 +103,15 @@ class HostShare:
         found = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
         blanked = blank_rows(found, place_B < len(index_R), self.facts.specials.pad)
         return blanked, RowKeys(epoch_B, index_B, place_B, rate_B, policy)
+
+    def masked(self, index_B: np.ndarray, epoch: int = 0, step: int = 0) -> MaskedRows:
+        """These rows as training sees them in an epoch, with the masking rate of a step; as batch indices 0, 1, ..."""
+        spec, policy = self.spec, self.spec.masking.at(step)
+        epoch_B = spec.masking.drawn_epoch(np.full(len(index_B), epoch, np.int64))
+        examples = spec.pairing.examples(self.rows, index_B, epoch_B, spec.seed, self.facts.pairs)
+        rate_B = np.full(len(index_B), policy.rate_at(step))
+        keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B, policy)
+        return MaskedRows(examples, build_batch(examples, keys, spec, self.facts), keys)
 
 
 def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:

@@ -10,19 +10,46 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Probability, range_problems
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.words import Integers, SpecialIds, TextRows
 from spanjax.data.shards.packing import MAX_LENGTH
 
+Integers = npt.NDArray[np.int64]
 
-def refuse(what: str, problems: Mapping[str, bool]) -> None:
-    """Raises one ValueError that lists every problem that is true."""
+
+class SpecialIds(Protocol):
+    """The ids of `vocab.Specials` that masking needs."""
+
+    @property
+    def pad(self) -> int: ...
+    @property
+    def unk(self) -> int: ...
+    @property
+    def cls(self) -> int: ...
+    @property
+    def sep(self) -> int: ...
+    @property
+    def mask(self) -> int: ...
+
+
+class TextRows(NamedTuple):
+    """The fields of rows that masking reads."""
+
+    tokens_BL: np.ndarray
+    segments_BL: np.ndarray
+    word_starts_BL: np.ndarray
+    tags_BL: np.ndarray | None  # uint8, the layer of tags that the policy reads: 0, 1 begins, 2 continues
+
+
+def refuse(what: str, problems: Mapping[str, bool], settings: Any = None) -> None:
+    """Raises one ValueError that lists every problem that is true, and numbers of `settings` that are out of their bounds."""
     found = [problem for problem, wrong in problems.items() if wrong]
+    found += range_problems(settings) if settings is not None else []
     if found:
         raise ValueError(f"{what}: " + "; ".join(found))
 
@@ -31,9 +58,9 @@ def refuse(what: str, problems: Mapping[str, bool]) -> None:
 class Replacement:
     """Replacement of a masked token: [MASK], a token sampled from the corpus unigram distribution, or itself (D13)."""
 
-    mask: float = 0.8
+    mask: Probability = 0.8
     """Probability of [MASK]."""
-    random: float = 0.1
+    random: Probability = 0.1
     """Probability of a random token; the rest is kept."""
     unit: Literal["span", "token"] = "span"
     """Unit of one draw: a whole span (SpanBERT) or each token (BERT)."""
@@ -44,14 +71,13 @@ class Replacement:
         refuse(
             "Replacement",
             {
-                f"mask is {self.mask}: expected a probability from 0 to 1": not 0 <= self.mask <= 1,
-                f"random is {self.random}: expected a probability from 0 to 1": not 0 <= self.random <= 1,
                 f"mask + random is {self.mask + self.random}: expected at most 1, lower one": self.mask + self.random
                 > 1 + 1e-9,
                 f"unit is {self.unit!r}: expected 'span' or 'token'": self.unit not in ("span", "token"),
                 "unknown is True and random 0: expected random tokens, raise random or leave unknown out": self.unknown
                 and not self.random,
             },
+            self,
         )
 
 
@@ -62,15 +88,16 @@ class Boundaries:
     specials: bool = True
     """Allow [CLS] or [SEP] as a boundary: the paper has every masked token in the loss, the released code drops spans at
     a block's edge."""
-    max_offset: int = 15
+    max_offset: AtLeast1 = 15
     """Tokens at this offset and further inside their span have no boundary."""
 
     def __post_init__(self) -> None:
-        refuse("Boundaries", {f"max_offset is {self.max_offset}: expected at least 1": self.max_offset < 1})
+        refuse("Boundaries", {}, self)
 
 
 Distribution = npt.NDArray[np.float64]
-_WORDS = f"1 to {MAX_LENGTH:,} words, the positions of the longest row"
+MostWords = Annotated[int, Bounds(1, MAX_LENGTH)]
+"""Words of a span: at most the positions of the longest row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,24 +110,23 @@ class MaskingPolicy(abc.ABC):
     """A rate that changes: (step, rate) pairs, linear in between and constant outside; held-out rows keep `rate`."""
     replacement: Replacement = Replacement()
     """Replacement of the masked tokens."""
-    copies: int = dataclasses.field(default=0, kw_only=True)
+    copies: AtLeast0 = dataclasses.field(default=0, kw_only=True)
     """Maskings (and pairs) of every row that the epochs repeat in turn: 10 in BERT's files. 0 samples new ones every epoch."""
 
     tag = ""
     """The layer of tags that the policy reads; empty where it reads none."""
 
     def __post_init__(self) -> None:
-        refuse(type(self).__name__, self.problems())
+        refuse(type(self).__name__, self.problems(), self)
 
     def problems(self) -> dict[str, bool]:
-        """Possible problems of the settings -> True if one applies."""
+        """Possible problems of the settings, apart from bounds of numbers -> True if one applies."""
         steps = [step for step, _ in self.schedule]
         bad = [rate for rate in (self.rate, *(rate for _, rate in self.schedule)) if not 0 < rate <= 1]
         return {
             f"rates {bad} of rate and schedule: expected more than 0 and at most 1": bool(bad),
             f"schedule has the steps {steps}: expected 0 or more, rising": steps != sorted({*steps})
             or min(steps, default=0) < 0,
-            f"copies is {self.copies}: expected 0 or more": self.copies < 0,
         }
 
     def at(self, step: int | None) -> "MaskingPolicy":
@@ -183,7 +209,7 @@ class SpanPolicy(MaskingPolicy):
         return 0.0, 0
 
     def problems(self) -> dict[str, bool]:
-        """Ranges of every setting."""
+        """Adds the choices of this policy."""
         return super().problems() | {
             f"starts is {self.starts!r}: expected 'words' or 'pieces'": self.starts not in ("words", "pieces"),
             f"cut is {self.cut!r}: expected 'words' or 'exact'": self.cut not in ("words", "exact"),
@@ -262,9 +288,9 @@ class WholeWords(SpanPolicy):
 class GeometricSpans(SpanPolicy):
     """Spans of whole words with geometric lengths (SpanBERT): the defaults are the paper, `as_released` is its code."""
 
-    p: float = 0.2
+    p: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.2
     """Parameter of the geometric distribution of a span's number of words."""
-    max_words: int = 10
+    max_words: MostWords = 10
     """The distribution is cut here and renormalised (D1)."""
 
     @classmethod
@@ -272,13 +298,6 @@ class GeometricSpans(SpanPolicy):
         """Masking of facebookresearch/SpanBERT's code (D2, D3, D13), which goes with Boundaries(specials=False,
         max_offset=15)."""
         return cls(starts="pieces", cut="exact", replacement=Replacement(unknown=True))
-
-    def problems(self) -> dict[str, bool]:
-        """Ranges of every setting."""
-        return super().problems() | {
-            f"p is {self.p}: expected more than 0 and less than 1": not 0 < self.p < 1,
-            f"max_words is {self.max_words}: expected {_WORDS}": not 1 <= self.max_words <= MAX_LENGTH,
-        }
 
     def length_distribution(self) -> Distribution:
         """Probability of 1, 2, ... max_words words: p (1-p)^(i-1), renormalised; mean 3.797098 for p = .2 and 10
@@ -293,13 +312,8 @@ class Ngrams(SpanPolicy):
 
     replacement: Replacement = Replacement(unit="token")
     """Replacement of the masked tokens."""
-    max_words: int = 3
+    max_words: MostWords = 3
     """The longest n-gram."""
-
-    def problems(self) -> dict[str, bool]:
-        """Ranges of every setting."""
-        wrong = not 1 <= self.max_words <= MAX_LENGTH
-        return super().problems() | {f"max_words is {self.max_words}: expected {_WORDS}": wrong}
 
     def length_distribution(self) -> Distribution:
         """1/n over the sum of 1/n."""
@@ -318,21 +332,19 @@ class TaggedSpans(SpanPolicy):
 
     tag: str = "entities"
     """The layer of tags, as `prepare --tags` named it."""
-    share: float = 0.5
+    share: Probability = 0.5
     """Probability that a round proposes one of the block's tagged spans, uniformly sampled; else, and in a block without any,
     it proposes the `fallback`."""
-    longest: int = 10
+    longest: MostWords = 10
     """Most words of a tagged span: of a longer one the first are proposed."""
     fallback: Literal["words", "geometric"] = "words"
     """Proposal of a round without a tagged span: one word (the paper), or a span of 1 to 10 words of the distribution of
     `GeometricSpans`, as released with the published arguments (D17)."""
 
     def problems(self) -> dict[str, bool]:
-        """Ranges of every setting."""
+        """Adds the choices of this policy."""
         return super().problems() | {
             "tag is empty: expected the name of a layer, 'entities' say": not self.tag,
-            f"share is {self.share}: expected a probability from 0 to 1": not 0 <= self.share <= 1,
-            f"longest is {self.longest}: expected {_WORDS}": not 1 <= self.longest <= MAX_LENGTH,
             f"fallback is {self.fallback!r}: expected 'words' or 'geometric'": self.fallback
             not in ("words", "geometric"),
         }

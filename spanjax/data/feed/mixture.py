@@ -15,10 +15,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.feed.hashing import Purpose, fold
 from spanjax.data.feed.order import Integers, permuted
-from spanjax.data.feed.rows import RowBatch, Rows
-from spanjax.data.shards.manifest import Manifest
+from spanjax.data.feed.rows import RowBatch, Rows, checked_index
+from spanjax.data.shards.shards import Manifest, entropy
 
 CYCLE = 2**16
 
@@ -94,8 +95,7 @@ class MixedRows:
         if not all(0 < weight < float("inf") for weight in self.weights):
             problems.append(f"weights are {self.weights}: expected numbers above 0")
         problems += [f"{part.folder} holds no rows: leave it out" for part in parts if not len(part)]
-        if problems:
-            raise ValueError("\n".join(problems))
+        raise_problems(problems)
         self.share_F, self.sizes = shares(self.weights), sizes
         self._first = np.cumsum([0, *sizes])
         self.length, self.vocabulary = parts[0].length, parts[0].vocabulary
@@ -108,8 +108,6 @@ class MixedRows:
         most = max(len(one.text_tokens_by_blocks) for one in every)
         padded = [(*one.text_tokens_by_blocks, *[0] * (most - len(one.text_tokens_by_blocks))) for one in every]
         sums = ("rows", "documents", "sentences", "text_tokens", "words", "unknown_tokens", "blocks")
-        counts_V = self.unigram_V
-        share = counts_V[counts_V > 0] / max(1, int(counts_V.sum()))
         return dataclasses.replace(
             first,
             fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
@@ -118,7 +116,7 @@ class MixedRows:
             source=" + ".join(one.source for one in every),
             fill=sum(one.fill * one.rows for one in every) / sum(one.rows for one in every),
             skipped={},
-            unigram_entropy=float(-(share * np.log(share)).sum()),
+            unigram_entropy=entropy(self.unigram_V),
             text_tokens_by_blocks=tuple(max(column) for column in zip(*padded, strict=True)),
             **{name: sum(getattr(one, name) for one in every) for name in sums},
         )
@@ -151,9 +149,7 @@ class MixedRows:
 
     def fetch(self, index_B: np.ndarray) -> RowBatch:
         """Implements `Rows.fetch`."""
-        index_B = np.asarray(index_B, np.int64)
-        if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
-            raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
+        index_B = checked_index(index_B, len(self))
         part_B = np.searchsorted(self._first, index_B, side="right") - 1
         places = [np.flatnonzero(part_B == number) for number in range(len(self.parts))]
         fetched = [

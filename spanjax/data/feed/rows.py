@@ -5,15 +5,23 @@ block in the low seven bits (0 is padding), word start in the high bit; then fla
 Legend: N rows, B rows of a batch, L positions, V ids, M blocks.
 """
 
+import fractions
 import functools
+import math
 import pathlib
 from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.data.shards.manifest import Manifest, slots_needed
-from spanjax.data.shards.record_file import DamagedRowsError, RecordFile, load_array, open_array, read_records
-from spanjax.data.shards.shard_check import ShardCheck
+from spanjax.bounds import raise_problems
+from spanjax.data.shards.record_file import (
+    DamagedRowsError,
+    RecordFile,
+    ShardCheck,
+    load_array,
+    open_array,
+    read_records,
+)
 from spanjax.data.shards.shards import (
     BLOCK,
     BLOCKS,
@@ -23,11 +31,10 @@ from spanjax.data.shards.shards import (
     UNIGRAM,
     VOCABULARY,
     WORD_START,
+    Manifest,
     record,
 )
 from spanjax.data.vocab.loading import Vocabulary, load_vocabulary
-
-__all__ = ["Manifest", "RowBatch", "Rows", "open_rows", "slots_needed"]
 
 
 class RowBatch(NamedTuple):
@@ -72,9 +79,7 @@ class Rows:
 
         DamagedRowsError names a shard that has changed since the rows were opened or does not hold rows.
         """
-        index_B = np.asarray(index_B, np.int64)
-        if index_B.size and (index_B.min() < 0 or index_B.max() >= len(self)):
-            raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {len(self)}")
+        index_B = checked_index(index_B, len(self))
         shard_B = np.searchsorted(self._first, index_B, side="right") - 1
         record_B = read_records(self._files, shard_B, index_B - self._first[shard_B])
         marks_BL, tokens_BL = record_B["marks"], record_B["tokens"].astype(np.int32)
@@ -133,6 +138,14 @@ class Rows:
         return number_M.astype(np.int64)
 
 
+def checked_index(index_B: np.ndarray, rows: int) -> np.ndarray:
+    """Returns indices of rows as int64; IndexError where one is not 0 ... rows - 1."""
+    index_B = np.asarray(index_B, np.int64)
+    if index_B.size and (index_B.min() < 0 or index_B.max() >= rows):
+        raise IndexError(f"rows {index_B.min()} ... {index_B.max()} asked of {rows}")
+    return index_B
+
+
 def _size_problems(folder: pathlib.Path, manifest: Manifest) -> list[str]:
     size = record(manifest.length, manifest.vocabulary_size).itemsize
     problems = []
@@ -162,10 +175,7 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
             f"{folder}: not a finished folder of rows (no {MANIFEST}){inside or '; run spanjax.prepare again'}"
         )
     manifest = Manifest.from_json((folder / MANIFEST).read_bytes(), str(folder / MANIFEST))
-    if problems := _size_problems(folder, manifest):
-        raise ValueError(
-            f"{folder} is damaged; prepare or copy it again:\n" + "\n".join(f"  - {each}" for each in problems)
-        )
+    raise_problems(_size_problems(folder, manifest), f"{folder} is damaged; prepare or copy it again:")
     try:
         stored = load_vocabulary(folder / VOCABULARY)
     except (ValueError, OSError) as error:
@@ -184,3 +194,21 @@ def open_rows(folder: str | pathlib.Path, vocabulary: Vocabulary | None = None) 
                 "prepare the rows again or use that vocabulary"
             )
     return Rows(folder, manifest, vocabulary or stored)
+
+
+def slots_needed(manifest: Manifest, rate: float, parts: int = 1) -> int:
+    """K, a multiple of 8: the most tokens any row masks when a part of n text tokens masks at most ceil(rate * n).
+
+    A block is masked in `parts` parts (the two segments of a pair). For m parts of N tokens in all, the sum of ceil(n p/q) is
+    at most floor(N p/q + m (q-1)/q), and equal for m = 1.
+    The larger result for the decimal `rate` and for its float counts, since 0.55 * 100 rounds up to 56 in floating point.
+    """
+    if not 0 < rate <= 1:
+        raise ValueError(f"rate is {rate}: expected more than 0 and at most 1")
+    most = 1
+    for exact in (fractions.Fraction(str(rate)), fractions.Fraction(float(rate))):
+        rest = 1 - fractions.Fraction(1, exact.denominator)
+        for blocks, tokens in enumerate(manifest.text_tokens_by_blocks):
+            if tokens:
+                most = max(most, min(tokens, math.floor(exact * tokens + parts * blocks * rest)))
+    return -(-most // 8) * 8

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.masking import Boundaries, Replacement
-from spanjax.data.feed.words import Integers, SpecialIds
+from spanjax.data.feed.masking import Boundaries, Integers, Replacement, SpecialIds
 
 
 class LaidOut(NamedTuple):

@@ -3,7 +3,8 @@
 A measured span is a maximal run of masked tokens: adjacent and overlapping proposals are one (D4), and the last proposal of a
 block is cut by the budget. So measured lengths differ from proposed ones, in both directions.
 
-Shapes: B rows, L positions; X masked tokens, W words, M blocks, P proposals of the batch.
+A block is a maximal run of text between special tokens; a place is row * L + position.
+Shapes: B rows, L positions; X masked tokens, W words, M blocks, P proposals of the batch, in the order of the rows.
 """
 
 import collections
@@ -15,16 +16,70 @@ import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys
 from spanjax.data.feed.hashing import Purpose, row_keys
-from spanjax.data.feed.masking import MaskingPolicy, SpanPolicy
-from spanjax.data.feed.pairing import Examples
-from spanjax.data.feed.segments import ragged
-from spanjax.data.feed.words import SpecialIds, TextRows, find_spans, find_words
+from spanjax.data.feed.masking import Integers, MaskingPolicy, SpanPolicy, SpecialIds, TextRows
+from spanjax.data.feed.pairing import Examples, ragged
 from spanjax.data.shards.packing import layer_tags
 
 KINDS = ("mask", "random", "kept")
 
 
-class TagShares(NamedTuple):
+class Text(NamedTuple):
+    """The words and blocks of a batch."""
+
+    first_W: Integers  # place of a word's first piece
+    first_M: Integers  # place of a block's first token
+    tokens_M: Integers
+    row_M: Integers
+
+
+class Spans(NamedTuple):
+    """The masked tokens of a batch. A span is a maximal run of masked tokens in a block (D4)."""
+
+    row_X: Integers
+    position_X: Integers
+    first_X: Integers  # position of the first token of the span
+    last_X: Integers  # position of its last token
+
+
+def find_words(rows: TextRows, specials: SpecialIds) -> Text:
+    """The words and blocks of a batch; the first token of a block begins a word.
+
+    [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, first_M 1 6, tokens_M 3 1.
+    """
+    segments_BL = rows.segments_BL
+    text_BL = (segments_BL > 0) & (rows.tokens_BL != specials.cls) & (rows.tokens_BL != specials.sep)
+    joined_BL = text_BL[:, 1:] & text_BL[:, :-1] & (segments_BL[:, 1:] == segments_BL[:, :-1])
+    begins_BL, ends_BL = text_BL.copy(), text_BL.copy()
+    begins_BL[:, 1:] &= ~joined_BL
+    ends_BL[:, :-1] &= ~joined_BL
+    first_M = np.flatnonzero(begins_BL)
+    return Text(
+        first_W=np.flatnonzero(begins_BL | (text_BL & rows.word_starts_BL)),
+        first_M=first_M,
+        tokens_M=np.flatnonzero(ends_BL) + 1 - first_M,
+        row_M=first_M // rows.tokens_BL.shape[1],
+    )
+
+
+def find_spans(place_X: Integers, segments_BL: np.ndarray) -> Spans:
+    """The spans of masked tokens at these places, rising.
+
+    A row whose tokens 2 3 and 5 are masked has position_X 2 3 5, first_X 2 2 5, last_X 3 3 5.
+    """
+    length = segments_BL.shape[1]
+    row_X = place_X // length
+    position_X = place_X - row_X * length
+    segment_X = segments_BL.ravel()[place_X]
+    begins_X = np.ones(len(row_X), dtype=bool)
+    begins_X[1:] = (np.diff(place_X) != 1) | (np.diff(segment_X) != 0) | (np.diff(row_X) != 0)
+    first = np.flatnonzero(begins_X)
+    size = np.diff(first, append=len(row_X))
+    first_X = np.repeat(position_X[first], size)
+    return Spans(row_X, position_X, first_X, first_X + np.repeat(size - 1, size))
+
+
+@dataclasses.dataclass(frozen=True)
+class TagShares:
     """Overlap of a layer of tags with the mask."""
 
     text: float  # share of text tokens inside its spans
@@ -90,6 +145,14 @@ def span_mean(counts: Sequence[float]) -> float:
     """The mean of a histogram whose indices are the values."""
     values = np.asarray(counts, np.float64)
     return float(values @ np.arange(len(values)) / max(values.sum(), 1e-300))
+
+
+def span_shares(counts: Sequence[float], longest: int) -> list[float]:
+    """Shares of lengths 1 ... `longest`, and of all that are longer; of rows without spans 0, not NaN."""
+    padded = np.zeros(max(len(counts), longest + 2))
+    padded[: len(counts)] = counts
+    shares = padded / max(padded.sum(), 1e-300)
+    return [*shares[1 : longest + 1].tolist(), float(shares[longest + 1 :].sum())]
 
 
 class MaskingCounts:

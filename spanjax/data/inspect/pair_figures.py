@@ -8,9 +8,8 @@ import dataclasses
 import numpy as np
 
 from spanjax.data.feed.hashing import Purpose, fold, row_keys, uniform
-from spanjax.data.feed.pairing import SMALLEST, Draw, Examples, PairedRows, Pairing, TwoSegments
-from spanjax.data.feed.segments import Blocks, find_blocks
-from spanjax.data.feed.words import SpecialIds
+from spanjax.data.feed.masking import SpecialIds
+from spanjax.data.feed.pairing import SMALLEST, Blocks, Draw, Examples, PairedRows, Pairing, TwoSegments, find_blocks
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Figures of rows before masking: totals of the manifest, and lengths of documents, blocks and rows.
+"""Figures of rows before masking: lengths of documents, blocks and rows.
 
 Shapes: N rows, B rows of a batch, M blocks, D measured documents.
 """
@@ -10,60 +10,12 @@ import numpy as np
 
 from spanjax.data.feed.hashing import fold
 from spanjax.data.feed.order import permuted
+from spanjax.data.feed.pairing import find_blocks
 from spanjax.data.feed.rows import Rows
-from spanjax.data.feed.segments import find_blocks
-from spanjax.data.shards.manifest import Manifest
 
 _TOGETHER = 256  # rows read at a time
 _SLICE = 1 << 22  # blocks searched at a time
 _PURPOSE = 1 << 32  # a key of its own, apart from those of `hashing.Purpose`
-
-
-@dataclasses.dataclass(frozen=True)
-class Totals:
-    """Totals of a folder of rows, from its manifest."""
-
-    documents: int
-    sentences: int
-    words: int
-    text_tokens: int
-    blocks: int
-    rows: int
-    length: int
-    """Positions a row."""
-    fill: float
-    """Used positions of all positions."""
-    blocks_per_row: float
-    unknown_share: float
-    """Unknown tokens of all text tokens."""
-    tokens_per_word: float
-    """Fertility of the vocabulary on this text; a word is a word start and the tokens up to the next, as in masking."""
-    unigram_entropy: float
-    """Nats: the loss of a model that knows only frequencies."""
-    tagged_spans: dict[str, int]
-    skipped: dict[str, int]
-    fingerprint: str
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> "Totals":
-        """The totals of a manifest."""
-        return cls(
-            documents=manifest.documents,
-            sentences=manifest.sentences,
-            words=manifest.words,
-            text_tokens=manifest.text_tokens,
-            blocks=manifest.blocks,
-            rows=manifest.rows,
-            length=manifest.length,
-            fill=manifest.fill,
-            blocks_per_row=manifest.blocks / max(1, manifest.rows),
-            unknown_share=manifest.unknown_tokens / max(1, manifest.text_tokens),
-            tokens_per_word=manifest.text_tokens / max(1, manifest.words),
-            unigram_entropy=manifest.unigram_entropy,
-            tagged_spans=dict(manifest.settings.get("tagged_spans", {})) if manifest.tags else {},
-            skipped=dict(manifest.skipped),
-            fingerprint=manifest.fingerprint,
-        )
 
 
 @dataclasses.dataclass(frozen=True)

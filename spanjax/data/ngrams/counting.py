@@ -11,21 +11,18 @@ An n-gram lies inside a sentence. The most frequent come first; among equals the
 Shapes: T words of a portion's text with a -1 after every sentence, K n-grams that are kept.
 """
 
-import concurrent.futures
 import dataclasses
 import logging
-import multiprocessing
 import pathlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import NamedTuple
 
 import numpy as np
 
 from spanjax.data.ngrams.dictionary import Ngram, NgramSettings, find_keys, is_punctuation, ngram_keys, split_words
 from spanjax.data.ngrams.sorted_runs import RECORD, SortedRuns, merge_words, read_words, write_words
-from spanjax.data.shards.local_runner import begin_worker
+from spanjax.data.shards.local_runner import in_processes
 from spanjax.data.shards.portions import cut
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document
@@ -118,21 +115,7 @@ def _read_portions(
     tasks = (([document.text for document in one], settings, _portion(work, n)) for n, one in enumerate(portions))
     if room.workers == 1:
         return [read_portion(*task) for task in tasks]
-    pool = concurrent.futures.ProcessPoolExecutor(room.workers, multiprocessing.get_context("spawn"), begin_worker)
-    counts: list[int] = []
-    pending: set[concurrent.futures.Future[int]] = set()
-    try:
-        for task in tasks:
-            pending.add(pool.submit(read_portion, *task))
-            del task
-            if len(pending) >= room.workers:
-                done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
-                counts += [future.result() for future in done]
-        return counts + [future.result() for future in pending]
-    except BrokenProcessPool:
-        raise OSError("a process died, perhaps for lack of memory; try fewer --workers or less --memory-mb") from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    return [*in_processes(read_portion, tasks, room.workers, room.workers, "--workers or less --memory-mb")]
 
 
 def _number_words(portions: Sequence[_Portion], more_than: int, folder: pathlib.Path) -> list[str]:

@@ -13,10 +13,11 @@ import pathlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
+from spanjax.bounds import AtLeast0, Bounds, OrAll, raise_problems, range_problems
 from spanjax.data.sources.cleaning import Normalization
 from spanjax.json_files import parse_json
 
@@ -31,11 +32,11 @@ Punctuation = Literal["apart", "attached"]
 class NgramSettings:
     """Definition of n-grams and the choice of those to keep; the defaults are the paper's."""
 
-    most_words: int = 5
+    most_words: Annotated[int, Bounds(LEAST_WORDS, MOST_WORDS)] = 5
     """Longest n-gram. The shortest has two words: a word on its own is a span without a dictionary."""
-    more_than: int = 10
+    more_than: AtLeast0 = 10
     """Keep n-grams that occur more often than this. The released code keeps those that occur 10 times: 9 (D25)."""
-    most_ngrams: int = 0
+    most_ngrams: OrAll = 0
     """Most n-grams to keep, the most frequent first; 0 keeps all. The paper's best sizes on two tasks: 20,000 to 200,000."""
     lower_case: bool = True
     """Lower-case words, here and when a sentence is looked up, as the released code does."""
@@ -46,17 +47,6 @@ class NgramSettings:
     """Count n-grams that hold a word of nothing but punctuation or symbols; the released code skips them."""
     normalization: Normalization = "none"
     """Unicode normalisation of the text."""
-
-    def problems(self) -> list[str]:
-        """Problems of the settings, a line each."""
-        rules = {
-            f"--most-words {self.most_words}: expected {LEAST_WORDS} to {MOST_WORDS}": not (
-                LEAST_WORDS <= self.most_words <= MOST_WORDS
-            ),
-            f"--more-than {self.more_than}: expected 0 or more": self.more_than < 0,
-            f"--most-ngrams {self.most_ngrams}: expected 1 or more, or 0 for all": self.most_ngrams < 0,
-        }
-        return [message for message, broken in rules.items() if broken]
 
 
 class Words(NamedTuple):
@@ -160,11 +150,6 @@ class NgramDictionary:
         inside = LEAST_WORDS <= len(words) <= self.settings.most_words
         return inside and bool(self.matches(words)[0, len(words) - 1])
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the arrays of the trie, without the words."""
-        return sum(level.keys.nbytes + level.whole.nbytes for level in self._levels)
-
     def matches(self, words: Sequence[str]) -> np.ndarray:
         """bool[W, N]: [w, n - 1] is True if the n words that begin at word w are in the dictionary.
 
@@ -254,8 +239,7 @@ def _read_header(path: pathlib.Path, line: str, problems: list[str]) -> NgramSet
         if header["version"] != _VERSION or wrong:
             raise ValueError(f"version {header['version']}, wrong values of {wrong}")
         settings = NgramSettings(**{name: header[name] for name in fields})
-        if settings.problems():
-            raise ValueError("; ".join(settings.problems()))
+        raise_problems(range_problems(settings))
         return settings
     except (ValueError, KeyError, TypeError) as error:
         problems.append(f"{path}:1: expected `{HEADER}{{settings}}` of version {_VERSION} ({error})")

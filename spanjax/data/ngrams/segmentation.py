@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.feed.hashing import Purpose, fold, row_keys
 from spanjax.data.ngrams.dictionary import NgramDictionary
 
@@ -64,8 +65,7 @@ def from_spans(spans: Sequence[tuple[int, int]], words: int) -> np.ndarray:
         for (a, b), (c, d) in zip(ordered, ordered[1:], strict=False)
         if c < b
     ]
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     begins_W = np.ones(words, bool)
     for start, end in spans:
         begins_W[start + 1 : end] = False

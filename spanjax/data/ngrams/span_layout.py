@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 
 
@@ -60,8 +61,7 @@ class SpanLayout:
             )
             if value < least
         ]
-        if problems:
-            raise ValueError("\n".join(problems))
+        raise_problems(problems)
 
     def laid(self, row: Sequence[Sentence], specials: Specials) -> LaidRow:
         """[CLS] A [SEP] or [CLS] A [SEP] B [SEP] (see `separators`); ValueError for a row of none or of three sentences."""

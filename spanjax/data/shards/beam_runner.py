@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spanjax.data.shards.passes import Pass, folders, read_group
-from spanjax.data.shards.portion_rows import PortionRows, Written
-from spanjax.data.shards.portions import Portion
+from spanjax.data.shards.portions import Portion, PortionRows, Written
 from spanjax.data.shards.staging import Unfinished
 from spanjax.data.sources.documents import content_key
 from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files

@@ -1,17 +1,20 @@
 """Writes portions on the cores of this machine: this process reads and cuts, the others do the rest, shards included."""
 
 import concurrent.futures
+import functools
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
 
-from spanjax.data.shards.portion_rows import Folders, PortionRows, RowSettings, Written
-from spanjax.data.shards.portions import Portion
+from spanjax.data.shards.portions import Folders, Portion, PortionRows, RowSettings, Written
 from spanjax.data.vocab.loading import Vocabulary, vocabulary_from_files
+
+Result = TypeVar("Result")
 
 
 def begin_worker() -> None:
@@ -57,19 +60,36 @@ def write_portions(
         for portion in portions:
             yield rows.write(portion)
         return
-    start = (settings, vocabulary.files(), folders)
-    pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _Worker.start, start)
-    pending: set[concurrent.futures.Future[Written]] = set()
+    start = functools.partial(_Worker.start, settings, vocabulary.files(), folders)
+    # not a generator expression, which would keep the last portion in memory
+    tasks = map(lambda portion: (portion,), portions)  # noqa: C417
+    yield from in_processes(_Worker.run, tasks, workers, workers + 1, "--workers", start)
+
+
+def in_processes(
+    work: Callable[..., Result],
+    tasks: Iterable[tuple[Any, ...]],
+    workers: int,
+    most: int,
+    remedy: str,
+    start: Callable[[], None] = begin_worker,
+) -> Iterator[Result]:
+    """Yields the results of `work(*task)` as they come, with fewer than `most` tasks begun or waiting between two of them.
+
+    `start` runs first in every worker process. OSError if one dies, with the options that `remedy` names.
+    """
+    pool = concurrent.futures.ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), start)
+    pending: set[concurrent.futures.Future[Result]] = set()
     try:
-        for portion in portions:
-            pending.add(pool.submit(_Worker.run, portion))
-            del portion  # or this process would keep its documents in memory during the wait
-            if len(pending) > workers:
+        for task in tasks:
+            pending.add(pool.submit(work, *task))
+            del task  # or this process would keep its documents in memory during the wait
+            if len(pending) >= most:
                 done, pending = concurrent.futures.wait(pending, return_when=concurrent.futures.FIRST_COMPLETED)
                 yield from (future.result() for future in done)
         for future in concurrent.futures.as_completed(pending):
             yield future.result()
     except BrokenProcessPool:
-        raise OSError("a worker process died, perhaps for lack of memory; try fewer --workers") from None
+        raise OSError(f"a worker process died, perhaps for lack of memory; try fewer {remedy}") from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

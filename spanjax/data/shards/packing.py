@@ -13,6 +13,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
+
 MOST_LAYERS = 3
 SENTENCE_START = np.uint8(1)
 
@@ -85,8 +87,7 @@ def _check(lengths: Sequence[int], length: int, most_blocks: int) -> None:
         problems.append(f"max_blocks is {most_blocks}: expected 1 to {MOST_BLOCKS} blocks a row")
     if bad := [size for size in lengths if not 1 <= size <= length - 2]:
         problems.append(f"a block of {bad[0]} tokens: expected 1 to {length - 2} for rows of {length}")
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
 
 
 def pack_rows(blocks: Sequence[Packed], length: int, most_blocks: int) -> list[list[Packed]]:

@@ -12,10 +12,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spanjax.data.shards.manifest import Manifest
-from spanjax.data.shards.portion_rows import VALIDATION, Folders, RowSettings
-from spanjax.data.shards.portions import Occurred, Portion, cut, portion_name
-from spanjax.data.shards.shards import finish_rows
+from spanjax.data.shards.portions import VALIDATION, Folders, Occurred, Portion, RowSettings, cut, portion_name
+from spanjax.data.shards.shards import Manifest, finish_rows
 from spanjax.data.shards.staging import Unfinished
 from spanjax.data.sources.documents import Group, Source
 from spanjax.data.vocab.loading import Vocabulary
@@ -52,11 +50,6 @@ def folders(work: Unfinished, splits: tuple[str, ...]) -> Folders:
     return Folders(work.result, work.folder / "figures")
 
 
-def write_record(path: pathlib.Path, count: int, skipped: Mapping[str, int]) -> None:
-    """Records the number of portions that a group was cut into, and what its reader skipped."""
-    write_whole(path, json.dumps({"portions": count, "skipped": dict(skipped)}).encode())
-
-
 def _read(path: pathlib.Path) -> dict[str, Any] | None:
     try:
         return read_json(path)
@@ -91,7 +84,7 @@ def read_group(
     for documents in cut(itertools.islice(group.documents(skipped), most), one.characters):
         yield Portion(number, count, documents, occurred.repeated(documents) if occurred else frozenset())
         count += 1
-    write_record(one.group_record(work, number), count, skipped)
+    write_whole(one.group_record(work, number), json.dumps({"portions": count, "skipped": skipped}))
 
 
 def unwritten(work: Unfinished, one: Pass) -> Iterator[Portion]:

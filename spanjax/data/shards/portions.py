@@ -1,13 +1,27 @@
 """Portions: consecutive documents of one group of a source, the unit of work of prepare.
 
 Where a portion begins and ends follows from the input alone, and everything after it (cleaning, tokens, rows, a shard) is
-done to a portion on its own, so that any number of processes on any machines in any order write the same files.
+done to a portion on its own, so that any number of processes on any machines in any order write the same files: cleaned,
+split, tokenized, tagged, packed and written. Its rows depend on its documents, the settings and the vocabulary alone.
+
+Legend: T tokens of a document, W words.
 """
 
+import collections
+import dataclasses
+import pathlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from spanjax.data.sources.documents import Document, content_key
+import numpy as np
+
+from spanjax.data.shards.packing import SENTENCE_START, Block, block_bounds, pack_rows
+from spanjax.data.shards.shards import ShardSource, has_shard, write_shard
+from spanjax.data.sources.annotate import Annotator, Layers, open_annotator, span_flags
+from spanjax.data.sources.cleaning import Cleaning
+from spanjax.data.sources.documents import Document, content_key, held_out
+from spanjax.data.sources.sentences import sentence_spans
+from spanjax.data.vocab.loading import Vocabulary
 
 FEWEST, USUAL, MOST = 1_000_000, 4_000_000, 64_000_000  # characters of a portion
 DUPLICATES = "duplicate documents"
@@ -81,3 +95,153 @@ class Occurred:
                 places.add(place)
             self._keys.add(key)
         return frozenset(places)
+
+
+TRAIN, VALIDATION = "train", "validation"
+_CHUNK_CHARACTERS = 250_000  # tokenized at a time, so that memory stays small
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSettings:
+    """Settings of the processing of a portion, the same in every process; small, since all of them receive it."""
+
+    length: int
+    most_blocks: int
+    cleaning: Cleaning
+    splits: tuple[str, ...]  # of a portion: train, validation, or both
+    holdout: float = 0.0  # share of documents for validation, where both
+    tags: tuple[str, ...] = ()
+    annotator: str = ""
+
+
+class Folders(NamedTuple):
+    """Folders of shards and, while they are being written, of their figures: a subfolder for every split."""
+
+    rows: pathlib.Path
+    figures: pathlib.Path
+
+    def has(self, splits: Sequence[str], name: str) -> bool:
+        """True if the shards `name` of all these splits are written."""
+        return all(has_shard(self.figures / split, name) for split in splits)
+
+
+class Written(NamedTuple):
+    """Totals of a portion whose shards are written."""
+
+    name: str
+    documents: int
+    tokens: int
+    characters: int
+
+
+class _Split:
+    """The blocks of one split of a portion, and their figures."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.documents = self.sentences = self.characters = self.tokens = 0
+        self.counts: collections.Counter[str] = collections.Counter()
+
+
+class PortionRows:
+    """Writes the shards of portions; one in every process, which keeps the vocabulary and the annotator."""
+
+    def __init__(self, settings: RowSettings, vocabulary: Vocabulary, folders: Folders):
+        self._settings, self._vocabulary, self._folders = settings, vocabulary, folders
+        self._annotator: Annotator | None = None
+        if settings.tags:
+            self._annotator = open_annotator(settings.annotator, settings.tags)
+
+    def write(self, portion: Portion) -> Written:
+        """Writes one shard for every split."""
+        settings = self._settings
+        splits = {name: _Split() for name in settings.splits}
+        for chunk in _chunks(portion):
+            by_split: dict[str, list[Document]] = {name: [] for name in settings.splits}
+            for document, repeated in chunk:
+                name = self._split(document)
+                # content decides the split, so a repeated document counts in that of its first occurrence
+                if repeated:
+                    splits[name].counts[DUPLICATES] += 1
+                else:
+                    by_split[name].append(document)
+            for name, documents in by_split.items():
+                self._add(documents, splits[name])
+        for name, split in splits.items():
+            rows = pack_rows(split.blocks, settings.length, settings.most_blocks)
+            tagged = {tag: split.counts.pop(tag, 0) for tag in settings.tags}
+            source = ShardSource(split.documents, split.sentences, split.characters, dict(split.counts), tagged)
+            folder, figures = self._folders.rows / name, self._folders.figures / name
+            write_shard(folder, figures, portion.name, rows, self._vocabulary, settings.length, source)
+        every = splits.values()
+        return Written(
+            portion.name,
+            sum(split.documents for split in every),
+            sum(split.tokens for split in every),
+            sum(split.characters for split in every),
+        )
+
+    def _split(self, document: Document) -> str:
+        names = self._settings.splits
+        return names[0] if len(names) == 1 or not held_out(document.text, self._settings.holdout) else VALIDATION
+
+    def _add(self, documents: Sequence[Document], split: _Split) -> None:
+        """Appends the blocks of documents to those of a split."""
+        cleaning = self._settings.cleaning
+        if self._annotator:
+            cleaned = [cleaning.with_spans(document.text, document.spans) for document in documents]
+        else:
+            cleaned = [(cleaning(document.text), {}) for document in documents]
+        texts = [text for text, _ in cleaned]
+        found = [sentence_spans(text) for text in texts]
+        parts = [text[start:end] for text, spans in zip(texts, found, strict=True) for start, end in spans]
+        layers: Sequence[Layers] = [spans for _, spans in cleaned]
+        if self._annotator:
+            layers = self._annotator(texts, found, layers)
+            encoded = iter(self._vocabulary.encode_with_starts(parts))
+        else:
+            encoded = ((ids, None) for ids in self._vocabulary.encode(parts))
+        for text, spans, tagged in zip(texts, found, layers, strict=True):
+            some = [(ids, starts, first) for (first, _), (ids, starts) in zip(spans, encoded, strict=False) if len(ids)]
+            self._add_document(text, some, tagged, split)
+            split.documents += 1
+            split.characters += len(text)
+
+    def _add_document(self, text: str, encoded: Sequence[tuple[Any, Any, int]], layers: Layers, split: _Split) -> None:
+        """Appends the blocks of one document: its sentences as (ids, starts in the sentence, start of the sentence)."""
+        if not encoded:
+            return
+        sizes = [len(ids) for ids, _, _ in encoded]
+        ids_T = np.concatenate([ids for ids, _, _ in encoded])
+        sentences = np.cumsum([0, *sizes[:-1]])
+        words_T = self._vocabulary.word_starts[ids_T]
+        words_T[sentences] = True
+        bounds = block_bounds(sizes, words_T, self._settings.length - 2)
+        flags_T = np.zeros(len(ids_T), np.uint8)
+        flags_T[sentences] = SENTENCE_START
+        flags_T[[first for first, _ in bounds]] = SENTENCE_START
+        if self._annotator:
+            word_tokens_W = np.flatnonzero(words_T)
+            characters_T = np.concatenate([starts + first for _, starts, first in encoded])
+            part_T = np.cumsum(flags_T)
+            tags = self._settings.tags
+            word_characters_W = characters_T[word_tokens_W]
+            flags_T |= span_flags(layers, tags, text, word_characters_W, word_tokens_W, part_T, split.counts)
+        number = split.documents
+        split.blocks += [Block(ids_T[first:end], flags_T[first:end], number) for first, end in bounds]
+        split.sentences += len(sizes)
+        split.tokens += len(ids_T)
+
+
+def _chunks(portion: Portion) -> Iterator[list[tuple[Document, bool]]]:
+    """The documents of a portion, some at a time, each with True if it occurred before."""
+    chunk: list[tuple[Document, bool]] = []
+    size = 0
+    for place, document in enumerate(portion.documents):
+        chunk.append((document, place in portion.repeated))
+        size += len(document.text)
+        if size >= _CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

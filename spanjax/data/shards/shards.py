@@ -15,22 +15,101 @@ import pathlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spanjax import __version__
-from spanjax.data.shards.manifest import FORMAT, Manifest, Shard
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS, SENTENCE_START, Block
-from spanjax.data.sources.paths import is_file_name
 from spanjax.data.vocab.base import SETTINGS_FILE
 from spanjax.data.vocab.loading import MODEL_FILES, Vocabulary, save_vocabulary
 from spanjax.json_files import parse_json, read_json
-from spanjax.storage.local import write_whole
+from spanjax.storage.local import is_file_name, write_whole
 
+FORMAT = 2  # of the manifest
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS = "unigram.npy", "lengths.npy", "blocks.npy", "documents.npy"
 WORD_START, BLOCK = np.uint8(0x80), np.uint8(0x7F)
+
+
+class Shard(NamedTuple):
+    """A file of rows."""
+
+    name: str
+    rows: int
+    sha256: str  # of the file
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """Description of a folder of rows; `manifest.json` on disk."""
+
+    format: int
+    fingerprint: (
+        str  # of the rows' bytes, their shape and the vocabulary: equal when and only when the rows are the same
+    )
+    length: int
+    rows: int
+    shards: tuple[Shard, ...]
+    vocabulary_fingerprint: str
+    vocabulary_size: int
+    max_blocks: int
+    source: str
+    code_version: str
+    documents: int
+    sentences: int
+    text_tokens: int  # without [CLS], [SEP] and padding
+    words: int
+    unknown_tokens: int
+    blocks: int
+    fill: float  # used positions, specials included, of all positions
+    skipped: dict[str, int]
+    unigram_entropy: float  # nats, of these text tokens' own distribution
+    text_tokens_by_blocks: tuple[int, ...]  # [m]: most text tokens of any row with m blocks
+    tags: tuple[str, ...]  # names of the tag layers, in the order of the flags
+    settings: dict[str, Any]  # of prepare: cleaning, holding out, removing duplicates
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> "Manifest":
+        """Parses manifest.json; ValueError where the format is another or a field is missing."""
+        try:
+            fields = parse_json(text, dict)
+        except ValueError:
+            raise ValueError(f"{name} is not a manifest of rows; prepare the rows again") from None
+        if (found := fields.get("format")) != FORMAT:
+            raise ValueError(
+                f"{name} has format {found}, this spanjax {__version__} reads {FORMAT}; prepare the rows again"
+            )
+        expected = {field.name for field in dataclasses.fields(cls)}
+        if set(fields) != expected:
+            raise ValueError(f"{name}: wrong fields {sorted(set(fields) ^ expected)}; prepare the rows again")
+        if problems := _manifest_problems(fields):
+            raise ValueError(f"{name}: {'; '.join(problems)}; prepare the rows again")
+        fields["shards"] = tuple(Shard(*shard) for shard in fields["shards"])
+        fields["text_tokens_by_blocks"] = tuple(fields["text_tokens_by_blocks"])
+        fields["tags"] = tuple(fields["tags"])
+        return cls(**fields)
+
+
+def _manifest_problems(fields: Mapping[str, Any]) -> list[str]:
+    """Problems with the types of a manifest's fields, and with the names in it, as text."""
+    kinds = {"int": int, "float": (int, float), "str": str, "dict": dict, "tuple": list}
+    found = []
+    for field in dataclasses.fields(Manifest):
+        kind = str(getattr(field.type, "__name__", field.type)).partition("[")[0]
+        value = fields[field.name]
+        if not isinstance(value, kinds[kind]) or isinstance(value, bool):
+            found.append(f"{field.name} is {value!r:.60}, expected {kind}")
+        elif kind == "int" and value < 0:
+            found.append(f"{field.name} is {value}, expected 0 or more")
+    for shard in fields["shards"] if isinstance(fields["shards"], list) else ():
+        if not isinstance(shard, list) or [type(each) for each in shard] != [str, int, str]:
+            found.append(f"a shard is {shard!r:.60}, expected [NAME, ROWS, SHA256]")
+        elif not is_file_name(shard[0]):
+            found.append(f"a shard is called {shard[0]!r:.60}, expected a file name without a path")
+        elif shard[1] < 1:
+            found.append(f"{shard[0]} has {shard[1]} rows, expected 1 or more")
+    return found
 
 
 def record(length: int, vocabulary_size: int) -> np.dtype:
@@ -247,14 +326,15 @@ def _manifest(
         blocks=int(sum(int(blocks.sum(dtype=np.int64)) for blocks in totals.blocks)),
         fill=used / max(1, rows * length),
         skipped=dict(sorted((totals.skipped + skipped).items())),
-        unigram_entropy=_entropy(totals.unigram_V),
+        unigram_entropy=entropy(totals.unigram_V),
         text_tokens_by_blocks=tuple(int(tokens) for tokens in totals.by_blocks[: most + 1]),
         tags=tags,
         settings={**(settings or {}), **({"tagged_spans": dict(totals.tagged)} if totals.tagged else {})},
     )
 
 
-def _entropy(counts_V: np.ndarray) -> float:
+def entropy(counts_V: np.ndarray) -> float:
+    """Entropy in nats of the distribution of these counts; 0 without any."""
     total = int(counts_V.sum())
     share = counts_V[counts_V > 0] / max(total, 1)
     return float(-(share * np.log(share)).sum()) if total else 0.0

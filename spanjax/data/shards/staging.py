@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spanjax.json_files import parse_json
-from spanjax.storage.local import swap_in, write_whole
+from spanjax.storage.local import flush, swap_in, write_whole
 from spanjax.storage.outputs import Written, replace_problem
 
 _LOCK, _PLAN, _RESULT, _REPLACED = "being-written", "plan.json", "result", "replaced"
@@ -49,11 +49,7 @@ def unfinished_path(folder: pathlib.Path) -> pathlib.Path:
 def flush_tree(folder: pathlib.Path) -> None:
     """Asks the system to put every file and folder under `folder` on disk."""
     for path in [*folder.rglob("*"), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        flush(path)
 
 
 def _same_file(handle: int, path: pathlib.Path) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.shards.packing import tag_flags
 
 ENTITIES, NOUN_PHRASES, GIVEN = "entities", "noun_phrases", "given"
@@ -55,8 +56,7 @@ def annotator_problems(annotator: str, tags: Sequence[str]) -> list[str]:
 
 def open_annotator(annotator: str, tags: Sequence[str]) -> Annotator:
     """`given`, or `spacy:MODEL`, which is loaded now; ValueError with what to install where it cannot be."""
-    if problems := annotator_problems(annotator, tags):
-        raise ValueError("\n".join(problems))
+    raise_problems(annotator_problems(annotator, tags))
     return given_spans if annotator == GIVEN else SpacyAnnotator(annotator.removeprefix(SPACY), tags)
 
 

@@ -25,7 +25,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from spanjax.data.sources.documents import NO_SPANS, Spans
@@ -39,15 +39,20 @@ _JOINER_BLOCKS = (  # scripts that write with joiners; presentation forms are no
 _Positions = Sequence[int]
 
 
-def _class(codes: Sequence[int]) -> str:
-    """The inside of a character class of a regular expression."""
+def code_ranges(codes: Iterable[int]) -> list[list[int]]:
+    """First and last of every run of consecutive codes, which rise."""
     ranges: list[list[int]] = []
     for code in codes:
         if ranges and code == ranges[-1][1] + 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    return "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges)
+    return ranges
+
+
+def _class(codes: Iterable[int]) -> str:
+    """The inside of a character class of a regular expression."""
+    return "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in code_ranges(codes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,9 +187,5 @@ class Cleaning:
         return _replaced(text, _marks().joiners if self.keep_joiners else re.compile("[\u200c\u200d]"), at)
 
 
-def clean(text: str) -> str:
-    """The text as every tokenizer here reads it, without Unicode normalisation: `Cleaning()`."""
-    return _DEFAULT(text)
-
-
-_DEFAULT = Cleaning()
+clean = Cleaning()
+"""The text as every tokenizer here reads it, without Unicode normalisation."""

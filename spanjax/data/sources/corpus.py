@@ -10,16 +10,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from spanjax.bounds import flag_problems, raise_problems
 from spanjax.data.sources.docstrings import PACKAGES, package_documents
 from spanjax.data.sources.documents import Document, Group, Source, SourceSettings
 from spanjax.data.sources.paths import File, find
 from spanjax.data.sources.readers import file_problem, read_documents
 from spanjax.data.sources.tfds import TFDS_PREFIX, is_tfds, open_tfds
 
-__all__ = [
-    "INSTALLED_DOCS", "Document", "FileGroup", "FileSource", "Group", "InstalledDocs", "Source", "SourceSettings",
-    "Sources", "open_sources",
-]  # fmt: skip
 INSTALLED_DOCS = "installed-docs"
 _GROUP_BYTES = 64 << 20
 
@@ -76,11 +73,6 @@ class FileGroup:
         return self.files[0].name + (f" and {len(self.files) - 1:,} more" if len(self.files) > 1 else "")
 
     @property
-    def description(self) -> str:
-        """The paths of the first and the last file."""
-        return " ... ".join(dict.fromkeys((self.files[0].path, self.files[-1].path)))
-
-    @property
     def bytes(self) -> int | None:
         """Its stored size, None where that of a file is unknown."""
         sizes = [file.size for file in self.files if file.size is not None]
@@ -93,7 +85,7 @@ class FileGroup:
 
 
 @dataclasses.dataclass(frozen=True)
-class FileSource:
+class FileSource(Source):
     """Files in a fixed order; small ones are grouped until they reach 64 MiB."""
 
     files: tuple[File, ...]
@@ -122,14 +114,9 @@ class FileSource:
         """Path, size and time or etag of every file."""
         return [list(file) for file in self.files]
 
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all files."""
-        for group in self.groups():
-            yield from group.documents(skipped)
-
 
 @dataclasses.dataclass(frozen=True)
-class Sources:
+class Sources(Source):
     """Several sources, one after the other."""
 
     parts: tuple[Source, ...]
@@ -147,19 +134,12 @@ class Sources:
         """The identities of the parts."""
         return [part.identity() for part in self.parts]
 
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all parts."""
-        for part in self.parts:
-            yield from part.documents(skipped)
-
 
 def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSettings()) -> Source:  # noqa: B008 frozen
     """The source that these names request, in their order, each file once; one ValueError lists all problems."""
-    problems: list[str] = []
+    problems = flag_problems(settings)
     parts: list[Source] = []
     taken: set[str] = set()  # over all runs: `find` removes repeated files only within one
-    if settings.max_document < 1:
-        problems.append(f"--max-document {settings.max_document}: expected 1 MiB or more")
     if not patterns:
         problems.append(f"no input: give files, globs, {INSTALLED_DOCS} or {TFDS_PREFIX}NAME@SPLIT")
     for files, names in _runs(patterns):
@@ -178,8 +158,7 @@ def open_sources(patterns: Sequence[str], settings: SourceSettings = SourceSetti
             except ValueError as error:
                 problems.append(str(error))
             taken.add(name)
-    if problems:
-        raise ValueError("\n".join(dict.fromkeys(problems)))
+    raise_problems(dict.fromkeys(problems))
     return parts[0] if len(parts) == 1 else Sources(tuple(parts))
 
 

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from spanjax.bounds import AtLeast1
+
 KEY_BYTES = 16
 
 
@@ -70,11 +72,6 @@ class Group(Protocol):
         ...
 
     @property
-    def description(self) -> str:
-        """Human-readable description, one line."""
-        ...
-
-    @property
     def bytes(self) -> int | None:
         """Its stored size (compressed, if it is), None if unknown."""
         ...
@@ -102,7 +99,8 @@ class Source(Protocol):
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """The documents of all groups, one after the other."""
-        ...
+        for group in self.groups():
+            yield from group.documents(skipped)
 
 
 MAX_DOCUMENT = 32
@@ -121,7 +119,7 @@ class SourceSettings:
     """Folder of TFDS data sets; None for TFDS's own default (TFDS_DATA_DIR, else ~/tensorflow_datasets)."""
     download: bool = False
     """Download and prepare TFDS data sets that are not in the folder yet."""
-    max_document: int = MAX_DOCUMENT
+    max_document: AtLeast1 = MAX_DOCUMENT
     """Largest document, and largest line of a file, in MiB (2^20 bytes of a line, characters of a text)."""
 
 

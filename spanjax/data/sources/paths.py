@@ -3,17 +3,21 @@
 Other schemes go through fsspec; the package of a scheme (gcsfs for gs) is needed only where one is used.
 """
 
+import bz2
 import contextlib
 import glob
+import gzip
 import io
+import lzma
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
 _SCHEME = "://"
 _STAMPS = ("etag", "ETag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
 _BUFFER = 1 << 20  # bytes
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 
 
 class File(NamedTuple):
@@ -27,11 +31,6 @@ class File(NamedTuple):
     def name(self) -> str:
         """The path's last part."""
         return self.path.rstrip("/").rpartition("/")[2]
-
-
-def is_file_name(name: Any) -> bool:
-    """True if a name read from a file is that of a file in the same folder: no path, neither up nor elsewhere."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
@@ -134,23 +133,12 @@ def open_decompressed(path: str) -> Iterator[io.BufferedReader]:
 
 def compression(path: str) -> str:
     """The suffix of a compressed file, ".gz", ".xz", ".bz2" or ".zst"; else empty."""
-    return next((suffix for suffix in (".gz", ".xz", ".bz2", ".zst") if path.lower().endswith(suffix)), "")
+    return next((suffix for suffix in (*_OPENERS, ".zst") if path.lower().endswith(suffix)), "")
 
 
 def _decompressed(file: IO[bytes], suffix: str) -> Any:
-    match suffix:
-        case ".gz":
-            import gzip
-
-            return gzip.GzipFile(fileobj=file, mode="rb")
-        case ".xz":
-            import lzma
-
-            return lzma.LZMAFile(file)
-        case ".bz2":
-            import bz2
-
-            return bz2.BZ2File(file)
+    if suffix in _OPENERS:
+        return _OPENERS[suffix](file)
     import pyarrow
 
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd")

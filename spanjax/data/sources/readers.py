@@ -197,8 +197,7 @@ def _json_documents(lines: Iterator[tuple[int, str]], field: str, trouble: Troub
             continue
         text = fields.get(field) if isinstance(fields, dict) else None
         if isinstance(text, str):
-            document = _document(text, fields.get(SPANS_FIELD), number, trouble)
-            if document:
+            if document := _document(text, fields.get(SPANS_FIELD), number, trouble):
                 yield document
             continue
         what = f"the fields are {sorted(fields)}" if isinstance(fields, dict) else "not a JSON object"
@@ -221,15 +220,13 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
             with_spans = SPANS_FIELD in table.schema_arrow.names
             columns = [field, SPANS_FIELD] if with_spans else [field]
             for group in range(table.num_row_groups):
-                for batch in table.iter_batches(
-                    _rows_at_a_time(file, table, group, field), [group], columns, use_threads=False
-                ):
+                size = _rows_at_a_time(file, table, group, field)
+                for batch in table.iter_batches(size, [group], columns, use_threads=False):
                     texts = batch.column(field).to_pylist()
                     spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
                     for text, marked in zip(texts, spans, strict=False):
                         number += 1
-                        document = _row_document(text, marked, number, trouble)
-                        if document:
+                        if document := row_document(text, marked, number, trouble):
                             yield document
     except (pyarrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
@@ -259,13 +256,13 @@ def _longest_shared(file: Any, group: int, field: str) -> int:
     return longest
 
 
-def _row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:
+def row_document(text: str | bytes | None, spans: Any, number: int, trouble: Trouble) -> Document | None:
+    """The document of a row with this text, as stored, if it is good and has text."""
     if isinstance(text, bytes):
         try:
             text = text.decode()
         except UnicodeDecodeError as error:
-            message = f"byte {error.start + 1} of the text is not UTF-8; convert the column"
-            trouble.report("lines not in UTF-8", number, message)
+            trouble.report("lines not in UTF-8", number, f"byte {error.start + 1} of the text is not UTF-8; convert it")
             return None
     if text is None:
         trouble.report("lines without text", number, "the text of the row is null; fill it in or leave the row out")

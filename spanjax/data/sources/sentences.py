@@ -2,9 +2,6 @@
 
 import re
 
-from spanjax.data.sources.cleaning import clean
-
-__all__ = ["clean", "sentence_spans", "sentences"]
 _ABBREVIATION_WORDS = """
 mr mrs ms dr prof sr jr st rev gen col lt capt sgt gov sen rep hon pres no nos vol vols fig figs eq eqs sec ch pp ed eds
 vs cf al ca approx inc ltd co corp dept univ jan feb mar apr jun jul aug sep sept oct nov dec e.g i.e eg ie u.s u.k a.m

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from spanjax.data.sources.documents import Document, SourceSettings, Trouble
+from spanjax.bounds import raise_problems
+from spanjax.data.sources.documents import Document, Source, SourceSettings, Trouble
+from spanjax.data.sources.readers import row_document
 
 TFDS_PREFIX = "tfds:"
 FORM = f"{TFDS_PREFIX}NAME[/CONFIG][:VERSION][@SPLIT]"
@@ -52,35 +54,21 @@ class TfdsGroup:
         """The data set and the slice of the split."""
         return f"{self.dataset}@{self.split}[{self.first}:{self.last}]"
 
-    @property
-    def description(self) -> str:
-        """The name, as it is given to prepare."""
-        return TFDS_PREFIX + self.name
-
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """Yields the texts in stored order."""
         name, settings = f"{TFDS_PREFIX}{self.dataset}@{self.split}", self.settings
         trouble = Trouble(name, settings.skip_bad, skipped, settings.max_document)
         for number, example in enumerate(self._examples(), start=self.first):
             text = example[self.settings.text_field]
-            try:
-                text = text if isinstance(text, str) else bytes(text).decode()
-            except UnicodeDecodeError as error:
-                trouble.report("lines not in UTF-8", number, f"byte {error.start + 1} of the text is not UTF-8")
-                continue
-            if not text or text.isspace():
-                skipped["empty documents"] += 1
-            elif len(text) > trouble.most:
-                trouble.report_size(number, "text")
-            else:
-                yield Document(text, f"{trouble.path}:{number}")
+            if document := row_document(text if isinstance(text, str) else bytes(text), None, number, trouble):
+                yield document
 
     def _examples(self) -> Iterator[Any]:
         return stored_examples(self.folder, self.split, self.first, self.last, [self.settings.text_field])
 
 
 @dataclasses.dataclass(frozen=True)
-class TfdsSource:
+class TfdsSource(Source):
     """A split of a data set, in slices of 10,000 examples."""
 
     folder: str
@@ -112,11 +100,6 @@ class TfdsSource:
         """Name, version, split, and examples and bytes of every shard of its splits."""
         return [self.description, *self.fingerprint]
 
-    def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
-        """The documents of all groups."""
-        for group in self.groups():
-            yield from group.documents(skipped)
-
 
 def is_tfds(name: str) -> bool:
     """True if the name of an input requests a TFDS data set."""
@@ -136,8 +119,7 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
         )
     elif (found := _kind(features[field])) != "text":
         problems.append(f"{name}: the feature {field!r} is {found}, expected text; name another with --text-field")
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     used = {part: info.splits[part] for part in dict.fromkeys(part for part, _, _ in slices)}
     return TfdsSource(
         str(builder.data_dir),

@@ -1,9 +1,12 @@
 """Interface of every vocabulary: ids, special ids, word starts, and the character at which each piece begins."""
 
 import abc
+import bisect
 import functools
 import hashlib
+import itertools
 import json
+import unicodedata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,6 +16,37 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_PIECES = 2_000_000
 """Largest vocabulary that is trained: the trainers allocate memory for all pieces first, and abort where that fails."""
 SETTINGS_FILE = "vocabulary.json"  # kind and settings of a saved vocabulary
+_UNSPACED = (
+    *((0x0E00, 0x0EFF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF)),  # Thai and Lao, Tibetan, Myanmar, Khmer
+    *((0x1950, 0x19FF), (0x1A20, 0x1AAF)),  # Tai Le, New Tai Lue, Khmer symbols; Tai Tham
+    *(
+        (0x2E80, 0x2FDF),
+        (0x2FF0, 0x30FF),
+        (0x3100, 0x312F),
+        (0x31A0, 0xA4CF),
+    ),  # CJK, kana, Bopomofo, Yi; no Hangul letters
+    *((0xA9E0, 0xA9FF), (0xAA60, 0xAA7F), (0xF900, 0xFAFF), (0xFE30, 0xFE4F)),  # Myanmar extended, CJK compatibility
+    *((0xFF00, 0xFF9F), (0x1B000, 0x1B16F), (0x20000, 0x3FFFF)),  # full-width forms, kana supplement, CJK extensions
+)
+_FIRST = [first for first, _ in _UNSPACED]
+_CJK_LEAD_BYTES = range(0xE3, 0xEA)  # the first byte of U+3000 ... U+9FFF in UTF-8
+
+
+def begins_unspaced(text: str) -> bool:
+    """True if the first character is of a script without blanks between words, and no mark that combines with another."""
+    if not text:
+        return False
+    code = ord(text[0])
+    place = bisect.bisect_right(_FIRST, code) - 1
+    return place >= 0 and code <= _UNSPACED[place][1] and not unicodedata.category(text[0]).startswith("M")
+
+
+def bytes_begin_unspaced(content: bytes) -> bool:
+    """`begins_unspaced` of the UTF-8 bytes of a piece, which may end inside a character: part of one counts if it may be CJK."""
+    text = content.decode("utf-8", "ignore")
+    if content and content[0] in _CJK_LEAD_BYTES:
+        return True
+    return bool(content) and begins_unspaced(text) and text[0].encode() == content[: len(text[0].encode())]
 
 
 class Specials(NamedTuple):
@@ -62,7 +96,7 @@ class Vocabulary(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """int32 ids of every text, no specials added. The texts should have gone through `sentences.clean`."""
+        """int32 ids of every text, no specials added. The texts should have gone through `cleaning.clean`."""
 
     @abc.abstractmethod
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -74,9 +108,17 @@ class Vocabulary(abc.ABC):
         the start of what follows it.
         """
 
-    @abc.abstractmethod
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Readable text of ids; specials appear by their names."""
+        """Readable text of ids; specials appear by their names, incomplete characters as U+FFFD."""
+        parts: list[str] = []
+        for special, run in itertools.groupby(np.asarray(ids).tolist(), self.specials.__contains__):
+            numbers = [*run]
+            parts += [self.pieces[number] for number in numbers] if special else [self._text(numbers)]
+        return " ".join(parts)
+
+    def _text(self, ids: list[int]) -> str:
+        """Text of ids among which there is no special."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def files(self) -> dict[str, bytes]:

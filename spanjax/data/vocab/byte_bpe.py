@@ -13,8 +13,15 @@ from typing import Any, final
 import numpy as np
 import tokenizers
 
-from spanjax.data.feed.words import bytes_begin_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.bounds import raise_problems
+from spanjax.data.vocab.base import (
+    SETTINGS_FILE,
+    SPECIAL_PIECES,
+    Specials,
+    Vocabulary,
+    after_blanks,
+    bytes_begin_unspaced,
+)
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
 from spanjax.json_files import parse_json
 
@@ -82,8 +89,7 @@ class ByteBpeVocabulary(Vocabulary):
             problems.append(
                 f"a word after a blank begins with the piece {begins}, expected Ġ: its normalizer removes blanks"
             )
-        if problems:
-            raise ValueError(f"{name}: not usable:\n" + "\n".join(f"  - {each}" for each in problems))
+        raise_problems(problems, f"{name}: not usable:")
 
     def _begins_word(self, piece: str) -> bool:
         content = bytes(_bytes_of().get(letter, ord("x")) for letter in piece)
@@ -107,21 +113,11 @@ class ByteBpeVocabulary(Vocabulary):
             results.append((np.array(found.ids, np.int32), np.array(starts, np.int32)))
         return results
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Implements `Vocabulary.decode`. Incomplete characters appear as U+FFFD."""
-        parts: list[str] = []
-        run = bytearray()
-        for number in [*np.asarray(ids).tolist(), None]:
-            if number is not None and number not in self.specials:
-                for letter in self.pieces[number]:
-                    run += bytes([byte]) if (byte := _bytes_of().get(letter)) is not None else letter.encode()
-                continue
-            if run:
-                parts.append(run.decode(errors="replace").removeprefix(" "))
-                run.clear()
-            if number is not None:
-                parts.append(self.pieces[number])
-        return " ".join(parts)
+    def _text(self, ids: list[int]) -> str:
+        known = _bytes_of()
+        letters = (letter for number in ids for letter in self.pieces[number])
+        content = b"".join(bytes([known[letter]]) if letter in known else letter.encode() for letter in letters)
+        return content.decode(errors="replace").removeprefix(" ")
 
     def files(self) -> dict[str, bytes]:
         """Implements `Vocabulary.files`."""
@@ -141,8 +137,7 @@ def byte_bpe_json(vocab: bytes, merges: bytes, name: str) -> bytes:
     problems = [f"merges.txt: {' '.join(pair)!r}: expected two pieces" for pair in pairs if len(pair) != 2]
     absent = [pair for pair in pairs if len(pair) == 2 and not {*pair, "".join(pair)} <= ids.keys()]
     problems += [f"merges.txt: {' '.join(pair)!r}: its pieces or their sum are not in vocab.json" for pair in absent]
-    if problems:
-        raise ValueError(f"{name}: the two files do not fit:\n" + "\n".join(f"  - {each}" for each in problems[:5]))
+    raise_problems(problems[:5], f"{name}: the two files do not fit:")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=ids, merges=pairs))  # pyright: ignore[reportArgumentType]
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
     tokenizer.decoder = tokenizers.decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
@@ -167,8 +162,7 @@ def _check(settings: Mapping[str, Any], name: str) -> None:
             model.get("continuing_subword_prefix") or model.get("end_of_word_suffix")
         ),
     }
-    if problems := [message for message, broken in rules.items() if broken]:
-        raise ValueError(f"{name}: not a usable byte-level BPE:\n" + "\n".join(f"  - {each}" for each in problems))
+    raise_problems((message for message, broken in rules.items() if broken), f"{name}: not a usable byte-level BPE:")
 
 
 def _text_tokenizer(settings: Mapping[str, Any], unk: str, unk_id: int) -> tokenizers.Tokenizer:

@@ -33,19 +33,9 @@ class Fertility:
         return self.pieces / max(1, self.words)
 
     @property
-    def characters_per_piece(self) -> float:
-        """Visible characters that a piece covers."""
-        return self.characters / max(1, self.pieces)
-
-    @property
     def unknown_rate(self) -> float:
         """Share of pieces that are unknown."""
         return self.unknown_pieces / max(1, self.pieces)
-
-    @property
-    def whole_share(self) -> float:
-        """Share of words that are one piece."""
-        return self.whole_words / max(1, self.words)
 
     def add(self, vocabulary: Vocabulary, texts: Sequence[str]) -> None:
         """Counts more sentences."""
@@ -71,8 +61,8 @@ class Fertility:
             f"{'sentences':24s}{self.sentences:,}",
             f"{'words':24s}{self.words:,} (parts between blanks)",
             f"{'pieces per word':24s}{self.pieces_per_word:.3f}",
-            f"{'characters per piece':24s}{self.characters_per_piece:.2f}",
-            f"{'words kept whole':24s}{100 * self.whole_share:.1f} %",
+            f"{'characters per piece':24s}{self.characters / max(1, self.pieces):.2f}",
+            f"{'words kept whole':24s}{100 * self.whole_words / max(1, self.words):.1f} %",
             f"{'unknown pieces':24s}{100 * self.unknown_rate:.3f} % ({self.unknown_pieces:,})",
             f"{'words with an unknown':24s}{100 * self.unknown_words / max(1, self.words):.3f} % ({self.unknown_words:,})",
         ]

@@ -7,19 +7,12 @@ RoBERTa (Liu et al., 2019). Special pieces exist only as ids: the text "[MASK]" 
 import pathlib
 from collections.abc import Mapping
 
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+from spanjax.data.vocab.base import SETTINGS_FILE, Vocabulary
 from spanjax.data.vocab.byte_bpe import ByteBpeVocabulary, byte_bpe_json
-from spanjax.data.vocab.sentencepiece import SENTENCEPIECE_FILE, WORD_MARK, SentencePieceVocabulary
+from spanjax.data.vocab.sentencepiece import SENTENCEPIECE_FILE, SentencePieceVocabulary
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, read_tokenizer_json, wordpiece_from_json
-from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.data.vocab.wordpiece import WORDPIECE_FILE, WordPieceVocabulary, cased_pieces, wordpiece_lines
 from spanjax.json_files import JsonError, parse_json
-
-__all__ = [
-    "SPECIAL_PIECES", "WORD_MARK", "ByteBpeVocabulary", "SentencePieceVocabulary", "Specials", "Vocabulary",
-    "WordPieceVocabulary", "load_vocabulary", "save_vocabulary", "train_byte_bpe", "train_sentencepiece",
-    "train_wordpiece", "vocabulary_from_files",
-]  # fmt: skip
 
 MODEL_FILES = {"wordpiece": WORDPIECE_FILE, "sentencepiece": SENTENCEPIECE_FILE, "byte-bpe": TOKENIZER_FILE}
 EXPECTED = (

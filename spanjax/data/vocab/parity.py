@@ -104,11 +104,6 @@ def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
     return Reference(vocabulary, BertWordPieceTokenizer(ids, lowercase=vocabulary.lower_case).to_str())
 
 
-def our_sentences(text: str, cleaning: Cleaning) -> list[str]:
-    """Clean sentences that prepare makes of a sentence of raw text: more than one where cleaning ends a line."""
-    return sentences(cleaning(text))
-
-
 def compare(reference: Reference, documents: Iterable[str], cleaning: Cleaning) -> Iterator[Difference | None]:
     """For every sentence of raw documents its difference, None where the ids are the same."""
     raw = itertools.chain.from_iterable(map(sentences, documents))
@@ -125,7 +120,7 @@ def compare(reference: Reference, documents: Iterable[str], cleaning: Cleaning) 
 
 
 def _ours(vocabulary: Vocabulary, texts: Sequence[str], cleaning: Cleaning) -> list[list[int]]:
-    parts = [our_sentences(text, cleaning) for text in texts]
+    parts = [sentences(cleaning(text)) for text in texts]  # more than one where cleaning ends a line
     encoded = iter(vocabulary.encode(list(itertools.chain.from_iterable(parts))))
     return [list(itertools.chain.from_iterable(next(encoded).tolist() for _ in each)) for each in parts]
 

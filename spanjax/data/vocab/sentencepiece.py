@@ -9,8 +9,15 @@ import numpy as np
 import sentencepiece
 from sentencepiece import sentencepiece_pb2
 
-from spanjax.data.feed.words import begins_unspaced, bytes_begin_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, after_blanks
+from spanjax.data.vocab.base import (
+    SETTINGS_FILE,
+    SPECIAL_PIECES,
+    Specials,
+    Vocabulary,
+    after_blanks,
+    begins_unspaced,
+    bytes_begin_unspaced,
+)
 
 SENTENCEPIECE_FILE = "sentencepiece.model"
 XLNET_NAMES = {"[PAD]": "<pad>", "[CLS]": "<cls>", "[SEP]": "<sep>", "[MASK]": "<mask>"}
@@ -75,20 +82,8 @@ class SentencePieceVocabulary(Vocabulary):
         starts = [after_blanks(text, place[piece.begin]) for piece in found]
         return np.array([piece.id for piece in found], np.int32), np.array(starts, np.int32)
 
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Implements `Vocabulary.decode`."""
-        parts: list[str] = []
-        run: list[int] = []
-        for number in [*np.asarray(ids).tolist(), None]:
-            if number is not None and number not in self.specials:
-                run.append(number)
-                continue
-            if run:
-                parts.append(self.processor.decode(run))
-                run = []
-            if number is not None:
-                parts.append(self.pieces[number])
-        return " ".join(parts)
+    def _text(self, ids: list[int]) -> str:
+        return self.processor.decode(ids)
 
     def files(self) -> dict[str, bytes]:
         """Implements `Vocabulary.files`."""

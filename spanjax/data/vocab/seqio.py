@@ -1,6 +1,6 @@
 """The vocabularies of `loading` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
 
-The only vocabulary module that imports TensorFlow; text must have gone through `sentences.clean` for ids to agree.
+The only vocabulary module that imports TensorFlow; text must have gone through `cleaning.clean` for ids to agree.
 Byte-level BPE has no operation in TensorFlow: prepare tokenizes such text, and only its ids reach a graph.
 """
 

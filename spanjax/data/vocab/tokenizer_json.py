@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spanjax.bounds import raise_problems
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WordPieceVocabulary
 from spanjax.json_files import parse_json
 
@@ -33,10 +34,7 @@ def pieces_by_id(ids: Mapping[str, int], name: str) -> list[str]:
         problems.append(f"{len(missing)} id(s) have no piece ({shown}): add a piece for each, [unused{missing[0]}] say")
     if not pieces:
         problems.append("the vocabulary is empty")
-    if problems:
-        raise ValueError(
-            f"{name}: every id from 0 on needs one piece:\n" + "\n".join(f"  - {each}" for each in problems[:10])
-        )
+    raise_problems(problems[:10], f"{name}: every id from 0 on needs one piece:")
     return [pieces[number] for number in range(len(pieces))]
 
 
@@ -67,11 +65,8 @@ def wordpiece_from_json(settings: Mapping[str, Any], lower_case: bool | None, na
     if not isinstance(model.get("vocab"), dict):
         problems.append("model.vocab is no mapping of pieces to ids")
     if problems:
-        raise ValueError(
-            f"{name}: not BERT's WordPiece, so its ids cannot be kept:\n"
-            + "\n".join(f"  - {each}" for each in problems)
-            + "\n  give a vocab.txt with --lower-case True or False to read its pieces in BERT's way"
-        )
+        problems.append("  give a vocab.txt with --lower-case True or False to read its pieces in BERT's way")
+    raise_problems(problems, f"{name}: not BERT's WordPiece, so its ids cannot be kept:")
     added = {token["content"]: token["id"] for token in settings.get("added_tokens") or []}
     return WordPieceVocabulary(
         pieces_by_id(model["vocab"] | added, name), lower if lower_case is None else lower_case, name

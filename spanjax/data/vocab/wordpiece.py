@@ -9,8 +9,8 @@ from typing import final
 import numpy as np
 import tokenizers
 
-from spanjax.data.feed.words import begins_unspaced
-from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary
+from spanjax.bounds import raise_problems
+from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, begins_unspaced
 
 WORDPIECE_FILE = "vocab.txt"
 MAX_WORD_CHARACTERS = 100  # a longer word is unknown, as in BERT
@@ -93,10 +93,7 @@ def _check(pieces: Sequence[str], name: str) -> None:
     if repeated := [piece for piece, count in collections.Counter(pieces).items() if count > 1]:
         shown = ", ".join(map(repr, repeated[:5])) + (", ..." if len(repeated) > 5 else "")
         problems.append(f"{len(repeated)} piece(s) on more than one line ({shown}); every piece must have one id")
-    if problems:
-        raise ValueError(
-            f"{name}: not a usable WordPiece vocabulary:\n" + "\n".join(f"  - {each}" for each in problems)
-        )
+    raise_problems(problems, f"{name}: not a usable WordPiece vocabulary:")
 
 
 def wordpiece_lines(content: bytes, name: str) -> list[str]:

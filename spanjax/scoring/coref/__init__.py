@@ -6,30 +6,24 @@ that of Moosavi and Strube 2016; the scorer v8.01 has none. Numerators and denom
 scoring/coref/mention_chains.py decides which mentions are the same, and which are dropped. docs/coref_scores.md has more detail.
 """
 
-import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from spanjax.scoring.coref.link_counts import Links, links, pairs
-from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains
-from spanjax.scoring.counts import harmonic
+from spanjax.scoring.coref.mention_chains import Chains, Clusters, chains, shared
+from spanjax.scoring.counts import Summed, harmonic
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio:
+class Ratio(Summed):
     """Recall and precision as the sums that they are quotients of; a quotient with 0 below is 0."""
 
     recall_numerator: float = 0.0
     recall_denominator: float = 0.0
     precision_numerator: float = 0.0
     precision_denominator: float = 0.0
-
-    def __add__(self, other: "Ratio") -> "Ratio":
-        """Documents of two ratios together."""
-        mine, others = dataclasses.astuple(self), dataclasses.astuple(other)
-        return Ratio(*(a + b for a, b in zip(mine, others, strict=True)))
 
     @property
     def recall(self) -> float:
@@ -48,7 +42,7 @@ class Ratio:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanc:
+class Blanc(Summed):
     """The mean of two scores of links; that of one kind alone where the key has no link of the other kind, 0 where of none."""
 
     coreference: Ratio = Ratio()
@@ -57,10 +51,6 @@ class Blanc:
     def _mean(self, name: str) -> float:
         kinds = [one for one in (self.coreference, self.non_coreference) if one.recall_denominator]
         return sum(getattr(one, name) for one in kinds) / len(kinds) if kinds else 0.0
-
-    def __add__(self, other: "Blanc") -> "Blanc":
-        """Documents of two scores together."""
-        return Blanc(self.coreference + other.coreference, self.non_coreference + other.non_coreference)
 
     @property
     def recall(self) -> float:
@@ -79,7 +69,7 @@ class Blanc:
 
 
 @dataclasses.dataclass(frozen=True)
-class Coref:
+class Coref(Summed):
     """All scores of some documents together."""
 
     muc: Ratio = Ratio()
@@ -103,25 +93,14 @@ class Coref:
 
 def muc(document: Chains) -> Ratio:
     """Links that join the mentions of a cluster: one less than it has mentions; found ones join mentions of both sides."""
-    shared = collections.Counter(
-        (document.key_of[mention], place)
-        for place, cluster in enumerate(document.response)
-        for mention in cluster
-        if mention in document.key_of
-    )
-    found = sum(number - 1 for number in shared.values())
+    found = sum(number - 1 for number in shared(document.response, document.key_of).values())
     in_key, in_response = (sum(len(cluster) - 1 for cluster in side) for side in (document.key, document.response))
     return Ratio(found, in_key, found, in_response)
 
 
 def bcub(document: Chains) -> Ratio:
     """B-cubed: of each mention, the share of its cluster that the other side's cluster of the mention has."""
-    common = collections.Counter(
-        (place, document.response_of[mention])
-        for place, cluster in enumerate(document.key)
-        for mention in set(cluster)
-        if mention in document.response_of
-    )
+    common = shared([{*cluster} for cluster in document.key], document.response_of)
     recall = precision = 0.0
     for place, cluster in enumerate(document.response):
         for mention in cluster:
@@ -130,16 +109,6 @@ def bcub(document: Chains) -> Ratio:
                 recall += number / len(document.key[document.key_of[mention]])
                 precision += number / len(cluster)
     return Ratio(recall, sum(map(len, document.key)), precision, sum(map(len, document.response)))
-
-
-def _shared(clusters: Sequence[Sequence[int]], other_of: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """Number of mentions that a cluster shares with a cluster of the other side, by both their indices, where above 0."""
-    return collections.Counter(
-        (place, other_of[mention])
-        for place, cluster in enumerate(clusters)
-        for mention in cluster
-        if mention in other_of
-    )
 
 
 def _best_total(similarity: dict[tuple[int, int], float]) -> float:
@@ -172,7 +141,7 @@ def _best_total(similarity: dict[tuple[int, int], float]) -> float:
 
 def ceaf(document: Chains) -> tuple[Ratio, Ratio]:
     """CEAF with phi4 (clusters) and with phi3 (mentions): the best one-to-one alignment of clusters."""
-    common = _shared(document.key, document.response_of)
+    common = shared(document.key, document.response_of)
     key, response = document.key, document.response
     of_clusters = {(i, j): 2 * number / (len(key[i]) + len(response[j])) for (i, j), number in common.items()}
     clusters, mentions = _best_total(of_clusters), _best_total({pair: float(n) for pair, n in common.items()})
@@ -184,7 +153,7 @@ def _lea_side(
     clusters: Sequence[Sequence[int]], others: Sequence[Sequence[int]], other_of: Mapping[int, int]
 ) -> tuple[float, int]:
     found = 0.0
-    for (place, other), number in _shared(clusters, other_of).items():
+    for (place, other), number in shared(clusters, other_of).items():
         size = len(clusters[place])
         if size == 1:
             found += len(others[other]) == 1
@@ -226,16 +195,7 @@ def score(documents: Iterable[tuple[Clusters, Clusters]]) -> Coref:
     for key, response in documents:
         one = chains(key, response)
         clusters, mentions = ceaf(one)
-        total = Coref(
-            muc=total.muc + muc(one),
-            bcub=total.bcub + bcub(one),
-            ceafe=total.ceafe + clusters,
-            ceafm=total.ceafm + mentions,
-            blanc=total.blanc + blanc(one),
-            lea=total.lea + lea(one),
-            mention=total.mention + found_mentions(one),
-            dropped=total.dropped + one.dropped,
-        )
+        total += Coref(muc(one), bcub(one), clusters, mentions, blanc(one), lea(one), found_mentions(one), one.dropped)
     return total
 
 

@@ -11,20 +11,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spanjax.scoring.coref.mention_chains import Chains
+from spanjax.scoring.coref.mention_chains import Chains, clusters_of, shared
+from spanjax.scoring.counts import Summed
 
 
 @dataclasses.dataclass(frozen=True)
-class Links:
+class Links(Summed):
     """Numbers of links of one kind."""
 
     both: int = 0
     key: int = 0
     response: int = 0
-
-    def __add__(self, other: "Links") -> "Links":
-        """Links of two documents together."""
-        return Links(self.both + other.both, self.key + other.key, self.response + other.response)
 
 
 def pairs(size: int) -> int:
@@ -62,19 +59,13 @@ class _Side:
 
 def _plain(key: Sequence[Sequence[int]], response: Sequence[Sequence[int]]) -> tuple[Links, Links]:
     """Links between mentions that no side repeats, from the sizes of clusters and of their intersections."""
-    response_of = {mention: place for place, cluster in enumerate(response) for mention in cluster}
-    shared = collections.Counter(
-        (place, response_of[mention])
-        for place, cluster in enumerate(key)
-        for mention in cluster
-        if mention in response_of
-    )
+    common = shared(key, clusters_of(response))
     by_key, by_response = collections.Counter(), collections.Counter()
-    for (place, other), number in shared.items():
+    for (place, other), number in common.items():
         by_key[place] += number
         by_response[other] += number
-    both = sum(pairs(number) for number in shared.values())
-    apart = pairs(shared.total()) + both
+    both = sum(pairs(number) for number in common.values())
+    apart = pairs(common.total()) + both
     apart -= sum(pairs(number) for number in (*by_key.values(), *by_response.values()))
     inside = [sum(pairs(len(cluster)) for cluster in clusters) for clusters in (key, response)]
     across = [pairs(sum(map(len, clusters))) - found for clusters, found in zip((key, response), inside, strict=True)]

@@ -5,8 +5,9 @@ has once more, in the same cluster or another, is dropped there; one that the ke
 is dropped in the key. Singletons stay on both sides.
 """
 
+import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spanjax.scoring.checks import counted, raise_problems
 
@@ -43,8 +44,19 @@ def clusters_problems(clusters: Clusters, which: str) -> list[str]:
     return counted(bad, f"{which} mentions", "expected the first and the last word, from 0, the last included")
 
 
-def _clusters_of(clusters: Sequence[Sequence[int]]) -> dict[int, int]:
+def clusters_of(clusters: Sequence[Sequence[int]]) -> dict[int, int]:
+    """Mention -> its cluster, the last one where there are several."""
     return {mention: place for place, cluster in enumerate(clusters) for mention in cluster}
+
+
+def shared(clusters: Iterable[Iterable[int]], other_of: Mapping[int, int]) -> collections.Counter[tuple[int, int]]:
+    """Number of mentions that a cluster shares with a cluster of the other side, by both their indices, where above 0."""
+    return collections.Counter(
+        (place, other_of[mention])
+        for place, cluster in enumerate(clusters)
+        for mention in cluster
+        if mention in other_of
+    )
 
 
 def chains(key: Clusters, response: Clusters) -> Chains:
@@ -68,11 +80,11 @@ def chains(key: Clusters, response: Clusters) -> Chains:
                 matched.add(mention)
             kept[-1].append(mention)
     gold, found = [cluster for cluster in numbered if cluster], [cluster for cluster in kept if cluster]
-    response_of = _clusters_of(found)
+    response_of = clusters_of(found)
     return Chains(
         key=gold,
         response=found,
-        key_of=_clusters_of(gold),
+        key_of=clusters_of(gold),
         response_of=response_of,
         mentions=list(numbers),
         in_key=in_key,

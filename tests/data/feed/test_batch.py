@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_spec
-from spanjax.data.feed.numpy_feed import numpy_feed
+from spanjax.data.feed.feeds import numpy_feed
 from tests.data.memory_rows import MemoryRows
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec
+from spanjax.data.feed.feeds import Kind, open_feed
 from spanjax.data.feed.host_slice import AnyRows
 from spanjax.data.feed.masking import Boundaries, GeometricSpans, Ngrams, SpanPolicy, TaggedSpans
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.pairing import FullSentences, NextSentence, Pairing, Single
 from spanjax.data.feed.rows import Rows
-from spanjax.data.feed.tf_feed import Kind, open_feed
 from spanjax.data.shards.packing import tag_flags
 from tests.data.numbered_rows import FIRST_ID, VOCABULARY, block, made_rows
 

@@ -20,7 +20,7 @@ from spanjax.data.feed.masking import (
 from spanjax.data.feed.pairing import Examples
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import LaidOut, lay_out, restarted_positions
-from spanjax.data.feed.words import find_spans, find_words
+from spanjax.data.inspect.masking_figures import find_spans, find_words
 from spanjax.data.shards.packing import layer_tags, tag_flags
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, examples_of, keys_of, laid_out, text_of
 
@@ -328,11 +328,11 @@ def test_random_tokens_never_have_count_zero() -> None:
 def test_all_wrong_settings_are_named_at_once() -> None:
     for policy in (GeometricSpans, Ngrams):
         assert len(policy(max_words=65_535).length_distribution()) == 65_535
-        with pytest.raises(ValueError, match="max_words is 1000000000: expected 1 to 65,535 words"):
+        with pytest.raises(ValueError, match="max_words is 1000000000: expected at least 1 and at most 65,535"):
             policy(max_words=10**9)
     with pytest.raises(ValueError, match=r"rates \[0\].*starts is 'x'.*cut is 'y'.*p is 1.0.*max_words is 0"):
         GeometricSpans(rate=0, p=1.0, max_words=0, starts="x", cut="y")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"random is -1.*unit is 'word'"):
+    with pytest.raises(ValueError, match=r"unit is 'word'.*random is -1"):
         Replacement(random=-1, unit="word")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="at most 1, lower one"):
         Replacement(mask=0.8, random=0.3)

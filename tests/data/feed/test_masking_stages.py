@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.feeds import open_feed
 from spanjax.data.feed.masking import Replacement, Stage, Staged, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.feed.tf_feed import open_feed
 
 ALL_MASKED = Replacement(mask=1.0, random=0.0)
 WORDS, PHRASES, ENTITIES = (

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import FeedSpec, batch_statistics
+from spanjax.data.feed.feeds import numpy_feed
 from spanjax.data.feed.hashing import Purpose, fold, row_keys, uniform
 from spanjax.data.feed.masking import (
     Boundaries,
@@ -24,9 +25,8 @@ from spanjax.data.feed.masking import (
     Tokens,
     WholeWords,
 )
-from spanjax.data.feed.numpy_feed import numpy_feed
 from spanjax.data.feed.rows import RowBatch, slots_needed
-from spanjax.data.feed.words import find_spans
+from spanjax.data.inspect.masking_figures import find_spans
 from spanjax.data.shards.packing import layer_tags, tag_flags
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows, batch_of, keys_of, laid_out, text_of
 

@@ -193,7 +193,7 @@ def test_single_is_the_row(rows: Rows) -> None:
 
 @pytest.mark.parametrize("pairing", [*PAIRINGS, FullSentences(), Single()], ids=repr)
 def test_batches_of_pairs_fit_their_slots_and_held_out_ends_are_empty(pairing: Pairing, rows: Rows) -> None:
-    from spanjax.data.feed.tf_feed import open_feed
+    from spanjax.data.feed.feeds import open_feed
 
     spec = FeedSpec(seed=0, batch_size=16, pairing=pairing)
     batches = list(open_feed("numpy", rows, spec, held_out=True))

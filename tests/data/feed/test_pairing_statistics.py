@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.hashing import Purpose, row_keys
-from spanjax.data.feed.pairing import NextSentence, SentenceOrder, TwoSegments
+from spanjax.data.feed.pairing import NextSentence, SentenceOrder, TwoSegments, removed_tokens
 from spanjax.data.feed.rows import Rows
-from spanjax.data.feed.segments import removed_tokens
 from tests.data.numbered_rows import FIRST_ID, block, made_rows, paired
 
 

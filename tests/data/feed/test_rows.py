@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.feed.rows import Rows, open_rows
-from spanjax.data.shards.manifest import Manifest, slots_needed
+from spanjax.data.feed.rows import Rows, open_rows, slots_needed
 from spanjax.data.shards.packing import SENTENCE_START, Block, layer_tags, tag_flags
-from spanjax.data.shards.shards import write_rows
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+from spanjax.data.shards.shards import Manifest, write_rows
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 pytestmark = pytest.mark.unit
 

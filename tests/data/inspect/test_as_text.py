@@ -6,14 +6,8 @@ import numpy as np
 
 from spanjax.data.inspect.as_text import block_tokens, fragments, masked_text, piece_name, right_to_left, spelled
 from spanjax.data.shards.packing import tag_flags
-from spanjax.data.vocab.loading import (
-    ByteBpeVocabulary,
-    SentencePieceVocabulary,
-    Vocabulary,
-    WordPieceVocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
-)
+from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece
 
 TEXTS = ["Old sailors' clocks, 3 of them!", "naïve café", "修理旧钟。", "الساعة القديمة", "🙂 done", "a"]
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "an", "american", "foot", "##ball", "game", "was", "played"]

@@ -135,7 +135,7 @@ def test_settings_of_a_header_are_checked(tmp_path: pathlib.Path) -> None:
     file = io.BytesIO()
     write_ngrams(file, NgramSettings(most_words=1), [])
     (tmp_path / "d.txt").write_bytes(file.getvalue())
-    with pytest.raises(ValueError, match="--most-words 1: expected 2 to 16"):
+    with pytest.raises(ValueError, match="most_words is 1: expected at least 2 and at most 16"):
         read_ngrams(tmp_path / "d.txt")
     (tmp_path / "d.txt").write_bytes(file.getvalue().replace(b'"lower_case": true', b'"lower_case": 1'))
     with pytest.raises(ValueError, match="wrong values of"):

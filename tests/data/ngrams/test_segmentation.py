@@ -17,9 +17,11 @@ from spanjax.data.ngrams.segmentation import (
     span_sizes,
     spans_of_pieces,
 )
-from spanjax.data.sources.sentences import clean
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.byte_bpe import ByteBpeVocabulary
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, load_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from tests.made import made_sentences
 
 WORD = st.sampled_from("abc")

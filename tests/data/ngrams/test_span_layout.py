@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spanjax.data.ngrams.span_layout import Sentence, SpanLayout
-from spanjax.data.vocab.loading import Specials
+from spanjax.data.vocab.base import Specials
 
 pytestmark = pytest.mark.unit
 

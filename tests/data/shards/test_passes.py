@@ -12,13 +12,14 @@ import pytest
 
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.local_runner import write_portions
-from spanjax.data.shards.manifest import Manifest
 from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
-from spanjax.data.shards.portion_rows import RowSettings
+from spanjax.data.shards.portions import RowSettings
+from spanjax.data.shards.shards import Manifest
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *(f"w{n}" for n in range(200))])
 SETTINGS = RowSettings(16, 4, Cleaning(), ("train",))

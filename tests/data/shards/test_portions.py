@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.shards.packing import SENTENCE_START, layer_tags
-from spanjax.data.shards.portion_rows import Folders, PortionRows, RowSettings
-from spanjax.data.shards.portions import Occurred, Portion, cut, portion_characters
+from spanjax.data.shards.portions import Folders, Occurred, Portion, PortionRows, RowSettings, cut, portion_characters
 from spanjax.data.shards.shards import finish_rows
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 LETTERS = "abcdefgh"
 VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *LETTERS, *("##" + letter for letter in LETTERS), "."])
@@ -117,7 +117,7 @@ def test_rows_do_not_depend_on_how_many_documents_are_tokenized_at_a_time(
     many = [document(" ".join(draw.choice(list(LETTERS), n)) + ".") for n in draw.integers(1, 60, 40)]
     settings = RowSettings(24, 4, Cleaning(), ("train", "validation"), holdout=0.3)
     one = made(tmp_path / "1", settings, *many)
-    monkeypatch.setattr("spanjax.data.shards.portion_rows._CHUNK_CHARACTERS", 7)
+    monkeypatch.setattr("spanjax.data.shards.portions._CHUNK_CHARACTERS", 7)
     two = made(tmp_path / "2", settings, *many)
     for split, rows in one.items():
         assert rows.manifest.fingerprint == two[split].manifest.fingerprint

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.feeds import open_feed
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.rows import Rows, open_rows
-from spanjax.data.feed.tf_feed import open_feed
-from spanjax.data.shards import shard_check
-from spanjax.data.shards.record_file import DamagedRowsError, RecordFile
-from spanjax.data.shards.shard_check import ShardCheck, cache_file, whole_rows
+from spanjax.data.shards import record_file
+from spanjax.data.shards.record_file import DamagedRowsError, RecordFile, ShardCheck, cache_file, whole_rows
 from tests.data.feed.test_rows import LENGTH, some_rows, write
 
 WHOLE = None  # seconds: without limit
@@ -25,7 +24,7 @@ KINDS = pytest.mark.parametrize("kind", ["numpy", "tf"])
 @pytest.fixture
 def cache(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
     """Every folder is remembered, here."""
-    monkeypatch.setattr(shard_check, "SMALL", 0)
+    monkeypatch.setattr(record_file, "SMALL", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "spanjax" / "rows"
 
@@ -147,7 +146,7 @@ def test_one_process_of_a_host_compares(tmp_path: pathlib.Path, cache: pathlib.P
     first, second = (open_rows(folder).checks[0] for _ in range(2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ShardCheck, "_compare", slow)
-        patch.setattr(shard_check, "_ONE_AT_A_TIME", threading.Semaphore(2))  # as in two processes
+        patch.setattr(record_file, "_ONE_AT_A_TIME", threading.Semaphore(2))  # as in two processes
         first.start()
         assert begun.wait(10)
         second.start()

@@ -16,7 +16,8 @@ from spanjax.data.shards.shards import (
     write_shard,
     write_whole,
 )
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary
 
 VOCABULARY = WordPieceVocabulary([*SPECIAL_PIECES, *(f"w{n}" for n in range(40))])
 LENGTH = 16

@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spanjax.data.sources.cleaning import Cleaning, Normalization, clean
-from spanjax.data.sources.corpus import SourceSettings, open_sources
-from spanjax.data.sources.documents import NO_SPANS
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import NO_SPANS, SourceSettings
 
 FORMS: tuple[Normalization, ...] = ("none", "nfc", "nfkc")
 NAMES: dict[str, Literal["NFC", "NFKC"]] = {"nfc": "NFC", "nfkc": "NFKC"}

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.sources import corpus
-from spanjax.data.sources.corpus import FileSource, InstalledDocs, SourceSettings, open_sources
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.corpus import FileSource, InstalledDocs, open_sources
 from spanjax.data.sources.docstrings import prose
+from spanjax.data.sources.documents import SourceSettings
 from spanjax.data.sources.paths import File
-from spanjax.data.sources.sentences import clean
 
 pytestmark = pytest.mark.unit
 

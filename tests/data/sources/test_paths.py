@@ -14,7 +14,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from spanjax.data.sources.corpus import SourceSettings, open_sources
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import SourceSettings
 from spanjax.data.sources.paths import File, find, open_bytes, open_decompressed
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from spanjax.data.sources import paths, readers
-from spanjax.data.sources.corpus import Document, SourceSettings, open_sources
-from spanjax.data.sources.documents import NO_SPANS
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import NO_SPANS, Document, SourceSettings
 
 OPENERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -216,7 +216,7 @@ def test_a_text_that_many_rows_of_parquet_share_fills_no_memory(
 
 
 def test_the_largest_document_is_a_number_of_mib() -> None:
-    with pytest.raises(ValueError, match="--max-document 0: expected 1 MiB or more"):
+    with pytest.raises(ValueError, match="--max-document is 0: expected at least 1"):
         open_sources([__file__], SourceSettings(max_document=0))
 
 

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.sources.corpus import SourceSettings, open_sources
-from spanjax.data.sources.sentences import clean, sentence_spans, sentences
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import SourceSettings
+from spanjax.data.sources.sentences import sentence_spans, sentences
 
 pytestmark = pytest.mark.unit
 

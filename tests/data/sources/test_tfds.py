@@ -13,7 +13,8 @@ import pytest
 import tensorflow_datasets as tfds
 
 from spanjax.data.sources import tfds as tfds_source
-from spanjax.data.sources.corpus import SourceSettings, open_sources
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import SourceSettings
 
 COUNT = 100
 

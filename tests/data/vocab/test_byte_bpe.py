@@ -9,15 +9,15 @@ import pytest
 import tokenizers
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
     ByteBpeVocabulary,
     WordPieceVocabulary,
     load_vocabulary,
     save_vocabulary,
-    train_byte_bpe,
     vocabulary_from_files,
 )
+from spanjax.data.vocab.training import train_byte_bpe
 from tests.made import made_sentences
 
 pytestmark = pytest.mark.unit

@@ -6,16 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.vocab.base import Specials
+from spanjax.data.vocab.base import SPECIAL_PIECES, Specials
 from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
     SentencePieceVocabulary,
     WordPieceVocabulary,
     load_vocabulary,
     save_vocabulary,
-    train_sentencepiece,
     vocabulary_from_files,
 )
+from spanjax.data.vocab.training import train_sentencepiece
 
 pytestmark = pytest.mark.unit
 

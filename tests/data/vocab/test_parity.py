@@ -9,17 +9,11 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.vocab import parity
+from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.fertility import measure
-from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
-    ByteBpeVocabulary,
-    SentencePieceVocabulary,
-    Vocabulary,
-    WordPieceVocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
-)
+from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
 from spanjax.data.vocab.parity import OTHER, character_kind, compare, reference
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece
 from tests.made import made_sentences
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

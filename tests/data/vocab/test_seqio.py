@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.feeds import open_feed
 from spanjax.data.feed.rows import open_rows
-from spanjax.data.feed.tf_feed import open_feed
+from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.corpus import InstalledDocs, open_sources
-from spanjax.data.sources.sentences import clean, sentences
+from spanjax.data.sources.sentences import sentences
 from spanjax.data.vocab.loading import (
     ByteBpeVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
     load_vocabulary,
     save_vocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
 )
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece
 from spanjax.prepare import main
 from tests.made import made_sentences
 

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from spanjax.data.vocab.loading import SPECIAL_PIECES, ByteBpeVocabulary, SentencePieceVocabulary, WordPieceVocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, WordPieceVocabulary
 from spanjax.data.vocab.training import (
     sample_sentences,
     train_byte_bpe,

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from spanjax.data.sources.sentences import clean
-from spanjax.data.vocab.loading import (
-    ByteBpeVocabulary,
-    SentencePieceVocabulary,
-    Vocabulary,
-    WordPieceVocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
-    train_wordpiece,
-)
+from spanjax.data.sources.cleaning import clean
+from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece, train_wordpiece
 from tests.made import made_sentences
 
 KINDS = ["cased", "uncased", "sentencepiece", "byte-bpe"]

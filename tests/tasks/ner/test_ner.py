@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from spanjax import train
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.data.vocab.loading import ByteBpeVocabulary, load_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, load_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.nn.config import EncoderConfig
 from spanjax.predict import main as predict
 from spanjax.scoring.entities import Entity, spans

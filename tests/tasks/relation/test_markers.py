@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spanjax.data.vocab.loading import SPECIAL_PIECES, WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.base import SPECIAL_PIECES
+from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
 from spanjax.tasks.relation.markers import (
     MARKERS,
     Marking,

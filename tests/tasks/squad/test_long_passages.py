@@ -10,7 +10,8 @@ import pytest
 
 from spanjax import train
 from spanjax.data.sources.cleaning import clean
-from spanjax.data.vocab.loading import ByteBpeVocabulary, Vocabulary, save_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, Vocabulary, save_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
 from spanjax.tasks.squad.questions import read_questions
 from tests.made import made_sentences

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.sources.cleaning import clean
-from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary, train_byte_bpe
+from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.tasks.squad.passage_windows import (
     Layout,
     Pieces,

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_spec, batch_statistics
+from spanjax.data.feed.feeds import Kind, open_feed, prefetched, seqio_task
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.masking import Boundaries, GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
-from spanjax.data.feed.numpy_feed import prefetched
 from spanjax.data.feed.pairing import NextSentence, Single
-from spanjax.data.feed.tf_feed import Kind, open_feed, seqio_task
 from tests.data.memory_rows import FIRST_TEXT_ID, SPECIALS, MemoryRows
 
 ROWS: Any = MemoryRows(21, 48, blocks=3)
@@ -175,7 +174,7 @@ def test_unknown_kind_is_refused() -> None:
 
 
 def workers() -> int:
-    return sum(thread.name == "spanjax-numpy-feed" for thread in threading.enumerate())
+    return sum(thread.name.startswith("spanjax-numpy-feed") for thread in threading.enumerate())
 
 
 def test_prefetching_passes_errors_on_and_ends_its_thread() -> None:

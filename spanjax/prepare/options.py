@@ -1,62 +1,71 @@
-"""Options of `python -m spanjax.prepare rows`, and the checks that need no input."""
+"""Options of every command that reads text, those of `python -m spanjax.prepare rows`, and the checks that need no input."""
 
 import dataclasses
 from typing import Annotated, Literal
 
 import tyro
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import Bounds, OrAll, flag_problems
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS
 from spanjax.data.sources.annotate import annotator_problems
 from spanjax.data.sources.cleaning import Normalization
-from spanjax.data.sources.documents import MAX_DOCUMENT
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
 from spanjax.data.vocab.base import MOST_PIECES
 
-MaxDocument = Annotated[
-    int,
-    tyro.conf.arg(
-        help="Largest document, and largest line of a file, in MiB: a larger one is refused, or left out with --skip-bad. A"
-        " process takes about 40 times this memory for one."
-    ),
-]
-"""The option of every command that reads text."""
+Workers = Annotated[int, Bounds(1, zero="one a core")]
 
 
-@dataclasses.dataclass(frozen=True)
-class Prepare:
-    """Tokenizes documents and packs them into rows of fixed length, ready for training."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextInput:
+    """Text that a command reads."""
 
     input: tuple[str, ...]
     """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines or Parquet,
     plain or .gz, .xz, .bz2, .zst; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word installed-docs for the docstrings of
     installed Python packages."""
+    text_field: str = "text"
+    """The field of JSON-lines, column of Parquet or feature of a TFDS data set that holds the text."""
+    normalization: Normalization = "none"
+    """Unicode normalisation of the text."""
+    skip_bad: bool = False
+    """Skip and count bad lines and documents instead of stopping at the first."""
+    max_document: int = MAX_DOCUMENT
+    """Largest document, and largest line of a file, in MiB: a larger one is refused, or skipped with --skip-bad. A process
+    takes about 40 times this memory for one."""
+
+    def source(self) -> Source:
+        """Opens the input. ValueError with all problems."""
+        return open_sources(self.input, SourceSettings(self.text_field, self.skip_bad, max_document=self.max_document))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepare(TextInput):
+    """Tokenizes documents and packs them into rows of fixed length, ready for training."""
+
     output: str
     """Folder to write: DIR/train and DIR/validation."""
     vocab: str = ""
     """Vocabulary: a vocab.txt (WordPiece), a .model file (SentencePiece) or a folder saved by spanjax."""
-    train_vocab: int = 0
+    train_vocab: Annotated[int, Bounds(100, MOST_PIECES, zero="--vocab")] = 0
     """Instead of --vocab: train a SentencePiece vocabulary of this many pieces from the input."""
-    length: int = 512
+    length: Annotated[int, Bounds(MIN_LENGTH, MAX_LENGTH)] = 512
     """Positions a row, [CLS] and [SEP] included."""
     validation: tuple[str, ...] = ()
     """Files or globs of held-out documents."""
-    holdout: float = 0.0
+    holdout: Annotated[float, Bounds(0, 0.5)] = 0.0
     """Instead of --validation: the share of documents to hold out. A document's content decides, so that copies of it stay
     on one side and more input leaves the others where they are."""
     pack: bool = True
     """Several blocks in a row; --no-pack gives every block a row of its own."""
-    max_blocks: int = 16
+    max_blocks: Annotated[int, Bounds(1, MOST_BLOCKS)] = 16
     """Most blocks in a row."""
     casing: Annotated[bool | None, tyro.conf.arg(name="lower-case")] = None
     """Lower-case WordPiece text: True, False, or None to guess it from the vocabulary."""
-    text_field: str = "text"
-    """The field of JSON-lines, column of Parquet or feature of a TFDS data set that holds the text."""
     data_dir: str = ""
     """Folder of TFDS data sets; empty for TFDS's own default."""
     download: bool = False
     """Download and prepare missing TFDS data sets."""
-    normalization: Normalization = "none"
-    """Unicode normalisation of the text."""
     keep_joiners: bool = True
     """Keep zero-width joiners in scripts that spell with them; --no-keep-joiners removes all."""
     deduplicate: bool = False
@@ -68,20 +77,17 @@ class Prepare:
     annotator: str = ""
     """Source of tagged spans: given (the field "spans" of JSON-lines) or spacy:MODEL; empty takes given if the
     first documents have spans, else spacy:en_core_web_sm."""
-    max_documents: int = 0
+    max_documents: OrAll = 0
     """Stop after this many documents of the input; 0 takes all."""
-    skip_bad: bool = False
-    """Skip and count bad lines and documents instead of stopping at the first."""
-    max_document: MaxDocument = MAX_DOCUMENT
     runner: Literal["local", "beam"] = "local"
     """local: the cores of this machine. beam: Apache Beam, for Dataflow, Flink or Spark; its workers need spanjax, the
     input and a folder for the output that all of them share. The rows are the same."""
     beam_options: str = ""
     """Options for Beam's own command line, in quotes: "--runner=FlinkRunner --flink_master=HOST:PORT". Without any, Beam
     runs in this process."""
-    workers: int = 0
+    workers: Workers = 0
     """Processes of the local runner; 0 takes one for every core. The rows are the same for every number."""
-    portion: int = 0
+    portion: Annotated[int, Bounds(1, zero="a number by the size of the input")] = 0
     """Characters per shard; 0 derives the number from the size of the input (1 to 64 million). Every worker takes about 10
     bytes of memory a character."""
     seed: int = 0
@@ -95,21 +101,9 @@ def option_problems(options: Prepare) -> list[str]:
     # Message -> True if it applies: one run reports every broken rule, not the first alone.
     beam = options.runner == "beam"
     rules = {
-        f"--length {options.length}: expected {MIN_LENGTH} to {MAX_LENGTH:,}": not MIN_LENGTH
-        <= options.length
-        <= MAX_LENGTH,
-        f"--max-blocks {options.max_blocks}: expected 1 to {MOST_BLOCKS}": not 1 <= options.max_blocks <= MOST_BLOCKS,
-        f"--workers {options.workers}: expected 1 or more, or 0 for one a core": options.workers < 0,
-        f"--portion {options.portion}: expected 1 or more characters, or 0": options.portion < 0,
-        f"--max-documents {options.max_documents}: expected 1 or more, or 0 for all": options.max_documents < 0,
-        f"--holdout {options.holdout}: expected 0 or more and at most 0.5": not 0 <= options.holdout <= 0.5,
         "--holdout and --validation are both given: keep one of them": bool(options.holdout and options.validation),
         "--vocab and --train-vocab are both given: keep one of them": bool(options.vocab and options.train_vocab),
         "no vocabulary: give --vocab FILE or --train-vocab SIZE": not options.vocab and not options.train_vocab,
-        f"--train-vocab {options.train_vocab}: expected 100 or more pieces": options.train_vocab
-        and options.train_vocab < 100,
-        f"--train-vocab {options.train_vocab}: expected at most {MOST_PIECES:,} pieces": options.train_vocab
-        > MOST_PIECES,
         "--lower-case is for --vocab: a vocabulary from --train-vocab is cased": options.train_vocab
         and options.casing is not None,
         "--max-documents is for --runner local: Beam reads all groups at once; cut the input instead": beam
@@ -120,5 +114,5 @@ def option_problems(options: Prepare) -> list[str]:
         or len(set(options.tags)) < len(options.tags),
         "--annotator without --tags: name the layers to store": options.annotator and not options.tags,
     }
-    found = [message for message, broken in rules.items() if broken] + flag_problems(options)
+    found = flag_problems(options) + [message for message, broken in rules.items() if broken]
     return found + (annotator_problems(options.annotator, options.tags) if options.annotator else [])

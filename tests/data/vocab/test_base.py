@@ -2,15 +2,9 @@
 
 import pytest
 
-from spanjax.data.feed.words import begins_unspaced, bytes_begin_unspaced
-from spanjax.data.vocab.loading import (
-    SPECIAL_PIECES,
-    ByteBpeVocabulary,
-    SentencePieceVocabulary,
-    WordPieceVocabulary,
-    train_byte_bpe,
-    train_sentencepiece,
-)
+from spanjax.data.vocab.base import SPECIAL_PIECES, begins_unspaced, bytes_begin_unspaced
+from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, WordPieceVocabulary
+from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece
 
 pytestmark = pytest.mark.unit
 

@@ -7,21 +7,22 @@ TensorFlow.
 Shapes: B rows of this host, L positions, K slots a row.
 """
 
+import collections
+import concurrent.futures
 import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_spec, build_batch
 from spanjax.data.feed.host_slice import AnyRows, HostShare
-from spanjax.data.feed.numpy_feed import numpy_feed
-from spanjax.data.shards.record_file import DamagedRowsError
-from spanjax.data.shards.shard_check import ShardCheck, whole_rows
+from spanjax.data.shards.record_file import DamagedRowsError, ShardCheck, whole_rows
 
+Item = TypeVar("Item")
 Kind = Literal["tf", "numpy"]
 """tf: seqio and tf.data. numpy: no TensorFlow. Both yield the same batches bit for bit."""
 
@@ -64,6 +65,29 @@ def ending_the_run() -> Iterator[None]:
             f"{error}.\nThe run ends and saves nothing more. Its checkpoints stay; those saved since this start may come from"
             " damaged rows. Once the rows are whole the same command continues"
         ) from error
+
+
+def numpy_feed(
+    rows: AnyRows, spec: FeedSpec, start_step: int = 0, host: int = 0, hosts: int = 1, held_out: bool = False
+) -> Generator[Batch]:
+    """This host's part of global batches start_step, start_step + 1, ...; `close()` ends the background thread.
+
+    Raises ValueError for settings that do not fit the rows or the hosts, at once.
+    """
+    share = HostShare(rows, spec, host, hosts, held_out)
+    batches = (build_batch(*share.read(step), spec, share.facts) for step in share.steps(start_step))
+    return prefetched(batches, depth=2)
+
+
+def prefetched(items: Iterable[Item], depth: int) -> Generator[Item]:
+    """The same items, made up to `depth` ahead on a thread. An exception of `items` is raised in place of its item."""
+    made, end = iter(items), object()
+    with concurrent.futures.ThreadPoolExecutor(1, "spanjax-numpy-feed") as worker:
+        ready: collections.deque[concurrent.futures.Future[Any]] = collections.deque()
+        ready.extend(worker.submit(next, made, end) for _ in range(depth))
+        while (item := ready.popleft().result()) is not end:
+            ready.append(worker.submit(next, made, end))
+            yield item
 
 
 def tf_feed(
