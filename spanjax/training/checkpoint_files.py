@@ -113,8 +113,7 @@ def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
     """Returns True if a run in this work directory would resume from a checkpoint."""
-    folder = workdir / "checkpoints"
-    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+    return bool(steps_of(workdir))
 
 
 def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:

@@ -32,11 +32,9 @@ class Writer(Protocol):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Takes one record."""
-        ...
 
     def close(self) -> None:
         """Ends the writer."""
-        ...
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
