@@ -17,9 +17,7 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.feed.masking import Boundaries
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
-from spanjax.objectives.base import FillHead, Mean
-
-Batch = Mapping[str, jax.Array]
+from spanjax.objectives.base import Batch, FillHead, Mean
 
 
 class Term(abc.ABC):

@@ -23,7 +23,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.encoder import Encoder
-from spanjax.objectives.base import Mean, Objective
+from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 
 HEAD_SITE = SITES["head"].start
@@ -34,6 +34,9 @@ ANY_TASK = "task"
 HfHead = Literal["sequence", "token", "question"]
 """Heads of transformers' classes. sequence: a class or a number for a row; token: a class for every token; question: start and
 end of an answer."""
+
+Outputs = Mapping[str, np.ndarray]
+"""`Task.outputs` of one row."""
 
 
 class ReportRow(NamedTuple):
@@ -143,13 +146,11 @@ class Task(Objective):
         """Sets the heads as attributes of the module, which has `encoder` already."""
 
     @abc.abstractmethod
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """Model outputs that predictions are made from, without dropout: arrays with a row for each row of the batch."""
 
     @abc.abstractmethod
-    def predictions(
-        self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> list[Any]:
+    def predictions(self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[Any]:
         """The prediction for every example; outputs[i] are the `outputs` of rows[i], arrays of [L] cut to its length."""
 
     @abc.abstractmethod
@@ -180,15 +181,11 @@ class Task(Objective):
         """Lengths of batches; the last one holds rows of `longest`. Each batch takes the shortest that fits."""
         return lengths_up_to(self.length)
 
-    def measure_with_outputs(
-        self, module: Any, batch: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(self, module: Any, batch: Batch) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """(`measure` without dropout, `outputs`)."""
         return self.measure(module, batch, None), self.outputs(module, batch)
 
-    def prediction_json(
-        self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Any, prediction: Any, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Output of `python -m spanjax.predict` for an example: the prediction and further values of its rows' `outputs`."""
         return {"prediction": prediction}
 
@@ -198,7 +195,7 @@ class Task(Objective):
         self.add_heads(module, encoder, rngs)
         return module
 
-    def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def hidden(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """The encoder's hidden states of the rows, [B, L, D]. A type beyond its last becomes the last (RoBERTa has one)."""
         tokens_BL, segments_BL, positions_BL = (batch[f"{name}_BL"] for name in ("tokens", "segments", "positions"))
         types_BL = jnp.minimum(batch["types_BL"], max(0, module.encoder.types - 1))

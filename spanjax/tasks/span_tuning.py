@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import jax
@@ -27,6 +27,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
+from spanjax.objectives.base import Batch
 from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
 
 SPAN_SITE = SITES["spans"].start
@@ -205,12 +206,7 @@ class SpanTuning:
         return encoder.hidden_size * (2 if self.concatenated else 1)
 
     def vector(
-        self,
-        module: Any,
-        hidden_BLD: jax.Array,
-        first_BD: jax.Array | None,
-        batch: Mapping[str, jax.Array],
-        key: DropoutKey | None,
+        self, module: Any, hidden_BLD: jax.Array, first_BD: jax.Array | None, batch: Batch, key: DropoutKey | None
     ) -> jax.Array:
         """[first ; s] of every row, [B, 2 D], where `first_BD` is the vector of [CLS]; s alone, [B, D], without it."""
         network = module.span_network
@@ -220,9 +216,7 @@ class SpanTuning:
             spans_BD = network.without_spans(hidden_BLD, batch["segments_BL"] > 0, key, SPAN_SITE)
         return spans_BD if first_BD is None else jnp.concatenate([first_BD, spans_BD], axis=-1)
 
-    def token_vectors(
-        self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
-    ) -> jax.Array:
+    def token_vectors(self, module: Any, hidden_BLD: jax.Array, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """[hidden ; that of its span or window] of every position, [B, L, 2 D], or the second alone (`concatenated`)."""
         spans_BLD = module.span_network.of_pieces(hidden_BLD, batch[FIELD], self.token == "span", key, SPAN_SITE)
         return jnp.concatenate([hidden_BLD, spans_BLD], axis=-1) if self.concatenated else spans_BLD

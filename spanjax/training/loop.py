@@ -92,76 +92,95 @@ class Session(Protocol):
     @property
     def run(self) -> Settings:
         """Settings, with a number wherever they were to be derived."""
+        ...
 
     @property
     def mesh(self) -> Mesh:
         """Mesh of all devices; the rows of a batch are split over it."""
+        ...
 
     @property
     def abstract(self) -> TrainState:
         """Shapes, types and shardings of the state."""
+        ...
 
     @property
     def notes(self) -> Sequence[str]:
         """Facts about the data and derived settings, to print before training."""
+        ...
 
     @property
     def vocabulary(self) -> Vocabulary:
         """Vocabulary of the tokens in the batches."""
+        ...
 
     def identity(self) -> dict[str, Any]:
         """Returns extra entries of run.json, JSON values that identify the training data."""
+        ...
 
     def about(self) -> dict[str, Any]:
         """Returns extra entries of a checkpoint's meta, JSON values: its kind, its data, the classes that are not spanjax's."""
+        ...
 
     def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
         """Returns notes on what changes from here on in a run that resumes; `stored` is its run.json."""
+        ...
 
     def initial_weights(self) -> Any:
         """Reads and checks the weights of `init_from`; None if the run samples all of its own. ValueError if they do not fit.
 
         They have `lines`, messages on the parameters that were loaded, sampled and skipped.
         """
+        ...
 
     def fresh_state(self, weights: Any) -> TrainState:
         """Builds the state of step 0, sharded as `abstract`, with `weights` of `initial_weights`."""
+        ...
 
     def open_step(self, start: int) -> TrainStep:
         """Returns (state, global batch) -> (state after one update, its metrics) for the batches from step `start` on.
 
         It is compiled already, or by its first call. The metrics are those of `StepBuilder.train_step`.
         """
+        ...
 
     def feed(self, start: int) -> Iterator[Batch]:
         """Yields this process's rows of batch `start`, `start + 1`, ...
 
         ValueError if rows are damaged or have changed on the disk.
         """
+        ...
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Returns numbers for logs about this process's rows of a batch: fill, masked share, span length."""
+        ...
 
     def flops(self, batch: Batch) -> float:
         """Returns the floating point operations of one step over these rows, forward and backward."""
+        ...
 
     def batch_rows(self, number: int) -> list[int]:
         """Returns the indices of the rows of global batch `number`, of all processes."""
+        ...
 
     def check_data(self, seconds: float) -> None:
         """Waits up to `seconds` for a check that still runs; ValueError if the data are known to be damaged."""
 
     def evaluator(self) -> Evaluate:
         """Builds (parameters, a function to call between batches, which may raise) -> held-out metrics; {} without such data."""
+        ...
 
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
         """Returns the checkpoint-selection metric, lower is better, of held-out metrics; None if there is none."""
+        ...
 
     def dry_run_lines(self) -> list[str]:
         """Describes the run before it starts: mesh, parameters, memory of the compiled step, steps, an example."""
+        ...
 
     def summary_lines(self, outcome: "Outcome", workdir: str) -> list[str]:
         """Summarises a finished run: its results, an example, what to do next."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import TokenHead, gather_positions
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import FillHead, Mean, Pretraining
-from spanjax.objectives.loss_terms import Batch, MaskedTokens, SpanBoundary, Term, TokenTerm
+from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary, Term, TokenTerm
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.tied_decoder import tied_table, token_logits, token_means
 from spanjax.pretrained.load import load_model

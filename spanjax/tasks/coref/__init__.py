@@ -24,10 +24,10 @@ from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
-from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, ReportRow, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
 from spanjax.tasks.coref.batches import FLAT, cut, padded, read_segments
 from spanjax.tasks.coref.documents import Document
@@ -161,7 +161,7 @@ class Coref(Task):
         if self.overlap:
             module.overlap_gate = linear(2 * encoder.hidden_size, encoder.hidden_size, encoder, rngs)
 
-    def _states(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def _states(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Hidden states of the pieces in order, [B, N, D]."""
         read_BLD = read_segments(module, batch["tokens_BL"], batch["pad_B"], self.length, key)
         states_BND = jnp.take_along_axis(read_BLD, batch["place_BL"][..., None], axis=1)
@@ -175,9 +175,7 @@ class Coref(Task):
         share_BND = jax.nn.sigmoid(joined + bias[None, None])
         return share_BND * states_BND + (1 - share_BND) * other_BND
 
-    def _resolved(
-        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
-    ) -> tuple[Resolved, jax.Array]:
+    def _resolved(self, module: Any, batch: Batch, key: DropoutKey | None) -> tuple[Resolved, jax.Array]:
         """(spans and antecedents of every document, arrays with a leading axis of documents; gold clusters of spans [B, M])."""
         batch = cut(batch, self.length, self.max_segments, key)
         states_BND = self._states(module, batch, key)
@@ -196,11 +194,11 @@ class Coref(Task):
             return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], given)))
         return jax.lax.map(one, given)
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of documents."""
         return {LOSS: jnp.sum(batch["weight_B"])}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Implements `Task.measure` by `_means`."""
         return self._means(*self._resolved(module, batch, key), batch["weight_B"])
 
@@ -218,13 +216,11 @@ class Coref(Task):
             "task/gold_spans": Mean(jnp.sum(gold_B * weight_B), jnp.sum(kept_B * weight_B)),
         }
 
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """The second result of `measure_with_outputs`."""
         return self.measure_with_outputs(module, batch)[1]
 
-    def measure_with_outputs(
-        self, module: Any, batch: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(self, module: Any, batch: Batch) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """The means of `measure`; of every span its pieces, the best antecedent (-1: none), the probability to have one."""
         found, cluster_BM = self._resolved(module, batch, None)
         top_BM, best_BM = found.score_MA.max(axis=2), found.score_MA.argmax(axis=2)
@@ -244,7 +240,7 @@ class Coref(Task):
         return float(encoder.flops(tokens, tokens * self.length))
 
     def predictions(
-        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Outputs]
     ) -> list[Answer]:
         """Clusters of every document: spans joined with their best antecedents, and these with theirs."""
         keep = self.singletons == "keep"
@@ -274,8 +270,6 @@ class Coref(Task):
         left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
         return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
 
-    def prediction_json(
-        self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Document, prediction: Answer, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Implements `Task.prediction_json` by that of `answers`."""
         return prediction_json(example, prediction)

@@ -4,7 +4,6 @@ Shapes: B documents, L positions of a row, X segments of all rows, G positions o
 (padded to L).
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 
 from spanjax.nn.coreference_parts import in_parts
 from spanjax.nn.dropout import DropoutKey, hash32
+from spanjax.objectives.base import Batch
 
 FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
 """Fields of pieces in order; `place_BL` is the position of a piece in the row."""
@@ -47,7 +47,7 @@ def read_segments(
     return encoded(given, DropoutKey(key.key, row_BX.reshape(-1))).reshape(rows, length, -1)
 
 
-def cut(batch: Mapping[str, jax.Array], segment: int, most: int, key: DropoutKey | None) -> Mapping[str, jax.Array]:
+def cut(batch: Batch, segment: int, most: int, key: DropoutKey | None) -> Batch:
     """In training (with `key`) `most` consecutive segments of each document, sampled by its number and the step."""
     size = most * segment
     if key is None or batch["tokens_BL"].shape[1] <= size:
