@@ -112,16 +112,11 @@ class Glue(SentenceTask):
         """
         examples, unsettled = Examples(), 0
         for number, (place, record, problem) in enumerate(read_glue(self.task, path, self._sentences, examples.notes)):
-            if record is None:
-                examples.problems.append(f"{place}: {problem}")
-                continue
-            example, problem = self._example(record, number)
-            if problem := problem or self._label_problem(example):
-                examples.problems.append(f"{place}: {problem}")
-            elif self.task in INFERENCE and example and example.label == UNSETTLED:
+            example, problem = (None, problem) if record is None else self._example(record, number)
+            if self.task in INFERENCE and example and example.label == UNSETTLED:
                 unsettled += 1
             else:
-                examples.append(example)
+                examples.take(place, example, problem or self._label_problem(example))
         if unsettled:
             examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on left out")
         return examples

@@ -63,21 +63,13 @@ class _Settling(threading.Thread):
             self.error = error
 
 
-def _not_of_orbax(record: logging.LogRecord) -> bool:
-    """Filters out the tracebacks of Orbax, whose exceptions we catch and report in a line."""
-    return not (record.exc_info and "orbax" in record.pathname)
-
-
-def _not_abandoned(record: logging.LogRecord) -> bool:
-    """Filters out asyncio's reports of tasks that nobody waited for."""
-    return not record.exc_info
-
-
 @functools.cache
 def _silence_abandoned() -> None:
     """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
-    logging.getLogger("absl").addFilter(_not_of_orbax)
-    logging.getLogger("asyncio").addFilter(_not_abandoned)
+    # tracebacks of Orbax, whose exceptions we catch and report in a line
+    logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+    # asyncio's reports of tasks that nobody waited for
+    logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
     shown = sys.unraisablehook
 
     def show(unraisable: Any) -> None:

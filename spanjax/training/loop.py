@@ -289,7 +289,7 @@ class Evaluations:
         if not self.held_out:
             return False
         self.outputs.write(step, {f"eval/{name}": value for name, value in self.held_out.items()})
-        if not self.history.knows(step):  # a restarted finished run evaluates for its summary alone
+        if self.history.value(step) is None:  # a restarted finished run evaluates for its summary alone
             loss = self.session.selection_metric(self.held_out)
             self.history.add(step, loss, self.held_out)
             self.outputs.checkpoints.add_evaluation(step, self.history.meta(step), loss)
@@ -310,7 +310,7 @@ class Evaluations:
 
     def missing(self, step: int) -> bool:
         """Returns True if the checkpoint of this step lacks its evaluation: the run ended before or during it."""
-        return step > 0 and self.due(step) and not self.history.knows(step)
+        return step > 0 and self.due(step) and self.history.value(step) is None
 
 
 def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest) -> Outcome:

@@ -178,16 +178,9 @@ def format_duration(seconds: float) -> str:
 def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     """Formats a training record as one line for the terminal."""
     parts = [f"step {step:,}/{steps:,}"]
-    parts += [
-        f"{name[6:-5]} {value:.3f}"
-        for name, value in values.items()
-        if name.startswith("train/") and name.endswith("/loss")
-    ]
-    parts += [
-        f"{name[6:-9]} acc {value:.1%}"
-        for name, value in values.items()
-        if name.startswith("train/") and name.endswith("/accuracy")
-    ]
+    metrics = {name.removeprefix("train/"): value for name, value in values.items() if name.startswith("train/")}
+    parts += [f"{name[:-5]} {value:.3f}" for name, value in metrics.items() if name.endswith("/loss")]
+    parts += [f"{name[:-9]} acc {value:.1%}" for name, value in metrics.items() if name.endswith("/accuracy")]
     if values.get("train/skipped"):
         parts.append(f"{values['train/skipped']:.0f} skipped (not finite)")
     if "speed/tokens_per_s" in values:
