@@ -3,7 +3,7 @@
 spanjax computes one side. transformers computes the other if it is installed and the model is a folder that it loads; else
 spanjax does, from the written files. The table names who computed each side.
 
-Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary.
+Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary, C classes (2 for start and end of an answer).
 """
 
 import contextlib
@@ -22,12 +22,14 @@ import rich.console
 import rich.table
 from flax import nnx
 
-from spanjax.convert.task_scores import detection_here, scores_here, their_class, their_scores
 from spanjax.data.vocab.loading import Vocabulary
+from spanjax.nn.heads import DetectionHead
+from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.pretrained.electra import FOLDER, PART, generator_of
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.folder import is_weights
+from spanjax.torch_format.task_tables import CLASSES, OUTPUTS
 from spanjax.training.state import abstract_module
 
 TOLERANCE = 1e-4
@@ -298,3 +300,48 @@ def print_differences(found: tuple[str, list[Difference]], tolerance: float = TO
     rich.console.Console(soft_wrap=True, highlight=False).print(table)
     print(f"above {tolerance:g}: {', '.join(above)}" if above else f"all within {tolerance:g}")
     return 1 if above else 0
+
+
+def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head."""
+    if model.kind is None or "span_network" in model.params:
+        return None
+    head = model.params[OUTPUTS[model.kind]]
+    read_SLD = jnp.asarray(hidden_SLD)
+    if model.kind == "sequence":
+        read_SLD = read_SLD[:, 0]
+        if "pooler" in model.params:
+            dense = model.params["pooler"]["dense"]
+            read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
+        elif "pre_classifier" in model.params:
+            dense = model.params["pre_classifier"]
+            read_SLD = ACTIVATIONS["gelu"](read_SLD @ dense["kernel"] + dense["bias"][None])
+    scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
+    return np.asarray(scores_SLC) + head["bias"]
+
+
+def detection_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Log-odds that a token was replaced, [S, L]; None without such a head."""
+    if "rtd" not in model.params:
+        return None
+    structure = nnx.split(nnx.eval_shape(lambda: DetectionHead(model.encoder, nnx.Rngs(0))))[0]
+    head: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, model.params["rtd"]))
+    return np.asarray(head(jnp.asarray(hidden_SLD)))
+
+
+def their_class(transformers: Any, model: Model) -> Any:
+    """The class of transformers that loads a folder of such a model."""
+    if model.kind:
+        return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
+    if "rtd" in model.params:
+        return transformers.AutoModelForPreTraining
+    if "plm" in model.params:
+        return transformers.XLNetLMHeadModel
+    return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
+
+
+def their_scores(model: Model, output: Any) -> np.ndarray | None:
+    """The same scores in the output of such a class."""
+    if model.kind == "question":
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    return output.logits.numpy() if model.kind else None

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
-from spanjax.report.recognised import dev_names
 from spanjax.report.runs import Recorded
+from spanjax.report.tables import dev_names
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
 from spanjax.scoring.welch import welch
