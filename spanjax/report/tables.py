@@ -11,7 +11,7 @@ from spanjax.json_files import read_json
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
-from spanjax.report.groups import Group, pretrained_folder, pretrained_names
+from spanjax.report.groups import Group, Spread, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
 from spanjax.report.runs import Recorded
 from spanjax.run_format import describe
@@ -27,13 +27,9 @@ class Tuned(NamedTuple):
     by_task: Mapping[str, Sequence[Group]]
     """The best first."""
 
-    def best(self, task: str, names: Sequence[str]) -> tuple[Group, str] | None:
-        """Returns the best group of a task with one of these scores, and the score's name."""
-        for group in self.by_task.get(task, ()):
-            for name in names:
-                if group.spread(SCORE + name):
-                    return group, SCORE + name
-        return None
+    def best(self, task: str, score: str) -> Spread | None:
+        """Returns this score of the best group of a task that has it."""
+        return next(filter(None, (group.spread(SCORE + score) for group in self.by_task.get(task, ()))), None)
 
 
 def _quality(group: Group) -> float:
@@ -56,7 +52,7 @@ def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] |
     return found if isinstance(found.get("objective"), dict) else None
 
 
-def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
+def _usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
     """Returns for every task the dev files of most groups, the first of equals: a column holds only figures on these."""
     files: dict[str, list[str]] = {}
     for group in groups:
@@ -69,7 +65,7 @@ def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
     runs = [run for group in groups for run in group.runs]
     tuned = [group for group in groups if group.tuned]
     names = pretrained_names([group.first for group in tuned])
-    usual = usual_dev_files(tuned)
+    usual = _usual_dev_files(tuned)
     found: dict[tuple[str, str], list[Group]] = {}
     for group in tuned:
         origin = str(group.first.settings.get("init_from") or "")
@@ -90,9 +86,7 @@ def _mean_of(model: Tuned, parts: Sequence[tuple[str, str]]) -> float | None:
     """Mean over tasks; the halves of MNLI count as one. None if a task is missing."""
     tasks: dict[str, list[float]] = {}
     for task, score in parts:
-        found = model.best(task, (score,))
-        spread = found[0].spread(found[1]) if found else None
-        if spread is None:
+        if (spread := model.best(task, score)) is None:
             return None
         tasks.setdefault(task.removesuffix("-mm").removesuffix("-m"), []).append(spread.mean)
     means = [math.fsum(values) / len(values) for values in tasks.values()]
@@ -103,8 +97,7 @@ def cell_of(model: Tuned, column: Column) -> str:
     """'84.3 ± 0.5 (3)', a mean of other columns, or a dash."""
     if column.mean_of:
         return percent(_mean_of(model, column.mean_of))
-    found = model.best(column.task, column.score)
-    spread = found[0].spread(found[1]) if found else None
+    spread = model.best(column.task, column.score)
     return spread.words(percent) if spread else percent(None)
 
 
