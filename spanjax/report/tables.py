@@ -1,4 +1,4 @@
-"""Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them: their dev files and arms of ablations."""
+"""Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them; dev files and arms of ablations."""
 
 import math
 import pathlib

@@ -19,7 +19,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, dropout
 from spanjax.nn.heads import Pooler, cross_entropy
-from spanjax.nn.layer import linear
+from spanjax.nn.layer import float32_outputs, linear
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring.compare import PREDICTIONS
@@ -113,9 +113,7 @@ class SentenceTask(Task):
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the classes, float32 [B, C]."""
         vector_BD = dropout(self.vector(module, batch, key), module.rate, key, HEAD_SITE)
-        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
-        scores_BC = jnp.einsum("bd,dc->bc", vector_BD, kernel, preferred_element_type=jnp.float32)
-        return scores_BC + bias.astype(jnp.float32)[None]
+        return float32_outputs(module.classifier, vector_BD)
 
     def row_weights(self, batch: Batch) -> jax.Array:
         """Weight of every row in the loss, float32 [B]: 0 where it is empty or its label is not known."""

@@ -20,7 +20,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.heads import cross_entropy
-from spanjax.nn.layer import linear
+from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, Task
@@ -179,9 +179,7 @@ class Ner(Task):
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the tags at every position, float32 [B, L, C]."""
         vectors_BLD = dropout(self.vectors(module, batch, key), module.rate, key, HEAD_SITE)
-        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
-        scores_BLC = jnp.einsum("bld,dc->blc", vectors_BLD, kernel, preferred_element_type=jnp.float32)
-        return scores_BLC + bias.astype(jnp.float32)[None, None]
+        return float32_outputs(module.classifier, vectors_BLD)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of words with a tag."""

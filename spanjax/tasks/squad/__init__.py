@@ -21,7 +21,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.heads import cross_entropy
-from spanjax.nn.layer import linear
+from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
@@ -187,10 +187,7 @@ class Questions(Task):
 
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> tuple[jax.Array, jax.Array]:
         """Scores of every position as start and as end, float32 [B, L]; padding scores -1e9 (released: unmasked)."""
-        kernel, bias = module.qa.kernel[...], module.qa.bias[...]
-        hidden_BLD = self.hidden(module, batch, key)
-        scores_BLC = jnp.einsum("bld,dc->blc", hidden_BLD, kernel, preferred_element_type=jnp.float32)
-        scores_BLC = scores_BLC + bias.astype(jnp.float32)[None, None]
+        scores_BLC = float32_outputs(module.qa, self.hidden(module, batch, key))
         real_BL = batch["segments_BL"] > 0
         start_BL, end_BL = (jnp.where(real_BL, scores_BLC[..., side], PADDING_SCORE) for side in (0, 1))
         return start_BL, end_BL
