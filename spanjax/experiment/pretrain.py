@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
@@ -21,21 +20,14 @@ from spanjax.data.feed.tf_feed import ending_the_run, open_feed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.shard_check import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
+from spanjax.experiment.build import Built, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
-from spanjax.experiment.summary import (
-    compiled_peak,
-    cost_lines,
-    device_lines,
-    filled_text,
-    next_commands,
-    rate_line,
-)
+from spanjax.experiment.summary import filled_text, next_commands, plan_lines
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import ORDER_VERSION, own_classes
-from spanjax.sharding import make_mesh, replicated, to_global
+from spanjax.sharding import replicated, to_global
 from spanjax.training.loop import Outcome
 
 
@@ -161,39 +153,31 @@ class PretrainingSession(Built):
 
         return evaluate
 
-    def predictor(self) -> Any:
-        """Builds a function: (parameters, a batch of any size) -> most probable tokens of every head, NumPy [B, K]."""
-        dtype = jnp.dtype(self.run.compute_dtype)
+    def _guesses(self, params: Any, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Most probable tokens of every head for a batch of any size, [B, K]."""
 
         def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-            cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+            cast = jax.tree.map(lambda leaf: leaf.astype(self.run.compute_dtype), params)
             return self.objective.predict(nnx.merge(self.builder.structure, cast), batch)
 
-        whole = jax.jit(predict, out_shardings=replicated(self.mesh))
-        return lambda params, batch: jax.device_get(whole(params, dict(batch)))
+        return jax.device_get(jax.jit(predict, out_shardings=replicated(self.mesh))(params, batch))
 
     def dry_run_lines(self) -> list[str]:
         """Describes the plan of the run, its step compiled, and a masked example."""
         run, rows = self.run, self.rows
         batch = next(iter(self.feed(0)))
-        peak = compiled_peak(self, to_global(batch, self.mesh))
         slots = slots_needed(rows.manifest, self.spec.masking.most, self.spec.pairing.parts)
         flops = self.objective.flops_per_row(run.encoder, rows.length, slots)
         used = float(np.mean(rows.lengths_N)) / rows.length
         epochs = run.steps / steps_per_epoch(self.spec.order, run.batch_size, len(rows))
-        # the order of a reader's questions: where it runs, on what, what it costs, how long, at which rate
-        return [
-            *device_lines(self),
+        data = [
             f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
             f" {len(self.validation) if self.validation else 0:,}; {slots} slots a row",
             f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step"
             " (forward and backward)",
-            *cost_lines(self, peak),
-            f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
-            rate_line(run),
-            "",
-            f"example     {masked_text(batch, 0, self.vocabulary)}",
         ]
+        plan = plan_lines(self, to_global(batch, self.mesh), data, epochs)
+        return [*plan, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Compares held-out losses with those of a model that knows nothing, fills one span in, and says what to do next."""
@@ -216,7 +200,7 @@ class PretrainingSession(Built):
         if jax.process_count() == 1:
             whole: Any = next(iter(self.held_out_feed()))
             batch: Any = {name: value[:8] for name, value in whole.items()}
-            guesses = self.predictor()(outcome.state.params, batch)
+            guesses = self._guesses(outcome.state.params, batch)
             given = self.spec.masking.at(None).replacement
             replaced = given.mask + given.random > 0
             rows = range(len(batch["row_B"]) if guesses else 0)
@@ -299,12 +283,8 @@ def open_pretraining_session(run: Run) -> PretrainingSession:
     problems = run.problems()
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
-    mesh = None
-    try:
-        mesh = make_mesh(run.mesh)
-        problems += mesh_problems(run, mesh)
-    except ValueError as error:
-        problems.append(str(error))
+    mesh, mesh_problems = open_mesh(run)
+    problems += mesh_problems
     # invalid settings would fail inside of these checks, with messages that help nobody
     if rows is not None and mesh is not None and not problems:
         problems += _row_problems(run, rows, validation)
