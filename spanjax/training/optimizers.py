@@ -240,34 +240,24 @@ class Muon(Optimizer):
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """Implements `Optimizer.direction`."""
-
+        stacked = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)  # [layers, inputs, outputs]
         kernels = optax.chain(
             contrib.scale_by_muon(
                 ns_steps=self.iterations,
                 beta=self.momentum,
-                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: _LAYER_KERNEL, params),
+                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: stacked, params),
             ),
-            optax.stateless_with_tree_map(_as_large_as_adams),
+            # the root mean square of orthogonal matrices is 1 / sqrt(larger side)
+            optax.stateless_with_tree_map(lambda update, _: update * (0.2 * max(update.shape[1:]) ** 0.5)),
         )
         parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
 
         def part(params: Any) -> Any:
-            return map_named(lambda name, _: "kernels" if is_layer_kernel(name) else "others", params)
+            return map_named(
+                lambda name, _: "kernels" if STACKED in name and name.endswith("/kernel") else "others", params
+            )
 
         return optax.partition(parts, part), self.decay()
-
-
-def _as_large_as_adams(update: Any, _: Any) -> Any:
-    """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
-    return update * (0.2 * max(update.shape[1:]) ** 0.5)
-
-
-_LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
-
-
-def is_layer_kernel(name: str) -> bool:
-    """Returns True if a parameter is a stack of matrices [layers, inputs, outputs]."""
-    return STACKED in name and name.endswith("/kernel")
 
 
 def warmup_linear_decay(

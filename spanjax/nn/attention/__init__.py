@@ -58,7 +58,9 @@ def choose_backend(
     if wanted != "auto":
         problem = _problem(wanted, request)
         if problem:
-            raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {_remedy(request)}")
+            dropped = "set attention dropout to 0, or " if dropout > 0 else ""
+            remedy = f"{dropped}take 'auto' or 'xla', which can"
+            raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {remedy}")
         return wanted, "asked for"
     refused = []
     for name in CANDIDATES.get(platform, ("xla",)):
@@ -74,11 +76,6 @@ def choose_backend(
 
 def _problem(name: str, request: Request) -> str | None:
     return KERNELS[name].supports(request) if name in KERNELS else None
-
-
-def _remedy(request: Request) -> str:
-    dropped = "set attention dropout to 0, or " if request.dropout > 0 else ""
-    return f"{dropped}take 'auto' or 'xla', which can"
 
 
 def attention(
