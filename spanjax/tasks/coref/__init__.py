@@ -3,8 +3,8 @@
 A row is a whole document: its segments lie one behind the other, each of `length` positions, and the encoder reads every
 segment on its own. Above it one document is resolved at a time (`spanjax.nn.coreference`).
 
-Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), W
-widths, M spans that are kept, A antecedents, D hidden size.
+Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), X
+segments of all rows, W widths, M spans that are kept, A antecedents, D hidden size.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
+from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, in_parts, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.layer import linear
 from spanjax.objectives.base import Batch, Mean
@@ -29,12 +29,16 @@ from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
-from spanjax.tasks.coref.batches import FLAT, cut, padded, read_segments
 from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import document_of, read_documents
 from spanjax.tasks.coref.segments import independent, mention_pieces, overlapping, pieces_of
 from spanjax.tasks.coref.writing import write_json, write_jsonl, write_writable
 from spanjax.tasks.rows import Row
+
+FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
+"""Fields of pieces in order; `place_BL` is the position of a piece in the row."""
+ENCODED = 64  # segments that the encoder reads at a time without dropout
+CUT = 0x5EC0DE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -269,3 +273,64 @@ class Coref(Task):
     def prediction_json(self, example: Document, prediction: Answer, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Implements `Task.prediction_json` by that of `answers`."""
         return prediction_json(example, prediction)
+
+
+def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """An array of integers filled up to `size` along its first axis, int32."""
+    spare = ((0, size - len(array)), *((0, 0),) * (array.ndim - 1))
+    return np.pad(array.astype(np.int32), spare, constant_values=value)
+
+
+def read_segments(
+    module: Any, tokens_BL: jax.Array, pad_B: jax.Array, segment: int, key: DropoutKey | None
+) -> jax.Array:
+    """Hidden states [B, L, D] of rows of segments, each segment read on its own; `pad_B` is the id of padding."""
+    rows, length = tokens_BL.shape
+    count = length // segment
+    tokens_XG = tokens_BL.reshape(-1, segment)
+    inside_XG = (tokens_XG != jnp.repeat(pad_B, count)[:, None]).astype(jnp.int32)
+    positions_XG = jnp.arange(segment, dtype=jnp.int32)[None] * inside_XG
+
+    def encoded(given: tuple[jax.Array, ...], key: DropoutKey | None) -> jax.Array:
+        tokens_XG, inside_XG, positions_XG = given
+        return module.encoder(tokens_XG, inside_XG, positions_XG, jnp.zeros_like(tokens_XG), key)
+
+    given = (tokens_XG, inside_XG, positions_XG)
+    if key is None:
+        return in_parts(lambda part: encoded(part, None), given, ENCODED).reshape(rows, length, -1)
+    row_BX = (key.row_B.astype(jnp.uint32)[:, None] << 16) + jnp.arange(count, dtype=jnp.uint32)[None]
+    return encoded(given, DropoutKey(key.key, row_BX.reshape(-1))).reshape(rows, length, -1)
+
+
+def cut(batch: Batch, segment: int, most: int, key: DropoutKey | None) -> Batch:
+    """In training (with `key`) `most` consecutive segments of each document, sampled by its number and the step."""
+    size = most * segment
+    if key is None or batch["tokens_BL"].shape[1] <= size:
+        return batch
+
+    def slide(array: jax.Array, start: jax.Array, size: int) -> jax.Array:
+        # dynamic_slice moves a start near the end back so that the slice fits, which would shift the positions: pad first
+        spare = jnp.pad(array, ((0, size), *((0, 0),) * (array.ndim - 1)))
+        return jax.lax.dynamic_slice_in_dim(spare, start, size)
+
+    def one(row: dict[str, jax.Array], number: jax.Array) -> dict[str, jax.Array]:
+        real_N = row["sentence_BL"] > 0
+        segments = jnp.max(jnp.where(real_N, row["place_BL"], 0)) // segment + 1
+        drawn = hash32(key.key ^ hash32(number.astype(jnp.uint32) ^ jnp.uint32(CUT)))
+        choices = jnp.maximum(segments - most + 1, 1).astype(jnp.uint32)
+        first = (drawn % choices).astype(jnp.int32) * segment
+        begin = jnp.sum(real_N & (row["place_BL"] < first))
+        made = dict(row) | {name: slide(row[name], begin, size) for name in FLAT}
+        place_N = made["place_BL"] - first
+        inside_N = (made["sentence_BL"] > 0) & (place_N < size)
+        made["sentence_BL"] = jnp.where(inside_N, made["sentence_BL"], 0)
+        made["place_BL"] = jnp.where(inside_N, place_N, 0)
+        made["tokens_BL"] = slide(row["tokens_BL"], first, size)
+        if "shifted_BL" in row:
+            place_N = slide(row["shifted_place_BL"], begin, size)
+            before = place_N[0] // segment * segment
+            made["shifted_BL"] = slide(row["shifted_BL"], before, size + 2 * segment)
+            made["shifted_place_BL"] = jnp.where(inside_N, place_N - before, 0)
+        return made
+
+    return jax.vmap(one)(dict(batch), batch["row_B"])
