@@ -7,6 +7,7 @@ Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary, C class
 """
 
 import contextlib
+import functools
 import io
 import logging
 import pathlib
@@ -138,22 +139,14 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
     import transformers
 
     with _silenced():
-        theirs = (
-            their_class(transformers, model)
-            .from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-            .eval()
-        )
+        kind = their_class(transformers, model)
+        theirs = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+    given = {"input_ids": inputs.tokens_SL, "attention_mask": inputs.used_SL}
+    if model.encoder.types:
+        given["token_type_ids"] = np.zeros_like(inputs.tokens_SL)
+    arrays = {name: torch.from_numpy(array.astype(np.int64)) for name, array in given.items()}
     with torch.no_grad():
-        found = theirs(
-            input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
-            attention_mask=torch.from_numpy(inputs.used_SL.astype(np.int64)),
-            output_hidden_states=True,
-            **(
-                {"token_type_ids": torch.zeros(inputs.tokens_SL.shape, dtype=torch.int64)}
-                if model.encoder.types
-                else {}
-            ),
-        )
+        found = theirs(**arrays, output_hidden_states=True)
         states = torch.stack(found.hidden_states)
         sbo = None
         if "sbo" in model.params:
@@ -186,13 +179,10 @@ def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, in
     offset = torch.from_numpy(inputs.offset_SL).long().clamp(max=len(head["position"]["embedding"]) - 1)
     state = torch.cat([left, right, tensor("position", "embedding")[offset]], dim=-1)
     approximate = "tanh" if model.encoder.activation == "gelu_tanh" else "none"
+    gelu = functools.partial(functional.gelu, approximate=approximate)
+    activation = functional.relu if model.encoder.activation == "relu" else gelu
     for number in ("1", "2"):
-        state = state @ tensor(f"dense{number}", "kernel") + tensor(f"dense{number}", "bias")
-        state = (
-            functional.relu(state)
-            if model.encoder.activation == "relu"
-            else functional.gelu(state, approximate=approximate)
-        )
+        state = activation(state @ tensor(f"dense{number}", "kernel") + tensor(f"dense{number}", "bias"))
         scale, bias = tensor(f"norm{number}", "scale"), tensor(f"norm{number}", "bias")
         state = functional.layer_norm(state, scale.shape, scale, bias, model.encoder.norm_epsilon)
     table = torch.from_numpy(np.ascontiguousarray(model.params["encoder"]["embeddings"]["token"]["embedding"]))

@@ -139,9 +139,8 @@ class Checkpoints:
             remove_unfinished(self.folder)
         except OSError as error:  # a disk that is gone, no more open files
             failed = error
-        if (
-            jax.process_count() > 1
-        ):  # if one failed at the start of a save, the others would wait for it inside of Orbax
+        if jax.process_count() > 1:
+            # if one failed at the start of a save, the others would wait for it inside of Orbax
             self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
         optional = TrainState._field_defaults
         kept = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}

@@ -283,10 +283,7 @@ class Window:
             return fetched
         structure = jax.tree.structure(fetched[-1])
         types = [each.dtype for each in newest.values()]
-        return [
-            *(structure.unflatten(map(np.asarray, entry, types)) for entry in self.before["shown"]),
-            *fetched,
-        ]
+        return [structure.unflatten(map(np.asarray, entry, types)) for entry in self.before["shown"]] + fetched
 
     def record(self, metrics: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
         """Summarises the window, from `metrics` of `all_metrics`, the steps `left` in the run and the seconds that it took.
