@@ -164,12 +164,9 @@ class Ner(Task):
         """`classifier`, and `span_network` with spans."""
         if self.spans:
             self.spans.add_network(module, encoder, rngs, of_tokens=True)
-        module.classifier = linear(self.vector_size(encoder), len(self.labels), encoder, rngs)
+        size = self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
+        module.classifier = linear(size, len(self.labels), encoder, rngs)
         module.rate = encoder.dropout
-
-    def vector_size(self, encoder: EncoderConfig) -> int:
-        """Width of the classifier's input."""
-        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vectors(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of the classifier at every position, [B, L, D]; with spans that of `SpanTuning.token_vectors`."""
