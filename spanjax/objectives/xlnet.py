@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.bounds import AtLeast0, NotNegative
+from spanjax.bounds import AtLeast0
 from spanjax.data.feed.masking import MaskingPolicy, Ngrams, Replacement
 from spanjax.data.feed.pairing import FullSentences, Pairing, Single
 from spanjax.nn.config import EncoderConfig
@@ -35,11 +35,6 @@ STATES, USED = "memory_states", "memory_used"
 class PermutedTokens(TokenTerm):
     """The query stream's hidden states at the slots, decoded without a further layer."""
 
-    weight: NotNegative = 1.0
-    """Weight in the sum of losses."""
-    extra_count: NotNegative = 0.0
-    """Added to the number of targets that the loss is divided by."""
-
     name, description = "plm", "the bias of permuted tokens"
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -49,10 +44,6 @@ class PermutedTokens(TokenTerm):
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """The hidden states unchanged: the query stream is at the slots already."""
         return hidden_BLD
-
-    def target_weights(self, batch: Batch) -> jax.Array:
-        """Every used slot."""
-        return batch["slot_weight_BK"]
 
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """Products of the query stream in all layers: queries, outputs, feed-forward parts."""

@@ -10,9 +10,8 @@ from typing import Any
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.conll import read_conll
 from spanjax.tasks.coref.documents import Document
-from spanjax.tasks.coref.json_lines import read_record
+from spanjax.tasks.coref.json_lines import SEGMENT_MAPS, read_record, read_segments
 from spanjax.tasks.coref.text import bare_name, read_text
-from spanjax.tasks.coref.wordpieces import SEGMENT_MAPS, read_segments
 from spanjax.tasks.tables import Record, kind_of, read_records
 
 COLUMNS = (".key", ".response")  # names of the official scorer's files; also every name that ends in conll
