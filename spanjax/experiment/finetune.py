@@ -16,7 +16,7 @@ from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import Built, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import plan_lines
-from spanjax.nn.config import EncoderConfig, Execution, Regularization
+from spanjax.nn.config import Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
@@ -278,12 +278,6 @@ def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, 
     return None, None, ["--init-from is not set: give weights to start from, or --objective.vocabulary for fresh ones"]
 
 
-def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderConfig:
-    if model is None:
-        return dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
-    return model.encoder.with_settings_of(run.encoder, Regularization, Execution)
-
-
 def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
     """Fills in steps, warm-up and cadence that are not set, for `rows` rows; also returns a note on each, set or derived."""
     epoch = batches_of_epoch(rows, run.batch_size)
@@ -330,7 +324,10 @@ def open_task_session(run: Run) -> TaskSession:
     mesh, found = open_mesh(run)
     problems += found
     if not problems and vocabulary is not None:
-        run = dataclasses.replace(run, encoder=_encoder(run, model, vocabulary))
+        encoder = dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
+        if model is not None:
+            encoder = model.encoder.with_settings_of(run.encoder, Regularization, Execution)
+        run = dataclasses.replace(run, encoder=encoder)
         if task.length > run.encoder.positions:
             problems.append(f"objective.length is {task.length}: the encoder has {run.encoder.positions} positions")
     if problems or mesh is None or vocabulary is None:

@@ -95,13 +95,13 @@ class Coref(Task):
 
     def counted(self, found: Examples) -> Examples:
         """The documents with the clusters that count: without singletons where `singletons` drops them."""
-        return Examples([self._counted(each) for each in found], found.problems, found.notes)
-
-    def _counted(self, document: Document) -> Document:
-        if self.singletons == "keep" or document.clusters is None:
-            return document
-        clusters = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
-        return dataclasses.replace(document, clusters=clusters)
+        if self.singletons == "keep":
+            return found
+        documents = [
+            dataclasses.replace(each, clusters=each.clusters and tuple(c for c in each.clusters if len(c) > 1))
+            for each in found
+        ]
+        return Examples(documents, found.problems, found.notes)
 
     def is_labelled(self, example: Document) -> bool:
         """Implements `Task.is_labelled`."""
