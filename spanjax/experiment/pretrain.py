@@ -16,7 +16,7 @@ from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
 from spanjax.data.feed.rows import open_rows, slots_needed
-from spanjax.data.feed.tf_feed import ending_the_run, open_feed
+from spanjax.data.feed.tf_feed import Kind, ending_the_run, open_feed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.shard_check import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
@@ -114,9 +114,11 @@ class PretrainingSession(Built):
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""
-        return open_feed(
-            self.run.data.feed, self.rows, self.spec, start, host=jax.process_index(), hosts=jax.process_count()
-        )
+        return self._open_feed(self.run.data.feed, self.rows, start)
+
+    def _open_feed(self, kind: Kind, rows: AnyRows, start: int = 0, held_out: bool = False) -> Iterator[Batch]:
+        host, hosts = jax.process_index(), jax.process_count()
+        return open_feed(kind, rows, self.spec, start, host=host, hosts=hosts, held_out=held_out)
 
     def batch_rows(self, number: int) -> list[int]:
         """Indices of the rows of a global batch, of all processes; in a mixture they count through all folders."""
@@ -125,14 +127,7 @@ class PretrainingSession(Built):
     def held_out_feed(self) -> Iterator[Batch]:
         """Every held-out row once, with the masks of epoch 0."""
         assert self.validation is not None
-        return open_feed(
-            "numpy",
-            self.validation,
-            self.spec,
-            host=jax.process_index(),
-            hosts=jax.process_count(),
-            held_out=True,
-        )
+        return self._open_feed("numpy", self.validation, held_out=True)
 
     def evaluator(self) -> Any:
         """Builds `training.loop.Evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
