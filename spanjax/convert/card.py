@@ -39,6 +39,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
     front = ["---", *yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).splitlines()]
     front += [*(f"# {key}: TO FILL IN" for key, value in given.items() if not value), "---", ""]
+    # a converted folder of PyTorch weights has no run and no rows: its card lacks these sections
     run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
     body = [
         f"# {markdown_line(name)}",

@@ -150,6 +150,7 @@ def their_config(
         problems += _modern_problems(encoder, parts, task)
     elif family.model_type != "xlnet":
         problems += _their_problems(encoder, specials, parts, family)
+    # one error with everything that transformers' class of the family lacks or computes differently
     _raise_listed(problems)
     found = {"architectures": [pretraining_class(family, parts)], "model_type": family.model_type}
     if family.model_type == "modernbert":
