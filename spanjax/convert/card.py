@@ -32,11 +32,14 @@ _KINDS: Mapping[HfHead, str] = {
 def model_card(model: Model, name: str, license_: str, language: str) -> str:
     """Builds README.md: front matter, usage, and tables of architecture, data, training, results and hardware."""
     given = {"license": license_, "language": language}
-    facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": _pipeline(model)}
+    bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
+    pipeline = PIPELINES[model.kind] if model.kind else bare
+    facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
     facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
     front = ["---", *yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).splitlines()]
     front += [*(f"# {key}: TO FILL IN" for key, value in given.items() if not value), "---", ""]
+    # a converted folder of PyTorch weights has no run and no rows: its card lacks these sections
     run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
     body = [
         f"# {markdown_line(name)}",
@@ -97,12 +100,6 @@ def _architecture(model: Model) -> dict[str, Any]:
         "vocabulary": f"{encoder.vocab_size:,} pieces"
         + (f", {model.vocabulary.kind}, {model.vocabulary.casing}" if model.vocabulary else ""),
     }
-
-
-def _pipeline(model: Model) -> str:
-    if model.kind:
-        return PIPELINES[model.kind]
-    return "fill-mask" if "mlm" in model.params else "feature-extraction"
 
 
 def task_words(model: Model) -> str:

@@ -3,10 +3,11 @@
 spanjax computes one side. transformers computes the other if it is installed and the model is a folder that it loads; else
 spanjax does, from the written files. The table names who computed each side.
 
-Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary.
+Shapes: S sentences, L positions, N layers, D hidden size, V vocabulary, C classes (2 for start and end of an answer).
 """
 
 import contextlib
+import functools
 import io
 import logging
 import pathlib
@@ -22,12 +23,14 @@ import rich.console
 import rich.table
 from flax import nnx
 
-from spanjax.convert.task_scores import detection_here, scores_here, their_class, their_scores
 from spanjax.data.vocab.loading import Vocabulary
+from spanjax.nn.heads import DetectionHead
+from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.pretrained.electra import FOLDER, PART, generator_of
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.folder import is_weights
+from spanjax.torch_format.task_tables import CLASSES, OUTPUTS
 from spanjax.training.state import abstract_module
 
 TOLERANCE = 1e-4
@@ -136,22 +139,14 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
     import transformers
 
     with _silenced():
-        theirs = (
-            their_class(transformers, model)
-            .from_pretrained(folder, dtype=torch.float32, trust_remote_code=False)
-            .eval()
-        )
+        kind = their_class(transformers, model)
+        theirs = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+    given = {"input_ids": inputs.tokens_SL, "attention_mask": inputs.used_SL}
+    if model.encoder.types:
+        given["token_type_ids"] = np.zeros_like(inputs.tokens_SL)
+    arrays = {name: torch.from_numpy(array.astype(np.int64)) for name, array in given.items()}
     with torch.no_grad():
-        found = theirs(
-            input_ids=torch.from_numpy(inputs.tokens_SL.astype(np.int64)),
-            attention_mask=torch.from_numpy(inputs.used_SL.astype(np.int64)),
-            output_hidden_states=True,
-            **(
-                {"token_type_ids": torch.zeros(inputs.tokens_SL.shape, dtype=torch.int64)}
-                if model.encoder.types
-                else {}
-            ),
-        )
+        found = theirs(**arrays, output_hidden_states=True)
         states = torch.stack(found.hidden_states)
         sbo = None
         if "sbo" in model.params:
@@ -184,13 +179,10 @@ def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, in
     offset = torch.from_numpy(inputs.offset_SL).long().clamp(max=len(head["position"]["embedding"]) - 1)
     state = torch.cat([left, right, tensor("position", "embedding")[offset]], dim=-1)
     approximate = "tanh" if model.encoder.activation == "gelu_tanh" else "none"
+    gelu = functools.partial(functional.gelu, approximate=approximate)
+    activation = functional.relu if model.encoder.activation == "relu" else gelu
     for number in ("1", "2"):
-        state = state @ tensor(f"dense{number}", "kernel") + tensor(f"dense{number}", "bias")
-        state = (
-            functional.relu(state)
-            if model.encoder.activation == "relu"
-            else functional.gelu(state, approximate=approximate)
-        )
+        state = activation(state @ tensor(f"dense{number}", "kernel") + tensor(f"dense{number}", "bias"))
         scale, bias = tensor(f"norm{number}", "scale"), tensor(f"norm{number}", "bias")
         state = functional.layer_norm(state, scale.shape, scale, bias, model.encoder.norm_epsilon)
     table = torch.from_numpy(np.ascontiguousarray(model.params["encoder"]["embeddings"]["token"]["embedding"]))
@@ -298,3 +290,48 @@ def print_differences(found: tuple[str, list[Difference]], tolerance: float = TO
     rich.console.Console(soft_wrap=True, highlight=False).print(table)
     print(f"above {tolerance:g}: {', '.join(above)}" if above else f"all within {tolerance:g}")
     return 1 if above else 0
+
+
+def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head."""
+    if model.kind is None or "span_network" in model.params:
+        return None
+    head = model.params[OUTPUTS[model.kind]]
+    read_SLD = jnp.asarray(hidden_SLD)
+    if model.kind == "sequence":
+        read_SLD = read_SLD[:, 0]
+        if "pooler" in model.params:
+            dense = model.params["pooler"]["dense"]
+            read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
+        elif "pre_classifier" in model.params:
+            dense = model.params["pre_classifier"]
+            read_SLD = ACTIVATIONS["gelu"](read_SLD @ dense["kernel"] + dense["bias"][None])
+    scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
+    return np.asarray(scores_SLC) + head["bias"]
+
+
+def detection_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
+    """Log-odds that a token was replaced, [S, L]; None without such a head."""
+    if "rtd" not in model.params:
+        return None
+    structure = nnx.split(nnx.eval_shape(lambda: DetectionHead(model.encoder, nnx.Rngs(0))))[0]
+    head: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, model.params["rtd"]))
+    return np.asarray(head(jnp.asarray(hidden_SLD)))
+
+
+def their_class(transformers: Any, model: Model) -> Any:
+    """The class of transformers that loads a folder of such a model."""
+    if model.kind:
+        return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
+    if "rtd" in model.params:
+        return transformers.AutoModelForPreTraining
+    if "plm" in model.params:
+        return transformers.XLNetLMHeadModel
+    return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
+
+
+def their_scores(model: Model, output: Any) -> np.ndarray | None:
+    """The same scores in the output of such a class."""
+    if model.kind == "question":
+        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
+    return output.logits.numpy() if model.kind else None

@@ -70,11 +70,6 @@ class ToTorch:
     """Language of the text, for the card: en, say."""
 
 
-def is_extra(name: str, model_type: str) -> bool:
-    """True if transformers has no class with a parameter of this name."""
-    return name.startswith("cls.pair_target_predictions.") or (model_type != "bert" and name.startswith("cls."))
-
-
 def with_tied_tables(written: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
     """Adds the decoder table of each head to the tensors of the original layout: the token table under another name, which the
     original's strict loading requires."""
@@ -112,14 +107,15 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         (folder / "bert_config.json").write_text(json.dumps(config, indent=2) + "\n")
     else:
         written = cast(tensors, dtype)
-        own = {name: array for name, array in written.items() if not is_extra(name, family.model_type)}
+        # transformers has no class with parameters of these names
+        extra = "cls.pair_target_predictions." if family.model_type == "bert" else "cls."
+        own = {name: array for name, array in written.items() if not name.startswith(extra)}
         if options.format == "hf":
             write_safetensors(folder / "model.safetensors", own, model.step)
         else:
             write_torch_file(folder / "pytorch_model.bin", own)
-        if len(own) < len(written):
-            extra = {name: array for name, array in written.items() if name not in own}
-            write_safetensors(folder / EXTRA_HEADS, extra, model.step)
+        if heads := {name: array for name, array in written.items() if name not in own}:
+            write_safetensors(folder / EXTRA_HEADS, heads, model.step)
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if model.vocabulary:
         types = model.encoder.types if "epochs" in task else 0  # fine-tuned here, on pairs as tasks make them

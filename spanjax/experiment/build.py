@@ -14,7 +14,7 @@ from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
 from spanjax.nn.attention import choose_backend
 from spanjax.run import Run
-from spanjax.sharding import map_named, placed, row_shards
+from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder
 
@@ -124,6 +124,15 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         dropout=encoder.attention_dropout,
         device_kind=device.device_kind,
     )
+
+
+def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:
+    """Builds the mesh of a run; also returns problems with it, None with those of the mesh itself."""
+    try:
+        mesh = make_mesh(run.mesh)
+    except ValueError as error:
+        return None, [str(error)]
+    return mesh, mesh_problems(run, mesh)
 
 
 def mesh_problems(run: Run, mesh: Mesh) -> list[str]:

@@ -13,16 +13,16 @@ from jax.sharding import Mesh
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
-from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
+from spanjax.experiment.build import Built, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
-from spanjax.experiment.summary import compiled_peak, cost_lines, device_lines, rate_line
-from spanjax.nn.config import EncoderConfig, Execution, Regularization
+from spanjax.experiment.summary import plan_lines
+from spanjax.nn.config import Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run, with_defaults
 from spanjax.run_format import own_classes
-from spanjax.sharding import make_mesh, to_global
+from spanjax.sharding import to_global
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
     Batch,
@@ -52,15 +52,11 @@ class Set:
     """The rows once more with their notes, for predictions; empty in training."""
 
     @classmethod
-    def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
-        """Builds the task's rows of these examples, for predictions."""
-        rows = list(task.rows(examples, vocabulary))
-        return cls(examples, TaskRows(rows, vocabulary.specials.pad, task.lengths), rows)
-
-    @classmethod
-    def of_training(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary) -> "Set":
-        """Builds the task's rows of these examples, packed only."""
-        return cls(examples, TaskRows(task.rows(examples, vocabulary), vocabulary.specials.pad, task.lengths))
+    def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary, training: bool = False) -> "Set":
+        """Builds the task's rows of these examples, for predictions or packed only, for training."""
+        rows = task.rows(examples, vocabulary)
+        kept = () if training else list(rows)
+        return cls(examples, TaskRows(rows if training else kept, vocabulary.specials.pad, task.lengths), kept)
 
 
 class Predicted(NamedTuple):
@@ -198,24 +194,18 @@ class TaskSession(Built):
         """Describes the run before it starts, its step compiled for the first batch, and an example."""
         run, packed, row = self.run, self.training.packed, self.training.packed.row(0)
         batch = next(iter(self.feed(0)))
-        peak = compiled_peak(self, to_global(batch, self.mesh))
         epochs = run.steps / batches_of_epoch(len(packed), run.batch_size)
         dev = f"; {len(self.dev.examples):,} dev examples" if self.dev else "; no dev examples"
         more = len(row.tokens_T) - TOKENS
         text = self.vocabulary.decode(row.tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
         # long fields, such as a label of every token, say nothing in one line
         short = [f"{name} {np.asarray(value).tolist()}" for name, value in row.fields.items() if np.size(value) <= 16]
-        return [
-            *device_lines(self),
+        data = (
             f"examples    {len(self.training.examples):,} in {len(packed):,} rows of {np.mean(packed.lengths_N):.1f} tokens on"
-            f" average, {packed.lengths_N.max():,} at most{dev}",
-            *cost_lines(self, peak),
-            f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
-            rate_line(run),
-            *self.messages,
-            "",
-            f"example     {text}  {', '.join(short)}",
-        ]
+            f" average, {packed.lengths_N.max():,} at most{dev}"
+        )
+        plan = plan_lines(self, to_global(batch, self.mesh), [data], epochs)
+        return [*plan, *self.messages, "", f"example     {text}  {', '.join(short)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Summarises a finished run: the scores of the last evaluation, the best one, what to do next."""
@@ -288,12 +278,6 @@ def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, 
     return None, None, ["--init-from is not set: give weights to start from, or --objective.vocabulary for fresh ones"]
 
 
-def _encoder(run: Run, model: Model | None, vocabulary: Vocabulary) -> EncoderConfig:
-    if model is None:
-        return dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
-    return model.encoder.with_settings_of(run.encoder, Regularization, Execution)
-
-
 def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
     """Fills in steps, warm-up and cadence that are not set, for `rows` rows; also returns a note on each, set or derived."""
     epoch = batches_of_epoch(rows, run.batch_size)
@@ -325,7 +309,7 @@ def _unused_problems(run: Run) -> list[str]:
 
 def open_task_session(run: Run) -> TaskSession:
     """Reads weights and examples and builds the mesh and every function. One ValueError lists all problems."""
-    task, mesh = run.objective, None
+    task = run.objective
     assert isinstance(task, Task)
     problems = run.problems() + _unused_problems(run)
     model, vocabulary, found = _vocabulary(run, task)
@@ -337,13 +321,13 @@ def open_task_session(run: Run) -> TaskSession:
     dev_examples, found = read_examples(task, task.dev, "--dev")
     problems += found + unlabelled_problems(task, dev_examples, "--dev")
     examples = _labelled(task, examples)
-    try:
-        mesh = make_mesh(run.mesh)
-        problems += mesh_problems(run, mesh)
-    except ValueError as error:
-        problems.append(str(error))
+    mesh, found = open_mesh(run)
+    problems += found
     if not problems and vocabulary is not None:
-        run = dataclasses.replace(run, encoder=_encoder(run, model, vocabulary))
+        encoder = dataclasses.replace(run.encoder, vocab_size=vocabulary.size)
+        if model is not None:
+            encoder = model.encoder.with_settings_of(run.encoder, Regularization, Execution)
+        run = dataclasses.replace(run, encoder=encoder)
         if task.length > run.encoder.positions:
             problems.append(f"objective.length is {task.length}: the encoder has {run.encoder.positions} positions")
     if problems or mesh is None or vocabulary is None:
@@ -352,7 +336,7 @@ def open_task_session(run: Run) -> TaskSession:
     task = task.with_training_labels(examples, vocabulary)
     if problems := task.problems(run.encoder):
         raise ValueError("\n".join(problems))
-    training = Set.of_training(task, examples, vocabulary)
+    training = Set.of(task, examples, vocabulary, training=True)
     dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
     training.packed.use_few_lengths(run.batch_size, run.steps)

@@ -6,7 +6,7 @@ from the first on. Offsets of the span boundary head beyond the trained ones are
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ CLASSIFIER = ("classifier/kernel", "classifier/bias")
 SHOWN = 8  # labels that are listed
 TOKENS, POSITIONS, TYPES = (f"encoder/embeddings/{name}/embedding" for name in ("token", "position", "type"))
 OFFSETS = "sbo/position/embedding"
+RESIZED = (POSITIONS, TYPES, OFFSETS)  # tables whose number of rows may differ
 _SIZES = {
     (OFFSETS, 1): "{boundary}.position-size {size}",
     ("generator/layers/feed_in/kernel", 0): "generator-depth {depth:g}",
@@ -87,12 +88,9 @@ def start_from(
         array = np.asarray(found[name], np.float32)
         if has_pieces(name) or (objective and objective.has_pieces(name)):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
-        elif name in _FITTED and comparable:
-            array, said = _FITTED[name](array, leaf.shape[0], encoder.position_offset)
-            lines += said
-        elif name == OFFSETS and comparable:
-            array, said = _offsets(array, leaf.shape[0], encoder.initializer_std, random, _boundary_flag(objective))
-            lines += said
+        elif name in RESIZED and comparable and len(array) != leaf.shape[0]:
+            array, said = _resized(name, array, leaf.shape[0], encoder, random, _boundary_flag(objective))
+            lines.append(said)
         if array.shape != leaf.shape and comparable:
             unequal[name] = (np.shape(found[name]), tuple(leaf.shape))
         leaves[name] = array
@@ -229,39 +227,26 @@ def _pieces(
     return rows
 
 
-def _positions(array: np.ndarray, size: int, offset: int) -> tuple[np.ndarray, list[str]]:
-    trained = len(array) - offset
-    if size == len(array):
-        return array, []
-    if size < len(array):
-        return array[:size], [f"positions: the first {size - offset:,} of {trained:,}"]
-    places = np.concatenate([np.arange(offset), offset + np.arange(size - offset) % trained])
-    return array[places], [f"positions: {trained:,} trained ones, repeated for {size - offset:,}"]
-
-
-def _offsets(
-    array: np.ndarray, size: int, deviation: float, random: np.random.Generator, flag: str
-) -> tuple[np.ndarray, list[str]]:
-    """Returns `size` rows of the span boundary head's table, those beyond the trained ones sampled as the run would."""
-    trained = len(array)
-    if size < trained:
-        keep = f"--objective.{flag}.max-offset {trained} keeps all"
-        return array[:size], [f"span boundary offsets: the first {size:,} of {trained:,}; {keep}"]
-    drawn = random.normal(0, deviation, (size - trained, *array.shape[1:])).astype(np.float32)
-    said = [f"span boundary offsets: {trained:,} trained ones, {size - trained:,} drawn fresh"] * (size > trained)
+def _resized(
+    name: str, array: np.ndarray, size: int, encoder: EncoderConfig, random: np.random.Generator, flag: str
+) -> tuple[np.ndarray, str]:
+    """Returns a table of RESIZED with another number of rows, and a message: further positions repeat the trained ones, further
+    types the last; offsets are sampled as the run would."""
+    known = len(array)
+    if name == POSITIONS:
+        offset = encoder.position_offset
+        trained, wanted = known - offset, size - offset
+        if size < known:
+            return array[:size], f"positions: the first {wanted:,} of {trained:,}"
+        places = np.concatenate([np.arange(offset), offset + np.arange(wanted) % trained])
+        return array[places], f"positions: {trained:,} trained ones, repeated for {wanted:,}"
+    if name == TYPES:
+        last = ", the last repeated" if size > known else ""
+        kept = array[np.minimum(np.arange(size), known - 1)]
+        return kept, f"token types: {known} in the weights, {size} here{last}"
+    if size < known:
+        keep = f"--objective.{flag}.max-offset {known} keeps all"
+        return array[:size], f"span boundary offsets: the first {size:,} of {known:,}; {keep}"
+    drawn = random.normal(0, encoder.initializer_std, (size - known, *array.shape[1:])).astype(np.float32)
+    said = f"span boundary offsets: {known:,} trained ones, {size - known:,} drawn fresh"
     return np.concatenate([array, drawn]), said
-
-
-def _types(array: np.ndarray, size: int, _: int) -> tuple[np.ndarray, list[str]]:
-    if size == len(array):
-        return array, []
-    kept = array[np.minimum(np.arange(size), len(array) - 1)]
-    return kept, [
-        f"token types: {len(array)} in the weights, {size} here" + (", the last repeated" * (size > len(array)))
-    ]
-
-
-_FITTED: Mapping[str, Callable[[np.ndarray, int, int], tuple[np.ndarray, list[str]]]] = {
-    POSITIONS: _positions,
-    TYPES: _types,
-}

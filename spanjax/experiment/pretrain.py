@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
-from spanjax.data.feed.feeds import ending_the_run, open_feed
+from spanjax.data.feed.feeds import Kind, ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
@@ -21,21 +20,14 @@ from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.experiment.build import Built, attention_backend, build, mesh_problems
+from spanjax.experiment.build import Built, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
-from spanjax.experiment.summary import (
-    compiled_peak,
-    cost_lines,
-    device_lines,
-    filled_text,
-    next_commands,
-    rate_line,
-)
+from spanjax.experiment.summary import filled_text, next_commands, plan_lines
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import ORDER_VERSION, own_classes
-from spanjax.sharding import make_mesh, replicated, to_global
+from spanjax.sharding import replicated, to_global
 from spanjax.training.loop import Outcome
 
 
@@ -122,9 +114,11 @@ class PretrainingSession(Built):
 
     def feed(self, start: int) -> Iterator[Batch]:
         """This process's rows of batch `start`, `start + 1`, ..."""
-        return open_feed(
-            self.run.data.feed, self.rows, self.spec, start, host=jax.process_index(), hosts=jax.process_count()
-        )
+        return self._open_feed(self.run.data.feed, self.rows, start)
+
+    def _open_feed(self, kind: Kind, rows: AnyRows, start: int = 0, held_out: bool = False) -> Iterator[Batch]:
+        host, hosts = jax.process_index(), jax.process_count()
+        return open_feed(kind, rows, self.spec, start, host=host, hosts=hosts, held_out=held_out)
 
     def batch_rows(self, number: int) -> list[int]:
         """Indices of the rows of a global batch, of all processes; in a mixture they count through all folders."""
@@ -133,14 +127,7 @@ class PretrainingSession(Built):
     def held_out_feed(self) -> Iterator[Batch]:
         """Every held-out row once, with the masks of epoch 0."""
         assert self.validation is not None
-        return open_feed(
-            "numpy",
-            self.validation,
-            self.spec,
-            host=jax.process_index(),
-            hosts=jax.process_count(),
-            held_out=True,
-        )
+        return self._open_feed("numpy", self.validation, held_out=True)
 
     def evaluator(self) -> Any:
         """Builds `training.loop.Evaluate`: held-out losses and accuracies, and their weighted sum as "loss"; {} without rows."""
@@ -161,39 +148,31 @@ class PretrainingSession(Built):
 
         return evaluate
 
-    def predictor(self) -> Any:
-        """Builds a function: (parameters, a batch of any size) -> most probable tokens of every head, NumPy [B, K]."""
-        dtype = jnp.dtype(self.run.compute_dtype)
+    def _guesses(self, params: Any, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Most probable tokens of every head for a batch of any size, [B, K]."""
 
         def predict(params: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-            cast = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+            cast = jax.tree.map(lambda leaf: leaf.astype(self.run.compute_dtype), params)
             return self.objective.predict(nnx.merge(self.builder.structure, cast), batch)
 
-        whole = jax.jit(predict, out_shardings=replicated(self.mesh))
-        return lambda params, batch: jax.device_get(whole(params, dict(batch)))
+        return jax.device_get(jax.jit(predict, out_shardings=replicated(self.mesh))(params, batch))
 
     def dry_run_lines(self) -> list[str]:
         """Describes the plan of the run, its step compiled, and a masked example."""
         run, rows = self.run, self.rows
         batch = next(iter(self.feed(0)))
-        peak = compiled_peak(self, to_global(batch, self.mesh))
         slots = slots_needed(rows.manifest, self.spec.masking.most, self.spec.pairing.parts)
         flops = self.objective.flops_per_row(run.encoder, rows.length, slots)
         used = float(np.mean(rows.lengths_N)) / rows.length
         epochs = run.steps / steps_per_epoch(self.spec.order, run.batch_size, len(rows))
-        # the order of a reader's questions: where it runs, on what, what it costs, how long, at which rate
-        return [
-            *device_lines(self),
+        data = [
             f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
             f" {len(self.validation) if self.validation else 0:,}; {slots} slots a row",
             f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step"
             " (forward and backward)",
-            *cost_lines(self, peak),
-            f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
-            rate_line(run),
-            "",
-            f"example     {masked_text(batch, 0, self.vocabulary)}",
         ]
+        plan = plan_lines(self, to_global(batch, self.mesh), data, epochs)
+        return [*plan, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Compares held-out losses with those of a model that knows nothing, fills one span in, and says what to do next."""
@@ -216,7 +195,7 @@ class PretrainingSession(Built):
         if jax.process_count() == 1:
             whole: Any = next(iter(self.held_out_feed()))
             batch: Any = {name: value[:8] for name, value in whole.items()}
-            guesses = self.predictor()(outcome.state.params, batch)
+            guesses = self._guesses(outcome.state.params, batch)
             given = self.spec.masking.at(None).replacement
             replaced = given.mask + given.random > 0
             rows = range(len(batch["row_B"]) if guesses else 0)
@@ -299,12 +278,8 @@ def open_pretraining_session(run: Run) -> PretrainingSession:
     problems = run.problems()
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
-    mesh = None
-    try:
-        mesh = make_mesh(run.mesh)
-        problems += mesh_problems(run, mesh)
-    except ValueError as error:
-        problems.append(str(error))
+    mesh, mesh_problems = open_mesh(run)
+    problems += mesh_problems
     # invalid settings would fail inside of these checks, with messages that help nobody
     if rows is not None and mesh is not None and not problems:
         problems += _row_problems(run, rows, validation)

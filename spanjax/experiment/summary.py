@@ -1,6 +1,6 @@
 """Human-readable text about runs of any kind: devices, memory, learning rate, a span filled in, the next commands."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import jax
 import numpy as np
@@ -9,7 +9,6 @@ from spanjax.data.feed.batch import Batch
 from spanjax.data.inspect.as_text import first_block_length, first_block_spans, original_tokens
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.experiment.build import Built
-from spanjax.run import Run
 from spanjax.training.state import count_parameters
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -48,44 +47,33 @@ def sparkline(values: list[float]) -> str:
     return "".join(BARS[min(7, int(8 * value / top))] for value in values)
 
 
-def device_lines(session: Built) -> list[str]:
-    """Mesh and parameters of any run."""
-    mesh = session.mesh
-    device = mesh.devices.flat[0]
+def plan_lines(session: Built, batch: Mapping[str, jax.Array], data: Sequence[str], epochs: float) -> list[str]:
+    """Describes any run before it starts: where it runs, on which `data`, what its compiled step costs, how long, its rates."""
+    run, mesh, encoder = session.run, session.mesh, session.run.encoder
+    leaves = jax.tree.leaves(session.abstract)
+    state = sum(int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in leaves)
+    peak = compiled_peak(session, batch)
+    memory = "not compiled" if peak is None else f"{peak / 2**30:.2f} GiB"
+    schedule, warmup_steps = run.optimizer.schedule(run.steps), run.optimizer.warmup_steps
+    rates = [float(np.asarray(schedule(round(i * (run.steps - 1) / 39)))) for i in range(40)]
+    short = f" (the warm-up of {warmup_steps:,} steps is longer than the run)" if warmup_steps >= run.steps else ""
+    # the order of a reader's questions
     return [
-        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {device.device_kind}, {jax.process_count()} process(es)",
-        f"parameters  {count_parameters(session.abstract.params, session.run.encoder):,}",
-    ]
-
-
-def cost_lines(session: Built, compiled_bytes: int | None) -> list[str]:
-    """Memory of a device and the attention of any run."""
-    state = sum(
-        int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
-        for leaf in jax.tree.leaves(session.abstract)
-    )
-    memory = "not compiled" if compiled_bytes is None else f"{compiled_bytes / 2**30:.2f} GiB"
-    return [
+        f"mesh        {dict(mesh.shape)} on {mesh.devices.size} x {mesh.devices.flat[0].device_kind},"
+        f" {jax.process_count()} process(es)",
+        f"parameters  {count_parameters(session.abstract.params, encoder):,}",
+        *data,
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
-        f"attention   {session.attention}; recomputed in the backward pass: {session.run.encoder.remat}",
+        f"attention   {session.attention}; recomputed in the backward pass: {encoder.remat}",
+        f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
+        f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}{short}",
     ]
-
-
-def rate_line(run: Run) -> str:
-    """The learning rate over the run."""
-    rates = [float(np.asarray(run.optimizer.schedule(run.steps)(round(i * (run.steps - 1) / 39)))) for i in range(40)]
-    short = f" (the warm-up of {run.optimizer.warmup_steps:,} steps is longer than the run)"
-    return f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}" + (
-        short if run.optimizer.warmup_steps >= run.steps else ""
-    )
 
 
 def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
     """Bytes a device needs for one training step, state included, by compiling it; None if XLA does not tell."""
     analysis = session.train_step().lower(session.abstract, batch).compile().memory_analysis()
-    if analysis is None:
-        return None
-    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
+    return None if analysis is None else analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
 
 
 def next_commands(folder: str) -> list[str]:

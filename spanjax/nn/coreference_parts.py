@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.bounds import AtLeast0, AtLeast1, DropRate, Share, range_problems
+from spanjax.bounds import AtLeast0, AtLeast1, DropRate, Share
 
 DEVIATION = 0.02  # of all initial weights above the encoder
 PART = 128  # spans whose vectors and pairs are made together
@@ -47,10 +47,6 @@ class CoreferenceConfig:
     """Dropout of the width prior's hidden layer: one mask for each span, or one for all spans of a width, as released."""
     initializer: Literal["normal", "truncated_normal"] = "normal"
     """Distribution of initial weights, standard deviation 0.02; truncated_normal: cut off at twice that, as released."""
-
-    def problems(self) -> list[str]:
-        """Returns a message for each problem of these values."""
-        return range_problems(self, "objective.model.")
 
 
 class Pieces(NamedTuple):

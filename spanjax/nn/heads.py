@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.layer import inner_linear, layer_norm, linear, lookup, normal
+from spanjax.nn.layer import float32_outputs, inner_linear, layer_norm, linear, lookup, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
@@ -87,9 +87,7 @@ class PairHead(nnx.Module):
 
     def __call__(self, hidden_BPD: jax.Array) -> jax.Array:
         """Hidden states of the [CLS] of pairs [B, P, D] -> scores of labels 0 and 1, float32 [B, P, 2]."""
-        kernel, bias = self.seq_relationship.kernel[...], self.seq_relationship.bias[...]  # pyright: ignore[reportOptionalSubscript]
-        scores_BP2 = jnp.einsum("bpd,dc->bpc", self.pooler(hidden_BPD), kernel, preferred_element_type=jnp.float32)
-        return scores_BP2 + bias.astype(jnp.float32)[None, None]
+        return float32_outputs(self.seq_relationship, self.pooler(hidden_BPD))
 
 
 class DetectionHead(nnx.Module):

@@ -42,6 +42,13 @@ def inner_linear(inputs: int, outputs: int, config: EncoderConfig, rngs: nnx.Rng
     return Linear(inputs, outputs, use_bias=config.biases, kernel_init=normal(config), rngs=rngs)
 
 
+def float32_outputs(layer: nnx.Linear, x: jax.Array) -> jax.Array:
+    """The outputs of a dense layer in float32, whatever the type of x: [..., inputs] -> [..., outputs]."""
+    kernel, bias = layer.kernel[...], layer.bias[...]  # pyright: ignore[reportOptionalSubscript]
+    products = jnp.einsum("...d,dc->...c", x, kernel, preferred_element_type=jnp.float32)
+    return products + jnp.expand_dims(bias.astype(jnp.float32), tuple(range(x.ndim - 1)))
+
+
 def layer_norm(size: int, config: EncoderConfig, rngs: nnx.Rngs) -> LayerNorm:
     """LayerNorm over the last axis."""
     return LayerNorm(size, epsilon=config.norm_epsilon, use_bias=config.biases, rngs=rngs)

@@ -16,6 +16,9 @@ from spanjax.data.feed.pairing import Pairing
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 
+Batch = Mapping[str, jax.Array]
+"""Rows of a batch on devices, or shapes of them: arrays by name."""
+
 
 class Mean(NamedTuple):
     """A mean kept as its two sums; both are scalars (Python, NumPy or jax)."""
@@ -65,7 +68,7 @@ class Objective(abc.ABC):
         """Name of every loss -> its weight in the sum that is minimised."""
 
     @abc.abstractmethod
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Name of every loss -> the divisor of its total, for these rows."""
 
     def extra_counts(self) -> dict[str, float]:
@@ -73,7 +76,7 @@ class Objective(abc.ABC):
         return dict.fromkeys(self.loss_weights(), 0.0)
 
     @abc.abstractmethod
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further metrics. `key=None` evaluates."""
 
     def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
@@ -84,7 +87,7 @@ class Objective(abc.ABC):
         return {}
 
     def losses_with_state(
-        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
+        self, module: Any, batch: Batch, key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """`measure`, and the rows' new recurrent state. In training `batch` also has the previous state, by the same names."""
         return self.measure(module, batch, key), {}
@@ -180,16 +183,16 @@ class Pretraining(Objective):
         del pair
         return self if self.parts and self.parts.keys() <= params.keys() else None
 
-    def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def hidden(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of `logits`: the encoder's hidden states of the rows, [B, L, D]."""
         inputs = (batch[name] for name in ("tokens_BL", "segments_BL", "positions_BL", "types_BL"))
         return module.encoder(*inputs, key)
 
-    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """Scores of every one of `fill_heads` at every slot: float32 [B, T, K, V], V being the padded vocabulary."""
         raise NotImplementedError(f"{type(self).__name__} has fill_heads and no logits")
 
-    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def predict(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """Name of every head that fills slots -> the most probable piece at every slot, int32 [B, K]."""
         if not self.fill_heads:
             return {}

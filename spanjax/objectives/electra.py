@@ -9,7 +9,6 @@ Shapes: B rows, K slots, L positions, E width of the token table, V padded vocab
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -24,7 +23,7 @@ from spanjax.nn.dropout import SITES, DropoutKey, gumbel
 from spanjax.nn.encoder import Encoder, LayerStack
 from spanjax.nn.heads import DetectionHead, TokenHead
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import FillHead, Mean, Pretraining, type_problems
+from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary
 from spanjax.objectives.tied_decoder import slot_index, tied_table, token_logits, token_means
 
@@ -56,7 +55,7 @@ class Generator(LayerStack):
         super().__init__(config, rngs)
         self.mlm = TokenHead(config, rngs)
 
-    def __call__(self, embedded_BLE: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def __call__(self, embedded_BLE: jax.Array, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Hidden states of the last layer."""
         hidden = self.widen(embedded_BLE) if self.widens else embedded_BLE
         segments_BL, positions_BL, types_BL = (batch[name] for name in ("segments_BL", "positions_BL", "types_BL"))
@@ -129,7 +128,7 @@ class ReplacedDetection(Pretraining):
         weights = {"mlm/loss": self.generator_weight, "rtd/loss": self.detection_weight}
         return weights | ({"sbo/loss": self.boundary.weight} if self.boundary else {})
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Masked tokens for the generator, all tokens for detection."""
         counts = {"mlm/loss": jnp.sum(batch["slot_weight_BK"]), "rtd/loss": jnp.sum(_real(batch))}
         return counts | ({"sbo/loss": jnp.sum(self.boundary.target_weights(batch))} if self.boundary else {})
@@ -144,7 +143,7 @@ class ReplacedDetection(Pretraining):
         predicted = {f"{term.name}/loss": term.baseline(unigram_entropy) for term in terms}
         return predicted | {"rtd/loss": (math.log(2), "a toss-up")}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Losses in nats, the generator's accuracy, and of detection accuracy, precision and recall over all tokens."""
         hidden_BLG = self._generated(module, batch, key)
         means = token_means((TERM,), module.generator, *tied_table(module), hidden_BLG, batch)
@@ -155,14 +154,14 @@ class ReplacedDetection(Pretraining):
             means |= token_means((self.boundary,), module, *tied_table(module), hidden_BLD, batch)
         return means
 
-    def _generated(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def _generated(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Hidden states of the generator."""
         inputs = (batch[name] for name in ("tokens_BL", "positions_BL", "types_BL"))
         embedded_BLE = module.encoder.embeddings.narrow(*inputs, key, GENERATOR_SITE)
         return module.generator(embedded_BLE, batch, key)
 
     def _corrupted(
-        self, module: Any, hidden_BLG: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
+        self, module: Any, hidden_BLG: jax.Array, batch: Batch, key: DropoutKey | None
     ) -> tuple[jax.Array, jax.Array]:
         """(tokens with samples of the generator at all masked positions, True where not the original), [B, L] each.
 
@@ -179,12 +178,12 @@ class ReplacedDetection(Pretraining):
         """The span boundary term; masks are filled by the generator, a model of its own (`pretrained.electra`)."""
         return (self.boundary.fill_head,) if self.boundary else ()
 
-    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """Scores of the span boundary term at every slot: float32 [B, 1, K, V]."""
         assert self.boundary is not None, "without it there are no fill_heads"
         return token_logits((self.boundary,), module, *tied_table(module), hidden_BLD, batch)
 
-    def predict(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def predict(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """{"mlm": the generator's best pieces, int32 [B, K], "sbo": those of the span boundary term where there is one}."""
         hidden_BLG = self._generated(module, batch, None)
         logits = token_logits((TERM,), module.generator, *tied_table(module), hidden_BLG, batch)
@@ -204,7 +203,7 @@ class ReplacedDetection(Pretraining):
         return float(encoder.flops(tokens, pairs) + generator.flops(tokens, pairs) + detection + filled)
 
 
-def corrupted(batch: Mapping[str, jax.Array], sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
+def corrupted(batch: Batch, sampled_BK: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(tokens with `sampled_BK` in the used slots and the original elsewhere, True where they differ from it), [B, L] each."""
     slots = slot_index(batch)
     original_BL = batch["tokens_BL"].at[slots].set(batch["slot_target_BK"], mode="drop")
@@ -224,6 +223,6 @@ def _detection(score_BL: jax.Array, replaced_BL: jax.Array, real_BL: jax.Array) 
     }
 
 
-def _real(batch: Mapping[str, jax.Array]) -> jax.Array:
+def _real(batch: Batch) -> jax.Array:
     """1 for tokens, 0 for padding: float32 [B, L]."""
     return (batch["segments_BL"] > 0).astype(jnp.float32)

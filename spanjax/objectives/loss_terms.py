@@ -17,9 +17,7 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.feed.masking import Boundaries
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.heads import BoundaryHead, PairHead, TokenHead, cross_entropy, gather_positions
-from spanjax.objectives.base import FillHead, Mean
-
-Batch = Mapping[str, jax.Array]
+from spanjax.objectives.base import Batch, FillHead, Mean
 
 
 class Term(abc.ABC):
@@ -70,8 +68,15 @@ class Term(abc.ABC):
         return self if self.parts.keys() <= params.keys() else None
 
 
+@dataclasses.dataclass(frozen=True)
 class TokenTerm(Term):
     """A head, with a `bias` over the vocabulary, that maps hidden states to one vector a slot, and the weights of slots."""
+
+    weight: NotNegative = 1.0
+    """Weight in the sum of losses."""
+    extra_count: NotNegative = 0.0
+    """Added to the number of targets that the loss is divided by; the released code of SpanBERT adds 1 to that of span
+    boundaries (D6)."""
 
     @abc.abstractmethod
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
@@ -80,6 +85,10 @@ class TokenTerm(Term):
     @abc.abstractmethod
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """Multiply-add = 2, forward and backward, without the decoder."""
+
+    def target_weights(self, batch: Batch) -> jax.Array:
+        """Every used slot."""
+        return batch["slot_weight_BK"]
 
     def flops(self, encoder: EncoderConfig, slots: float) -> float:
         """The head and the decoder."""
@@ -103,11 +112,6 @@ class TokenTerm(Term):
 class MaskedTokens(TokenTerm):
     """Masked language model: predict each masked piece from its own hidden state (SpanBERT 2, Devlin et al., 2019)."""
 
-    weight: NotNegative = 1.0
-    """Weight in the sum of losses."""
-    extra_count: NotNegative = 0.0
-    """Added to the number of targets that the loss is divided by."""
-
     name, description = "mlm", "masked tokens"
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -118,10 +122,6 @@ class MaskedTokens(TokenTerm):
         """The head over the hidden states of the masked positions."""
         return head(gather_positions(hidden_BLD, batch["slot_position_BK"]))
 
-    def target_weights(self, batch: Batch) -> jax.Array:
-        """Every used slot."""
-        return batch["slot_weight_BK"]
-
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """The dense layer."""
         return 6 * encoder.hidden_size * encoder.embedding_width
@@ -131,10 +131,6 @@ class MaskedTokens(TokenTerm):
 class SpanBoundary(TokenTerm):
     """Span boundary objective: predict each masked piece from the tokens around its span and its offset (SpanBERT 3.2)."""
 
-    weight: NotNegative = 1.0
-    """Weight in the sum of losses."""
-    extra_count: NotNegative = 0.0
-    """Added to the number of targets that the loss is divided by; the released code adds 1 (D6)."""
     position_size: AtLeast1 = 200
     """Width of the offset embedding."""
     max_offset: AtLeast1 = 15

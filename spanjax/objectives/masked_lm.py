@@ -16,7 +16,7 @@ from spanjax.data.feed.pairing import Pairing, Single
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder
-from spanjax.objectives.base import FillHead, Mean, Pretraining, type_problems
+from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining, type_problems
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary, Term, TokenTerm
 from spanjax.objectives.tied_decoder import tied_table, token_logits, token_means
 
@@ -93,7 +93,7 @@ class MaskedPrediction(Pretraining):
         """{"mlm/loss": weight, ...}."""
         return {f"{term.name}/loss": term.weight for term in self.terms}
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of targets of every term, without `extra_count`, which is added once to the global sum."""
         return {f"{term.name}/loss": jnp.sum(term.target_weights(batch)) for term in self.terms}
 
@@ -122,14 +122,14 @@ class MaskedPrediction(Pretraining):
         """Heads of the token terms."""
         return tuple(term.fill_head for term in self.token_terms)
 
-    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def logits(self, module: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """Scores of every token term at every slot by one product with the token table: float32 [B, T, K, V].
 
         Pieces that only pad the vocabulary to its stored size score -1e9.
         """
         return token_logits(self.token_terms, module, *tied_table(module), hidden_BLD, batch)
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy of every term, over its targets."""
         hidden_BLD = self.hidden(module, batch, key)
         means = token_means(self.token_terms, module, *tied_table(module), hidden_BLD, batch)

@@ -4,14 +4,14 @@ Shapes: B rows, K slots, S slots of all rows, T token terms, L positions, D hidd
 vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from spanjax.nn.heads import decode, decoded_loss
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import Batch, Mean
 from spanjax.objectives.loss_terms import TokenTerm
 
 
@@ -21,7 +21,7 @@ def tied_table(module: Any) -> tuple[jax.Array, int]:
 
 
 def token_logits(
-    terms: Sequence[TokenTerm], heads: Any, table_VE: jax.Array, vocab_size: int, hidden_BLD: jax.Array, batch: Mapping
+    terms: Sequence[TokenTerm], heads: Any, table_VE: jax.Array, vocab_size: int, hidden_BLD: jax.Array, batch: Batch
 ) -> jax.Array:
     """Scores of every term at every slot: float32 [B, T, K, V]; `heads` has each term's under its name.
 
@@ -32,7 +32,7 @@ def token_logits(
 
 
 def token_means(
-    terms: Sequence[TokenTerm], heads: Any, table_VE: jax.Array, vocab_size: int, hidden_BLD: jax.Array, batch: Mapping
+    terms: Sequence[TokenTerm], heads: Any, table_VE: jax.Array, vocab_size: int, hidden_BLD: jax.Array, batch: Batch
 ) -> dict[str, Mean]:
     """Cross-entropy in nats and accuracy of every term over its targets, "mlm/loss" and "mlm/accuracy" say."""
     vectors_TBKE, bias_TV = _vectors(terms, heads, vocab_size, hidden_BLD, batch)
@@ -49,7 +49,7 @@ def token_means(
     return means
 
 
-def slot_index(batch: Mapping) -> tuple[jax.Array, jax.Array]:
+def slot_index(batch: Batch) -> tuple[jax.Array, jax.Array]:
     """(row, position) of every slot, [B, K] each, for [B, L]; unused ones are at L, where mode "drop" writes nothing."""
     rows, length = batch["tokens_BL"].shape
     row_BK = jnp.broadcast_to(jnp.arange(rows)[:, None], batch["slot_position_BK"].shape)
@@ -57,7 +57,7 @@ def slot_index(batch: Mapping) -> tuple[jax.Array, jax.Array]:
 
 
 def _vectors(
-    terms: Sequence[TokenTerm], heads: Any, vocab_size: int, hidden_BLD: jax.Array, batch: Mapping
+    terms: Sequence[TokenTerm], heads: Any, vocab_size: int, hidden_BLD: jax.Array, batch: Batch
 ) -> tuple[jax.Array, jax.Array]:
     """Vectors to decode for every term, [T, B, K, E], and the biases, -1e9 for padding pieces, float32 [T, V]."""
     own = [getattr(heads, term.name) for term in terms]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.bounds import AtLeast0, NotNegative
+from spanjax.bounds import AtLeast0
 from spanjax.data.feed.masking import MaskingPolicy, Ngrams, Replacement
 from spanjax.data.feed.pairing import FullSentences, Pairing, Single
 from spanjax.nn.config import EncoderConfig
@@ -22,8 +22,8 @@ from spanjax.nn.dropout import SITES, DropoutKey, random_bits
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import QueryHead, QueryStart
 from spanjax.nn.two_streams import CONTEXT, Memory, context_of, remembered, two_streams
-from spanjax.objectives.base import FillHead, Mean, Pretraining, type_problems
-from spanjax.objectives.loss_terms import Batch, TokenTerm
+from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining, type_problems
+from spanjax.objectives.loss_terms import TokenTerm
 from spanjax.objectives.tied_decoder import slot_index, tied_table, token_logits, token_means
 
 ORDERS = SITES["draws"].start  # the site from which orders are sampled
@@ -35,11 +35,6 @@ STATES, USED = "memory_states", "memory_used"
 class PermutedTokens(TokenTerm):
     """The query stream's hidden states at the slots, decoded without a further layer."""
 
-    weight: NotNegative = 1.0
-    """Weight in the sum of losses."""
-    extra_count: NotNegative = 0.0
-    """Added to the number of targets that the loss is divided by."""
-
     name, description = "plm", "the bias of permuted tokens"
 
     def head(self, encoder: EncoderConfig, rngs: nnx.Rngs) -> nnx.Module:
@@ -49,10 +44,6 @@ class PermutedTokens(TokenTerm):
     def vectors(self, head: Any, hidden_BLD: jax.Array, batch: Batch) -> jax.Array:
         """The hidden states unchanged: the query stream is at the slots already."""
         return hidden_BLD
-
-    def target_weights(self, batch: Batch) -> jax.Array:
-        """Every used slot."""
-        return batch["slot_weight_BK"]
 
     def flops_per_slot(self, encoder: EncoderConfig) -> float:
         """Products of the query stream in all layers: queries, outputs, feed-forward parts."""
@@ -130,7 +121,7 @@ class PermutedPrediction(Pretraining):
         """{"plm/loss": 1.0}."""
         return {"plm/loss": 1.0}
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of targets."""
         return {"plm/loss": jnp.sum(batch["slot_weight_BK"])}
 
@@ -145,12 +136,12 @@ class PermutedPrediction(Pretraining):
         states = jax.ShapeDtypeStruct((encoder.layers, self.memory, encoder.hidden_size), dtype)
         return {STATES: states, USED: jax.ShapeDtypeStruct((self.memory,), jnp.dtype(jnp.int32))}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy over the targets; without a memory where the batch has none."""
         return self.losses_with_state(module, batch, key)[0]
 
     def losses_with_state(
-        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
+        self, module: Any, batch: Batch, key: DropoutKey | None
     ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """Implements `measure`, and returns the memory for the next rows."""
         memory = self._memory(batch)
@@ -161,7 +152,7 @@ class PermutedPrediction(Pretraining):
         kept = remembered(read_NBLD, batch["segments_BL"], memory)
         return means, {STATES: kept.states_BNMD, USED: kept.used_BM}
 
-    def ranks(self, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def ranks(self, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Ranks of targets in the factorisation order, int32 [B, L]; CONTEXT for the rest. Those of an evaluation do not
         depend on the step.
         """
@@ -174,11 +165,11 @@ class PermutedPrediction(Pretraining):
             rank_BL += jnp.minimum(block_BL, 2**BLOCK_BITS - 1).astype(jnp.int32) << DRAWN_BITS
         return jnp.where(_targets(batch), rank_BL, CONTEXT)
 
-    def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def hidden(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """The query stream at every slot, [B, K, D], from the context alone: no target is seen."""
         return self._streams(module, batch, jnp.where(_targets(batch), 0, CONTEXT), None, key)[0]
 
-    def logits(self, module: Any, hidden_BKD: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def logits(self, module: Any, hidden_BKD: jax.Array, batch: Batch) -> jax.Array:
         """Scores at every slot by the token table: float32 [B, 1, K, V]."""
         return token_logits((TERM,), module, *tied_table(module), hidden_BKD, batch)
 
@@ -189,12 +180,7 @@ class PermutedPrediction(Pretraining):
         return float(encoder.flops(tokens, pairs) + TERM.flops(encoder, slots) + attended)
 
     def _streams(
-        self,
-        module: Any,
-        batch: Mapping[str, jax.Array],
-        rank_BL: jax.Array,
-        memory: Memory | None,
-        key: DropoutKey | None,
+        self, module: Any, batch: Batch, rank_BL: jax.Array, memory: Memory | None, key: DropoutKey | None
     ) -> tuple[jax.Array, jax.Array]:
         start_D = module.query.start[...]
         context = context_of(
@@ -202,14 +188,14 @@ class PermutedPrediction(Pretraining):
         )
         return two_streams(module.encoder, start_D, batch["tokens_BL"], context, memory, key)
 
-    def _backward(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def _backward(self, batch: Batch) -> jax.Array:
         """Rows that are read backwards: those at odd batch indices."""
         return (batch["row_B"] % 2 == 1) if self.memory and self.both_ways else jnp.zeros_like(batch["row_B"], bool)
 
-    def _memory(self, batch: Mapping[str, jax.Array]) -> Memory | None:
+    def _memory(self, batch: Batch) -> Memory | None:
         return Memory(batch[STATES], batch[USED], self._backward(batch)) if STATES in batch else None
 
 
-def _targets(batch: Mapping[str, jax.Array]) -> jax.Array:
+def _targets(batch: Batch) -> jax.Array:
     """Mask of the targets, bool [B, L]."""
     return jnp.zeros(batch["tokens_BL"].shape, bool).at[slot_index(batch)].set(True, mode="drop")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.groups import Group
-from spanjax.report.recognised import dev_names
 from spanjax.report.runs import Recorded
+from spanjax.report.tables import dev_names
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
 from spanjax.scoring.welch import welch
@@ -83,11 +83,10 @@ def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[st
         found = compared(first, second).test
         sizes = (f"{len(first.labels):,}", f"{found.only_first:,}", f"{found.only_second:,}")
         rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
-        said += (
-            [f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were left out"]
-            if bad
-            else []
-        )
+        if bad:
+            said.append(
+                f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were left out"
+            )
     return rows, said
 
 

@@ -14,8 +14,8 @@ class Column:
 
     title: str
     task: str
-    score: tuple[str, ...] = ()
-    """Names that the score may have in runs; the first existing one counts. Empty for a mean of other columns."""
+    score: str = ""
+    """Name of the score in runs; empty for a mean of other columns."""
     mean_of: tuple[tuple[str, str], ...] = ()
     """(task, score) of a column of means: first over the scores of a task, then over tasks."""
 
@@ -46,26 +46,27 @@ _GLUE = (
 _WNLI = ("WNLI", "mean")
 
 
-def _f1(task: str) -> Column:
-    return Column(task, task, ("f1",))
+def _columns(task: str, scores: Mapping[str, str]) -> tuple[Column, ...]:
+    """Columns of one task; `scores` are titles and names of its scores."""
+    return tuple(Column(title, task, score) for title, score in scores.items())
+
+
+def _same(score: str, *tasks: str) -> tuple[Column, ...]:
+    """A column of this score for each task, with the task as its title."""
+    return tuple(Column(task, task, score) for task in tasks)
 
 
 def _prf(name: str, title: str = "") -> tuple[Column, ...]:
     scores = {"P": "precision", "R": "recall", "F1": "f1"}
-    return tuple(
-        Column(f"{title or name} {short}", "Coreference", (f"{name.casefold()}_{long}",))
-        for short, long in scores.items()
-    )
+    return _columns("Coreference", {f"{title or name} {k}": f"{name.casefold()}_{v}" for k, v in scores.items()})
 
 
 SQUAD = PaperTable(
     "Table 1",
     "SQuAD 1.1 and 2.0",
     (
-        Column("1.1 EM", "SQuAD 1.1", ("exact_match",)),
-        Column("1.1 F1", "SQuAD 1.1", ("f1",)),
-        Column("2.0 EM", "SQuAD 2.0", ("best_exact",)),
-        Column("2.0 F1", "SQuAD 2.0", ("best_f1",)),
+        *_columns("SQuAD 1.1", {"1.1 EM": "exact_match", "1.1 F1": "f1"}),
+        *_columns("SQuAD 2.0", {"2.0 EM": "best_exact", "2.0 F1": "best_f1"}),
     ),
     {
         "Human performance": (82.3, 91.2, 86.8, 89.4),
@@ -79,7 +80,7 @@ SQUAD = PaperTable(
 MRQA = PaperTable(
     "Table 2",
     "F1 of five question answering sets of MRQA",
-    (*map(_f1, _QA), Column("Avg.", "", mean_of=tuple((task, "f1") for task in _QA))),
+    (*_same("f1", *_QA), Column("Avg.", "", mean_of=tuple((task, "f1") for task in _QA))),
     {
         "Google BERT": (68.8, 77.5, 81.7, 78.3, 79.9, 77.3),
         "Our BERT": (71.0, 79.0, 81.8, 80.5, 80.5, 78.6),
@@ -91,7 +92,7 @@ MRQA = PaperTable(
 COREFERENCE = PaperTable(
     "Table 3",
     "OntoNotes coreference resolution",
-    (*_prf("MUC"), *_prf("bcub", "B3"), *_prf("CEAFe"), Column("Avg. F1", "Coreference", ("f1",))),
+    (*_prf("MUC"), *_prf("bcub", "B3"), *_prf("CEAFe"), Column("Avg. F1", "Coreference", "f1")),
     {
         "Lee et al. (2018)": (81.4, 79.5, 80.4, 72.2, 69.5, 70.8, 68.2, 67.1, 67.6, 73.0),
         "Google BERT": (84.9, 82.5, 83.7, 76.7, 74.2, 75.4, 74.6, 70.1, 72.3, 77.1),
@@ -104,11 +105,7 @@ COREFERENCE = PaperTable(
 RELATIONS = PaperTable(
     "Table 4",
     "TACRED relation extraction",
-    (
-        Column("P", "TACRED", ("precision",)),
-        Column("R", "TACRED", ("recall",)),
-        Column("F1", "TACRED", ("f1",)),
-    ),
+    _columns("TACRED", {"P": "precision", "R": "recall", "F1": "f1"}),
     {
         "BERT_EM (Soares et al., 2019)": (None, None, 70.1),
         "BERT_EM + MTB (Soares et al., 2019)": (None, None, 71.5),
@@ -123,18 +120,12 @@ GLUE = PaperTable(
     "Table 5",
     "GLUE",
     (
-        Column("CoLA", "CoLA", ("matthews",)),
-        Column("SST-2", "SST-2", ("accuracy",)),
-        Column("MRPC F1", "MRPC", ("f1",)),
-        Column("MRPC acc.", "MRPC", ("accuracy",)),
-        Column("STS-B Pearson", "STS-B", ("pearson",)),
-        Column("STS-B Spearman", "STS-B", ("spearman",)),
-        Column("QQP F1", "QQP", ("f1",)),
-        Column("QQP acc.", "QQP", ("accuracy",)),
-        Column("MNLI-m", "MNLI-m", ("accuracy",)),
-        Column("MNLI-mm", "MNLI-mm", ("accuracy",)),
-        Column("QNLI", "QNLI", ("accuracy",)),
-        Column("RTE", "RTE", ("accuracy",)),
+        *_same("matthews", "CoLA"),
+        *_same("accuracy", "SST-2"),
+        *_columns("MRPC", {"MRPC F1": "f1", "MRPC acc.": "accuracy"}),
+        *_columns("STS-B", {"STS-B Pearson": "pearson", "STS-B Spearman": "spearman"}),
+        *_columns("QQP", {"QQP F1": "f1", "QQP acc.": "accuracy"}),
+        *_same("accuracy", "MNLI-m", "MNLI-mm", "QNLI", "RTE"),
         Column("Avg.", "", mean_of=(*_GLUE, _WNLI)),
     ),
     {
@@ -147,12 +138,9 @@ GLUE = PaperTable(
     " average of runs needs WNLI too.",
 )
 _ABLATIONS = (
-    Column("SQuAD 2.0", "SQuAD 2.0", ("best_f1",)),
-    _f1("NewsQA"),
-    _f1("TriviaQA"),
-    Column("Coreference", "Coreference", ("f1",)),
-    Column("MNLI-m", "MNLI-m", ("accuracy",)),
-    Column("QNLI", "QNLI", ("accuracy",)),
+    *_same("best_f1", "SQuAD 2.0"),
+    *_same("f1", "NewsQA", "TriviaQA", "Coreference"),
+    *_same("accuracy", "MNLI-m", "QNLI"),
     Column("GLUE (Avg.)", "", mean_of=_GLUE),
 )
 MASKING = PaperTable(

@@ -10,7 +10,8 @@ from typing import Any
 from spanjax.json_files import read_json
 from spanjax.run_format import completed, stored_task
 from spanjax.tasks.base import SCORE, ReportRow
-from spanjax.training.checkpoint_files import stored_meta
+from spanjax.tasks.tables import is_whole
+from spanjax.training.checkpoint_files import steps_of, stored_meta
 from spanjax.training.metrics import record_of
 
 Values = dict[str, float]
@@ -115,10 +116,6 @@ def _record(line: bytes) -> tuple[int, Values] | None:
     return found["step"], numbers
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
     """Returns (training records, evaluations, number of bad lines) of a metrics.jsonl; ignores an unfinished last line."""
     training, evaluations, bad = [], [], 0
@@ -162,8 +159,8 @@ def _settings(path: pathlib.Path) -> dict[str, Any]:
     if not file.is_file():
         raise ValueError(f"{path} is no run directory (no run.json): give a --workdir of spanjax.train")
     found = read_json(file, object, "restore it, or leave this run out")
-    numbers = isinstance(found, dict) and all(_whole(found.get(name, 0)) for name in ("seed", "steps"))
-    if not numbers or not isinstance(found.get("objective"), dict):
+    numbers = [found.get(name, 0) for name in ("seed", "steps")] if isinstance(found, dict) else [-1]
+    if not all(is_whole(each) and each >= 0 for each in numbers) or not isinstance(found.get("objective"), dict):
         raise ValueError(f"{file} describes no run (its objective, seed or steps): expected what spanjax.train wrote")
     return completed(found)
 
@@ -172,11 +169,10 @@ def read_run(path: pathlib.Path) -> Recorded:
     """Reads a run directory. ValueError if it is none."""
     settings = _settings(path)
     training, evaluations, bad = read_metrics(path / "metrics.jsonl")
-    summary, folder = _summary(path / "summary.json"), path / "checkpoints"
+    summary = _summary(path / "summary.json")
     if summary and summary.values and summary.step not in {record.step for record in evaluations}:
         evaluations = sorted([*evaluations, summary], key=_step)
-    saved = [int(p.name) for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
-    newest = max(saved, default=0)
+    newest = max(steps_of(path), default=0)
     meta = stored_meta(path, newest) if newest else {}
     last = max((record.step for record in training), default=0)
     done = summary is not None and summary.step >= last

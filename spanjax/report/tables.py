@@ -1,15 +1,20 @@
-"""Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them."""
+"""Scores of fine-tuning runs, and the paper's tables 1 to 7 with the runs that fill them; dev files and arms of ablations."""
 
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spanjax.data.feed.masking import GeometricSpans, MaskingPolicy, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.pairing import NextSentence, Single
 from spanjax.json_files import read_json
+from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
+from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
-from spanjax.report.groups import Group, pretrained_folder, pretrained_names
+from spanjax.report.groups import Group, Spread, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.recognised import arm_of, dev_files, dev_names
 from spanjax.report.runs import Recorded
+from spanjax.run_format import describe
 from spanjax.tasks.base import SCORE
 
 
@@ -22,13 +27,9 @@ class Tuned(NamedTuple):
     by_task: Mapping[str, Sequence[Group]]
     """The best first."""
 
-    def best(self, task: str, names: Sequence[str]) -> tuple[Group, str] | None:
-        """Returns the best group of a task with one of these scores, and the score's name."""
-        for group in self.by_task.get(task, ()):
-            for name in names:
-                if group.spread(SCORE + name):
-                    return group, SCORE + name
-        return None
+    def best(self, task: str, score: str) -> Spread | None:
+        """Returns this score of the best group of a task that has it."""
+        return next(filter(None, (group.spread(SCORE + score) for group in self.by_task.get(task, ()))), None)
 
 
 def _quality(group: Group) -> float:
@@ -51,7 +52,7 @@ def _pretraining(run: Recorded, runs: Sequence[Recorded]) -> Mapping[str, Any] |
     return found if isinstance(found.get("objective"), dict) else None
 
 
-def usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
+def _usual_dev_files(groups: Sequence[Group]) -> dict[str, str]:
     """Returns for every task the dev files of most groups, the first of equals: a column holds only figures on these."""
     files: dict[str, list[str]] = {}
     for group in groups:
@@ -64,7 +65,7 @@ def tuned_models(groups: Sequence[Group]) -> list[Tuned]:
     runs = [run for group in groups for run in group.runs]
     tuned = [group for group in groups if group.tuned]
     names = pretrained_names([group.first for group in tuned])
-    usual = usual_dev_files(tuned)
+    usual = _usual_dev_files(tuned)
     found: dict[tuple[str, str], list[Group]] = {}
     for group in tuned:
         origin = str(group.first.settings.get("init_from") or "")
@@ -85,9 +86,7 @@ def _mean_of(model: Tuned, parts: Sequence[tuple[str, str]]) -> float | None:
     """Mean over tasks; the halves of MNLI count as one. None if a task is missing."""
     tasks: dict[str, list[float]] = {}
     for task, score in parts:
-        found = model.best(task, (score,))
-        spread = found[0].spread(found[1]) if found else None
-        if spread is None:
+        if (spread := model.best(task, score)) is None:
             return None
         tasks.setdefault(task.removesuffix("-mm").removesuffix("-m"), []).append(spread.mean)
     means = [math.fsum(values) / len(values) for values in tasks.values()]
@@ -98,8 +97,7 @@ def cell_of(model: Tuned, column: Column) -> str:
     """'84.3 ± 0.5 (3)', a mean of other columns, or a dash."""
     if column.mean_of:
         return percent(_mean_of(model, column.mean_of))
-    found = model.best(column.task, column.score)
-    spread = found[0].spread(found[1]) if found else None
+    spread = model.best(column.task, column.score)
     return spread.words(percent) if spread else percent(None)
 
 
@@ -201,3 +199,50 @@ def loss_table(groups: Sequence[Group]) -> Table | None:
         rows.append([group.name, steps, told or "not evaluated yet"])
     head = ["runs", "best at step", "held out: mean ± deviation (runs)"]
     return Table(head, rows, "Held-out rows at the lowest loss of each run", numbers=False) if rows else None
+
+
+def dev_names(run: Recorded) -> str:
+    """The names of a run's dev files with their folders, and the part of them that it scores."""
+    files = run.objective.get("dev")
+    names = ", ".join("/".join(pathlib.PurePath(str(each)).parts[-2:]) for each in files) if files else "no file"
+    return f"{names}, {run.row.part}" if run.row.part else names
+
+
+def dev_files(run: Recorded) -> str:
+    """Returns the same with the number of examples, if a checkpoint records it."""
+    examples = run.meta.get("examples")
+    size = examples.get("dev") if isinstance(examples, dict) else None
+    return f"{dev_names(run)} ({size:,} examples)" if isinstance(size, int) else dev_names(run)
+
+
+def arm_of(settings: Mapping[str, Any] | None, name: str) -> str:
+    """Returns the row of tables 6 and 7 of a pretraining run: by its settings if known, else by the name of its folder, which is
+    that of a config in configs/ablations. "" for another one."""
+    if settings is None:
+        named = {arm: arm for arm in ARMS} | {"table7_two_sequences": "table6_geometric_spans"}
+        return next((named[arm] for arm in sorted(named, key=len, reverse=True) if arm in name), "")
+    made = _looks(settings.get("objective", {}))
+    return next((arm for arm, objective in ARMS.items() if _looks(describe(objective)) == made), "")
+
+
+def _looks(objective: Mapping[str, Any]) -> list[Any]:
+    """Classes of a described objective's masking, pairing and terms, and the tag of its masking: what the arms differ in."""
+    masking, pairing = objective.get("masking", {}), objective.get("pairing", {})
+    terms = [term.get("class") for term in objective.get("terms", []) if isinstance(term, dict)]
+    return [masking.get("class"), masking.get("tag") or None, pairing.get("class"), *terms]
+
+
+def _masked(masking: MaskingPolicy) -> MaskedPrediction:
+    return MaskedPrediction(masking=masking, pairing=NextSentence(), terms=(MaskedTokens(), SentencePair()))
+
+
+ARMS: Mapping[str, MaskedPrediction] = {
+    "table6_subword_tokens": _masked(Tokens()),
+    "table6_whole_words": _masked(WholeWords()),
+    "table6_named_entities": _masked(TaggedSpans(tag="entities")),
+    "table6_noun_phrases": _masked(TaggedSpans(tag="noun_phrases")),
+    "table6_geometric_spans": _masked(GeometricSpans()),
+    "table7_single_sequence": MaskedPrediction(GeometricSpans(), Single(), (MaskedTokens(),)),
+    "table7_single_sequence_sbo": MaskedPrediction(GeometricSpans(), Single(), (MaskedTokens(), SpanBoundary())),
+}
+"""Config in configs/ablations -> an objective that looks like its own; table7_two_sequences is table6_geometric_spans."""

@@ -18,12 +18,12 @@ import numpy as np
 import tyro
 from flax import nnx
 
-from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive, range_problems
+from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.encoder import Encoder
-from spanjax.objectives.base import Mean, Objective
+from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 
 HEAD_SITE = SITES["head"].start
@@ -34,6 +34,9 @@ ANY_TASK = "task"
 HfHead = Literal["sequence", "token", "question"]
 """Heads of transformers' classes. sequence: a class or a number for a row; token: a class for every token; question: start and
 end of an answer."""
+
+Outputs = Mapping[str, np.ndarray]
+"""`Task.outputs` of one row."""
 
 
 class ReportRow(NamedTuple):
@@ -57,6 +60,13 @@ class Examples(list):
         self.problems = list(problems)
         self.notes = list(notes)
         """Messages for the user, such as the examples that were skipped on purpose."""
+
+    def take(self, place: str, example: Any, problem: str) -> None:
+        """Takes the example at this place of a file, or its problem."""
+        if problem:
+            self.problems.append(f"{place}: {problem}")
+        else:
+            self.append(example)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +98,8 @@ class Task(Objective):
     """Head of transformers' classes that computes the task's scores; None exports the encoder alone."""
     card_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that the model card names next to the class."""
-
-    def problems(self, encoder: EncoderConfig) -> list[str]:
-        """Returns a message for each problem of these settings."""
-        return range_problems(self, "objective.")
+    rows_together: ClassVar[int] = 32
+    """Default batch size of a trained model, in rows."""
 
     @property
     @abc.abstractmethod
@@ -120,11 +128,6 @@ class Task(Objective):
         """The classes in the order of their numbers; empty for a task without classes."""
         return ()
 
-    @property
-    def rows_together(self) -> int:
-        """Default batch size of a trained model, in rows."""
-        return 32
-
     def reader(self, half: str = "") -> Self:
         """Returns the task that reads the files, or a half of them, on which a trained model is scored: this one.
 
@@ -147,13 +150,11 @@ class Task(Objective):
         """Sets the heads as attributes of the module, which has `encoder` already."""
 
     @abc.abstractmethod
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """Model outputs that predictions are made from, without dropout: arrays with a row for each row of the batch."""
 
     @abc.abstractmethod
-    def predictions(
-        self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> list[Any]:
+    def predictions(self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[Any]:
         """The prediction for every example; outputs[i] are the `outputs` of rows[i], arrays of [L] cut to its length."""
 
     @abc.abstractmethod
@@ -184,15 +185,11 @@ class Task(Objective):
         """Lengths of batches; the last one holds rows of `longest`. Each batch takes the shortest that fits."""
         return lengths_up_to(self.length)
 
-    def measure_with_outputs(
-        self, module: Any, batch: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(self, module: Any, batch: Batch) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """(`measure` without dropout, `outputs`)."""
         return self.measure(module, batch, None), self.outputs(module, batch)
 
-    def prediction_json(
-        self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Any, prediction: Any, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Output of `python -m spanjax.predict` for an example: the prediction and further values of its rows' `outputs`."""
         return {"prediction": prediction}
 
@@ -202,7 +199,7 @@ class Task(Objective):
         self.add_heads(module, encoder, rngs)
         return module
 
-    def hidden(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def hidden(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """The encoder's hidden states of the rows, [B, L, D]. A type beyond its last becomes the last (RoBERTa has one)."""
         tokens_BL, segments_BL, positions_BL = (batch[f"{name}_BL"] for name in ("tokens", "segments", "positions"))
         types_BL = jnp.minimum(batch["types_BL"], max(0, module.encoder.types - 1))
@@ -211,14 +208,6 @@ class Task(Objective):
     def loss_weights(self) -> dict[str, float]:
         """The one loss of a task."""
         return {LOSS: 1.0}
-
-    def extra_counts(self) -> dict[str, float]:
-        """Nothing is added to the count."""
-        return {LOSS: 0.0}
-
-    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of encoder and attention, forward and backward, without the heads."""
-        return float(encoder.flops(tokens, pairs))
 
 
 class TaskModule(nnx.Module):

@@ -57,14 +57,15 @@ class TaskRows:
         while some := list(itertools.islice(coming, PACKED)):
             sizes.append(np.array([len(row.tokens_T) for row in some], np.int64))
             examples.append(np.array([row.example for row in some], np.int64))
-            for name in ("tokens_BL", "types_BL", *some[0].fields):
-                parts.setdefault(name, []).append(_column(name, [_field(row, name) for row in some]))
+            fields = [{"tokens_BL": row.tokens_T, "types_BL": row.types_T, **row.fields} for row in some]
+            for name in fields[0]:
+                parts.setdefault(name, []).append(_column(name, [each[name] for each in fields]))
         self.lengths_N, self.example_N = np.concatenate(sizes), np.concatenate(examples)
         self.buckets = self._lengths = lengths(int(self.lengths_N.max(initial=1)))
         assert self.lengths_N.max(initial=1) <= self.buckets[-1]
         self._start_N = np.concatenate([[0], np.cumsum(self.lengths_N)])
         self._columns: dict[str, np.ndarray] = {}
-        for name in list(parts):
+        for name in list(parts):  # one at a time: the parts of a column are freed when it is made
             self._columns[name] = np.concatenate(parts.pop(name) or [np.zeros(0, np.int32)])
 
     def __len__(self) -> int:
@@ -154,10 +155,6 @@ def few_lengths(
 def is_of_tokens(name: str) -> bool:
     """True if a field has a value for each token: its shape begins with BL."""
     return name.rpartition("_")[2].startswith("BL")
-
-
-def _field(row: Row, name: str) -> Any:
-    return row.tokens_T if name == "tokens_BL" else row.types_T if name == "types_BL" else row.fields[name]
 
 
 def _column(name: str, values: Sequence[Any]) -> np.ndarray:

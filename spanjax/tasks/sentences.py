@@ -6,7 +6,7 @@ Shapes: B rows, L positions, D hidden size, C classes.
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import jax
@@ -19,11 +19,11 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, dropout
 from spanjax.nn.heads import Pooler, cross_entropy
-from spanjax.nn.layer import linear
+from spanjax.nn.layer import float32_outputs, linear
 from spanjax.nn.pointwise import ACTIVATIONS
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring.compare import PREDICTIONS
-from spanjax.tasks.base import HEAD_SITE, LOSS, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Outputs, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
 
@@ -85,14 +85,11 @@ class SentenceTask(Task):
                 module.pre_classifier = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs)
-        module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
+        size = self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
+        module.classifier = linear(size, self.classes, encoder, rngs)
         module.rate = encoder.dropout
 
-    def vector_size(self, encoder: EncoderConfig) -> int:
-        """Width of the classifier's input."""
-        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
-
-    def vector(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def vector(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of the classifier, [B, D]; with spans that of `SpanTuning.vector`, [B, 2 D] or [B, D]."""
         hidden_BLD = self.hidden(module, batch, key)
         if self.spans is None:
@@ -110,25 +107,23 @@ class SentenceTask(Task):
             case "none":
                 return hidden_BLD[:, 0]
 
-    def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the classes, float32 [B, C]."""
         vector_BD = dropout(self.vector(module, batch, key), module.rate, key, HEAD_SITE)
-        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
-        scores_BC = jnp.einsum("bd,dc->bc", vector_BD, kernel, preferred_element_type=jnp.float32)
-        return scores_BC + bias.astype(jnp.float32)[None]
+        return float32_outputs(module.classifier, vector_BD)
 
-    def row_weights(self, batch: Mapping[str, jax.Array]) -> jax.Array:
+    def row_weights(self, batch: Batch) -> jax.Array:
         """Weight of every row in the loss, float32 [B]: 0 where it is empty or its label is not known."""
         weight_B, label_B = batch["weight_B"] * _known(batch["label_B"]), batch["label_B"]
         if self.class_weights and not self.regression:
             weight_B = weight_B * jnp.asarray(self.class_weights, jnp.float32)[jnp.maximum(label_B, 0)]
         return weight_B
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The sum of the rows' weights."""
         return {LOSS: jnp.sum(self.row_weights(batch))}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and accuracy, or the squared error. A row whose label is UNSEEN counts in the accuracy, as an
         error; one that is UNLABELLED (a number: NaN) counts nowhere."""
         logits_BC, weight_B, label_B = self.logits(module, batch, key), self.row_weights(batch), batch["label_B"]
@@ -143,13 +138,11 @@ class SentenceTask(Task):
             "task/accuracy": Mean(jnp.sum(right_B * real_B), jnp.sum(real_B)),
         }
 
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """{"logits_BC"}."""
         return {"logits_BC": self.logits(module, batch, None)}
 
-    def prediction_json(
-        self, example: Any, prediction: Any, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Any, prediction: Any, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The label and the probability of every class, or the number."""
         if self.regression:
             return {"prediction": prediction}
@@ -158,9 +151,7 @@ class SentenceTask(Task):
         named = zip(self.labels, (chances / chances.sum()).tolist(), strict=True)
         return {"prediction": prediction, "probabilities": {label: round(chance, 6) for label, chance in named}}
 
-    def predictions(
-        self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> list[Any]:
+    def predictions(self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[Any]:
         """The label with the highest score, or the number, of every example."""
         scores = [output["logits_BC"] for output in outputs]
         return [float(each[0]) if self.regression else self.labels[int(np.argmax(each))] for each in scores]

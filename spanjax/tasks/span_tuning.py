@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 import jax
@@ -20,17 +20,23 @@ from flax import nnx
 
 from spanjax.data.ngrams import segmentation
 from spanjax.data.ngrams.dictionary import NgramDictionary, NgramSettings, Words, find_words, read_ngrams
-from spanjax.data.ngrams.segmentation import Tail
+from spanjax.data.ngrams.segmentation import Tail, from_spans
 from spanjax.data.ngrams.span_layout import LaidRow, Sentence, SpanLayout
-from spanjax.data.sources.annotate import DEFAULT_MODEL, SPACY
+from spanjax.data.sources.annotate import DEFAULT_MODEL, NOUN_PHRASES, SPACY, annotator_problems, open_annotator
+from spanjax.data.sources.cleaning import Cleaning
+from spanjax.data.sources.documents import checked_spans
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
-from spanjax.tasks.chunks import changed, chunker_problems, chunks, first_words
+from spanjax.objectives.base import Batch
+from spanjax.tasks.tables import read_records
 
 SPAN_SITE = SITES["spans"].start
 FIELD = "span_BL"
+GIVEN = "given:"  # before the name of a file with spans, as a chunker
+SHOWN = 5  # problems in a message
+CharacterSpans = Sequence[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +191,7 @@ class SpanTuning:
 
     def _dictionary(self) -> tuple[NgramDictionary, str]:
         """The dictionary and its fingerprint."""
-        dictionary, fingerprint = _read(self.ngrams, self.most, changed(pathlib.Path(self.ngrams)))
+        dictionary, fingerprint = _read_dictionary(self.ngrams, self.most, changed(pathlib.Path(self.ngrams)))
         if self.fingerprint and fingerprint != self.fingerprint:
             raise ValueError(
                 f"objective.spans.ngrams {self.ngrams} is another dictionary ({fingerprint[:12]}) than that of the training"
@@ -205,12 +211,7 @@ class SpanTuning:
         return encoder.hidden_size * (2 if self.concatenated else 1)
 
     def vector(
-        self,
-        module: Any,
-        hidden_BLD: jax.Array,
-        first_BD: jax.Array | None,
-        batch: Mapping[str, jax.Array],
-        key: DropoutKey | None,
+        self, module: Any, hidden_BLD: jax.Array, first_BD: jax.Array | None, batch: Batch, key: DropoutKey | None
     ) -> jax.Array:
         """[first ; s] of every row, [B, 2 D], where `first_BD` is the vector of [CLS]; s alone, [B, D], without it."""
         network = module.span_network
@@ -220,16 +221,14 @@ class SpanTuning:
             spans_BD = network.without_spans(hidden_BLD, batch["segments_BL"] > 0, key, SPAN_SITE)
         return spans_BD if first_BD is None else jnp.concatenate([first_BD, spans_BD], axis=-1)
 
-    def token_vectors(
-        self, module: Any, hidden_BLD: jax.Array, batch: Mapping[str, jax.Array], key: DropoutKey | None
-    ) -> jax.Array:
+    def token_vectors(self, module: Any, hidden_BLD: jax.Array, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """[hidden ; that of its span or window] of every position, [B, L, 2 D], or the second alone (`concatenated`)."""
         spans_BLD = module.span_network.of_pieces(hidden_BLD, batch[FIELD], self.token == "span", key, SPAN_SITE)
         return jnp.concatenate([hidden_BLD, spans_BLD], axis=-1) if self.concatenated else spans_BLD
 
 
 @functools.lru_cache(2)
-def _read(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, str]:
+def _read_dictionary(path: str, most: int, at: tuple[int, int]) -> tuple[NgramDictionary, str]:
     """A dictionary and its fingerprint; `at` only keys the cache, so that a changed file is read again."""
     del at
     dictionary = read_ngrams(path, most)
@@ -241,3 +240,68 @@ def numbered(span_T: np.ndarray) -> np.ndarray:
     """int32[T]: rising numbers of spans renumbered as 1, 2, ... without gaps; 0 stays 0."""
     _, number_T = np.unique(np.append(span_T, 0), return_inverse=True)
     return number_T[:-1].astype(np.int32)
+
+
+def chunker_problems(chunker: str) -> list[str]:
+    """Returns the problems of a chunker's name, spacy:MODEL or given:FILE."""
+    if chunker.startswith(GIVEN):
+        return []
+    return [f"chunker: {problem}, or {GIVEN}FILE" for problem in annotator_problems(chunker, [NOUN_PHRASES])]
+
+
+def chunks(chunker: str, texts: Sequence[str]) -> list[CharacterSpans]:
+    """The character spans [start, end) of clean texts. ValueError where the model or the file cannot be used, or the file
+    lacks a text."""
+    if not chunker.startswith(GIVEN):
+        layers = _open(chunker)(texts, [[(0, len(text))] for text in texts], [{}] * len(texts))
+        return [layer[NOUN_PHRASES] for layer in layers]
+    path = pathlib.Path(chunker.removeprefix(GIVEN))
+    known = _read_spans(path, changed(path))
+    if lacking := [text for text in texts if text not in known]:
+        some = "; ".join(repr(text[:60]) for text in lacking[:SHOWN])
+        raise ValueError(f"{path}: no spans for {len(lacking)} sentences ({some}): expected a line for every sentence")
+    return [known[text] for text in texts]
+
+
+def changed(path: pathlib.Path) -> tuple[int, int]:
+    """Modification time and size of a file, to notice a change; zeros for a missing file."""
+    found = path.stat() if path.is_file() else None
+    return (found.st_mtime_ns, found.st_size) if found else (0, 0)
+
+
+def first_words(start_W: np.ndarray, spans: CharacterSpans) -> np.ndarray:
+    """int32 first_S of character spans (`data.ngrams.segmentation`): each has the words that it touches, except those of an
+    earlier span."""
+    taken, words = 0, []
+    for start, end in sorted(spans):
+        first, last = (max(0, int(np.searchsorted(start_W, at, side="right")) - 1) for at in (start, end - 1))
+        if max(first, taken) <= last:
+            words.append((max(first, taken), last + 1))
+            taken = last + 1
+    return from_spans(words, len(start_W))
+
+
+@functools.lru_cache(1)
+def _open(name: str) -> Any:
+    return open_annotator(name, [NOUN_PHRASES])
+
+
+@functools.lru_cache(2)
+def _read_spans(path: pathlib.Path, at: tuple[int, int]) -> dict[str, CharacterSpans]:
+    """The spans of every text of a file, by the clean text; `at` only keys the cache, so that a changed file is read again."""
+    del at
+    found: dict[str, CharacterSpans] = {}
+    problems, cleaning = [], Cleaning()
+    for place, record, problem in read_records(path):
+        try:
+            if record is None or not isinstance(record.get("text"), str) or "spans" not in record:
+                raise ValueError(problem or 'expected {"text": ..., "spans": [[start, end], ...]}')
+            spans = checked_spans({NOUN_PHRASES: record["spans"]}, len(record["text"]))
+            text, moved = cleaning.with_spans(record["text"], spans)
+            found[text] = moved.get(NOUN_PHRASES, ())
+        except ValueError as error:
+            problems.append(f"{place}: {error}")
+    if problems:
+        more = [f"and {len(problems) - SHOWN:,} lines more"] if len(problems) > SHOWN else []
+        raise ValueError("\n".join([*problems[:SHOWN], *more]))
+    return found

@@ -1,45 +1,137 @@
-"""config.json of BERT, RoBERTa, ALBERT and ELECTRA <-> EncoderConfig; without a config.json, sizes inferred from the weights."""
+"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT and XLNet <-> EncoderConfig; without one, sizes inferred from the
+weights."""
 
+import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from spanjax.data.vocab.base import Specials
-from spanjax.nn.config import EncoderConfig
+from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
-from spanjax.torch_format.modern_config import our_modern_config, their_modern_config
-from spanjax.torch_format.sizes import (
-    ACTIVATIONS,
-    our_sizes,
-    raise_listed,
-    size_problems,
-    their_sizes,
-    unknown_settings,
-)
-from spanjax.torch_format.xlnet_config import our_xlnet_config, their_xlnet_config
 
+_SIZES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "positions",
+}
+"""Names of sizes in config.json -> ours; XLNet has names of its own, and no most positions."""
+_XLNET_SIZES = {
+    "vocab_size": "vocab_size",
+    "d_model": "hidden_size",
+    "n_layer": "layers",
+    "n_head": "heads",
+    "d_inner": "intermediate_size",
+}
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+"""Ours -> the name that transformers has for it."""
 _THEIR_ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
 }
+_XLNET_OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 _OTHERS = {
     "type_vocab_size": ("types", 2),
     "hidden_dropout_prob": ("dropout", 0.1),
     "attention_probs_dropout_prob": ("attention_dropout", 0.1),
-    "layer_norm_eps": ("norm_epsilon", 1e-12),
-    "initializer_range": ("initializer_std", 0.02),
+    **_XLNET_OTHERS,
 }
-# Settings of theirs that change the computation -> the only values that this package computes.
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "position_embedding_type": (None, "absolute"),
-    "inner_group_num": (None, 1),
-    "is_decoder": (None, False),
-    "add_cross_attention": (None, False),
-    "tie_word_embeddings": (None, True),
-    "pruned_heads": (None, {}),
+# Settings of theirs that change the computation -> the only value that this package computes.
+_FIXED: Mapping[str, Any] = {
+    "position_embedding_type": "absolute",
+    "inner_group_num": 1,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": {},
 }
+_MODERN_FIXED: Mapping[str, Any] = {
+    **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
+    "decoder_bias": True,
+    **dict.fromkeys(("hidden_activation", "classifier_activation"), "gelu"),
+}
+_XLNET_FIXED: Mapping[str, Any] = {
+    "attn_type": "bi",
+    "bi_data": False,
+    "clamp_len": -1,
+    "same_length": False,
+    "untie_r": True,
+    "tie_word_embeddings": True,
+}
+_SUMMARY: Mapping[str, Any] = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "tanh"}
+"""Sequence summary of XLNet's fine-tuned sequence classifier: the pooler of the first token."""
+_FULL, _SLIDING = "full_attention", "sliding_attention"
+_EVERY = "global_attn_every_n_layers"  # transformers 4 reads it instead of layer_types
+_THEIR_EVERY = 3
+# Settings of the architecture that every family supports at any value, or that do not change the computation.
+_NOT_COMPUTED = {field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)}
+_ANY = frozenset({*_NOT_COMPUTED, *_SIZES.values(), "types", "activation", "norm_epsilon", "initializer_std"})
+_OWN: Mapping[str, frozenset[str]] = {
+    "bert": frozenset(),
+    "roberta": frozenset({"position_offset"}),
+    "albert": frozenset({"embedding_size", "num_layer_groups"}),
+    "electra": frozenset({"embedding_size"}),
+    # groups and embedding_size: `_modern_problems` refuses them together with half of the recipe
+    "modernbert": frozenset({"norm_first", "rope_theta", "gated_mlp", "biases", "num_layer_groups", "embedding_size"}),
+    "xlnet": frozenset({"relative_attention"}),
+}
+"""Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
+
+
+def _raise_listed(problems: Iterable[str], name: str = "") -> None:
+    """Raises one ValueError with all problems, of the file `name` if they are of a file."""
+    if listed := [f"  - {problem}" for problem in problems]:
+        raise ValueError("\n".join([*([f"{name}:"] if name else []), *listed]))
+
+
+def _theirs(encoder: EncoderConfig, names: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of the encoder under their names."""
+    return {theirs: getattr(encoder, ours) for theirs, ours in names.items()}
+
+
+def _ours(config: Mapping[str, Any], sizes: Mapping[str, str], others: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """Settings of a config.json under our names: `sizes`, which it has, and `others`, which have a default."""
+    found = {ours: config[theirs] for theirs, ours in sizes.items()}
+    return found | {ours: config.get(theirs, default) for theirs, (ours, default) in others.items()}
+
+
+def _missing(config: Mapping[str, Any], sizes: Iterable[str]) -> list[str]:
+    """Sizes that are missing or no whole numbers, as text."""
+    return [f"{theirs} is missing: expected a number" for theirs in sizes if not isinstance(config.get(theirs), int)]
+
+
+def _no_numbers(config: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Settings that are not numbers, as text."""
+    values = {theirs: config[theirs] for theirs in names if config.get(theirs) is not None}
+    return [
+        f"{name} is {value!r}: expected a number"
+        for name, value in values.items()
+        if not isinstance(value, int | float)
+    ]
+
+
+def _not_computed(config: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[str]:
+    """Settings with another value than the only one that this package computes, as text."""
+    return [
+        f"{theirs} is {config[theirs]!r}: only {value!r} is computed here"
+        for theirs, value in fixed.items()
+        if config.get(theirs, value) != value
+    ]
+
+
+def _unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:
+    """Settings of the encoder that are not BERT's and that the family's class does not compute, as text."""
+    return [
+        f"encoder.{field.name} is {getattr(encoder, field.name)!r}: transformers' {family.class_prefix} computes"
+        f" {field.default!r} alone"
+        for field in dataclasses.fields(encoder)
+        if field.name not in _ANY | _OWN[family.model_type] and getattr(encoder, field.name) != field.default
+    ]
 
 
 def their_config(
@@ -53,26 +145,31 @@ def their_config(
 
     ValueError if transformers has no class for the encoder, or would number its positions differently.
     """
-    family = family_of(encoder, parts)
-    unknown = unknown_settings(encoder, family)
-    if family.model_type in ("modernbert", "xlnet") and unknown:
-        raise ValueError("\n".join(f"  - {problem}" for problem in unknown))
+    family, task = family_of(encoder, parts), dict(task or {})
+    problems = _unknown_settings(encoder, family)
     if family.model_type == "modernbert":
-        return their_modern_config(encoder, specials, parts, dtype, (task or {}).get("architectures", [None])[0])
-    if family.model_type == "xlnet":
-        return their_xlnet_config(encoder, specials, parts, dtype, task or {})
-    if problems := _their_problems(encoder, specials, parts, family):
-        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
-    found: dict[str, Any] = {
-        "architectures": [pretraining_class(family, parts)],
-        "model_type": family.model_type,
-        **their_sizes(encoder),
-        **{theirs: getattr(encoder, ours) for theirs, (ours, _) in _OTHERS.items()},
-        "hidden_act": ACTIVATIONS[encoder.activation],
-        "tie_word_embeddings": True,
-        "dtype": dtype,
-        "torch_dtype": dtype,
-    }
+        problems += _modern_problems(encoder, parts, task)
+    elif family.model_type != "xlnet":
+        problems += _their_problems(encoder, specials, parts, family)
+    # one error with everything that transformers' class of the family lacks or computes differently
+    _raise_listed(problems)
+    found = {"architectures": [pretraining_class(family, parts)], "model_type": family.model_type}
+    if family.model_type == "modernbert":
+        found |= _their_modern_config(encoder, specials)
+    elif family.model_type == "xlnet":
+        found |= _their_xlnet_config(encoder)
+    else:
+        found |= _their_bert_config(encoder, family)
+    found |= {"tie_word_embeddings": True, "dtype": dtype, "torch_dtype": dtype}
+    if specials and family.model_type != "modernbert":
+        names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
+        found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
+    return found | task
+
+
+def _their_bert_config(encoder: EncoderConfig, family: Family) -> dict[str, Any]:
+    others = {theirs: ours for theirs, (ours, _) in _OTHERS.items()}
+    found = {**_theirs(encoder, _SIZES | others), "hidden_act": _ACTIVATIONS[encoder.activation]}
     # transformers counts the unused first rows of RoBERTa's position table, `encoder.positions` does not
     found["max_position_embeddings"] += encoder.position_offset
     if family.model_type == "electra":
@@ -84,15 +181,12 @@ def their_config(
             "inner_group_num": 1,
             "classifier_dropout_prob": encoder.dropout,
         }
-    if specials:
-        names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
-        found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
-    return found | dict(task or {})
+    return found
 
 
 def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
-    """Settings that transformers' class computes differently, as text."""
-    problems = unknown_settings(encoder, family)
+    """Settings that transformers' class of BERT's kind computes differently, as text."""
+    problems = []
     if family.model_type == "albert" and not encoder.embedding_size:
         problems.append(
             "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
@@ -112,13 +206,79 @@ def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: se
     return problems
 
 
+def _modern_problems(encoder: EncoderConfig, parts: set[str], task: Mapping[str, Any]) -> list[str]:
+    """Settings of which transformers' ModernBERT has only the whole recipe, and heads that it lacks, as text.
+
+    Its classes of fine-tuned models read other heads than ours.
+    """
+    expected = {
+        "norm_first": True,
+        "gated_mlp": True,
+        "biases": False,
+        "types": 0,
+        "num_layer_groups": 0,
+        "embedding_size": 0,
+    }
+    expected |= {"activation": "gelu"}
+    problems = [
+        f"encoder.{name} is {getattr(encoder, name)!r}: transformers computes this recipe (ModernBERT) with {value!r} alone"
+        for name, value in expected.items()
+        if getattr(encoder, name) != value
+    ]
+    if not encoder.rope_theta:
+        problems.append(
+            "encoder.rope_theta is 0: transformers computes this recipe (ModernBERT) with rotary positions alone"
+        )
+    if "rtd" in parts:
+        problems.append("the head that detects replaced tokens: transformers has none for ModernBERT")
+    for kind in task.get("architectures", ()):
+        problems.append(f"the head of a fine-tuned model ({kind}): ModernBERT's has a dense layer and a LayerNorm more")
+    return problems
+
+
+def _their_modern_config(encoder: EncoderConfig, specials: Specials | None) -> dict[str, Any]:
+    roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
+    return {
+        **_theirs(encoder, _SIZES),
+        **_MODERN_FIXED,
+        "norm_eps": encoder.norm_epsilon,
+        "initializer_range": encoder.initializer_std,
+        "attention_dropout": encoder.attention_dropout,
+        "embedding_dropout": encoder.dropout,
+        "mlp_dropout": encoder.dropout,
+        # transformers 5 reads layer_types and rope_parameters; 4.48 reads _EVERY and the two *_rope_theta
+        "layer_types": [_FULL] * encoder.layers,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": encoder.rope_theta} for kind in (_FULL, _SLIDING)
+        },
+        _EVERY: 1,
+        "global_rope_theta": encoder.rope_theta,
+        "local_rope_theta": encoder.rope_theta,
+        **{f"{theirs}_token_id": getattr(specials, ours) if specials else None for theirs, ours in roles.items()},
+    }
+
+
+def _their_xlnet_config(encoder: EncoderConfig) -> dict[str, Any]:
+    others = {theirs: ours for theirs, (ours, _) in _XLNET_OTHERS.items()}
+    return {
+        **_theirs(encoder, _XLNET_SIZES | others),
+        **_XLNET_FIXED,
+        **_SUMMARY,
+        "d_head": encoder.hidden_size // encoder.heads,
+        "ff_activation": _ACTIVATIONS[encoder.activation],
+        "dropout": encoder.dropout,
+        "mem_len": None,
+        "reuse_len": None,
+    }
+
+
 def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family) -> str:
     """Message if the masked token head computes something else in transformers: always gelu for RoBERTa and ELECTRA, here the
     encoder's activation. Empty if both agree, or `parts` has no such head.
     """
     if "mlm" not in parts or family.model_type not in ("roberta", "electra") or encoder.activation == "gelu":
         return ""
-    own = f"encoder.activation is {encoder.activation!r} (hidden_act {ACTIVATIONS[encoder.activation]!r})"
+    own = f"encoder.activation is {encoder.activation!r} (hidden_act {_ACTIVATIONS[encoder.activation]!r})"
     return f"{own}, the masked token head of {family.class_prefix}ForMaskedLM computes gelu"
 
 
@@ -131,41 +291,85 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     if kind not in FAMILIES:
         raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
     if kind == "modernbert":
-        return our_modern_config(config, name), FAMILIES[kind]
-    if kind == "xlnet":
-        return our_xlnet_config(config, name), FAMILIES[kind]
-    problems = size_problems(config)
-    problems += [
-        f"{theirs} is {config[theirs]!r}: expected a number"
-        for theirs in (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id")
-        if config.get(theirs) is not None and not isinstance(config[theirs], int | float)
-    ]
+        settings = _our_modern_settings(config, name)
+    elif kind == "xlnet":
+        settings = _our_xlnet_settings(config, name)
+    else:
+        settings = _our_bert_settings(config, name, kind)
+    encoder = EncoderConfig(**settings)
+    _raise_listed(encoder.problems(), name)
+    return encoder, FAMILIES[kind]
+
+
+def _our_bert_settings(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+    problems = _missing(config, _SIZES)
+    problems += _no_numbers(config, (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id"))
     activation = config.get("hidden_act", "gelu")
     if activation not in _THEIR_ACTIVATIONS:
         problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
-    for theirs, values in _FIXED.items():
-        if config.get(theirs) not in values:
-            problems.append(f"{theirs} is {config[theirs]!r}: only {values[-1]!r} is computed here")
-    raise_listed(name, problems)
-    sizes = our_sizes(config)
-    others: dict[str, Any] = {ours: config.get(theirs, default) for theirs, (ours, default) in _OTHERS.items()}
-    more: dict[str, Any] = {"activation": _THEIR_ACTIVATIONS[activation]}
+    problems += _not_computed({theirs: value for theirs, value in config.items() if value is not None}, _FIXED)
+    _raise_listed(problems, name)
+    settings: dict[str, Any] = _ours(config, _SIZES, _OTHERS) | {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
         pad = config.get("pad_token_id")  # 0 is a valid id, so a missing one (1 by default) is told apart by None
-        more["position_offset"] = 1 + (1 if pad is None else pad)
-        sizes["positions"] -= more["position_offset"]
+        settings["position_offset"] = 1 + (1 if pad is None else pad)
+        settings["positions"] -= settings["position_offset"]
     if kind == "albert":
-        more |= {
+        settings |= {
             "embedding_size": config.get("embedding_size", 128),
             "num_layer_groups": config.get("num_hidden_groups", 1),
         }
     if kind == "electra":
         # transformers' ELECTRA has no projection at equal widths; ALBERT above always has one
         width = config.get("embedding_size", 128)
-        more["embedding_size"] = 0 if width == sizes["hidden_size"] else width
-    encoder = EncoderConfig(**sizes, **others, **more)
-    raise_listed(name, encoder.problems())
-    return encoder, FAMILIES[kind]
+        settings["embedding_size"] = 0 if width == settings["hidden_size"] else width
+    return settings
+
+
+def _our_modern_settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    problems = _missing(config, _SIZES) + _not_computed(config, _MODERN_FIXED)
+    if _windows(config):
+        problems.append(
+            f"layer_types (or {_EVERY}) has layers of sliding attention: only layers that see the whole row are computed here"
+        )
+    # transformers 5 writes rope_parameters, 4.48 global_rope_theta; without either ModernBERT's default holds
+    rope = (config.get("rope_parameters") or {}).get(_FULL) or {}
+    base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
+    if rope.get("rope_type", "default") != "default":
+        problems.append(f"rope_type is {rope['rope_type']!r}: only 'default' is computed here")
+    _raise_listed(problems, name)
+    others = {"norm_eps": ("norm_epsilon", 1e-5), "initializer_range": ("initializer_std", 0.02)}
+    rates = {"mlp_dropout": "dropout", "attention_dropout": "attention_dropout"}
+    return {
+        **_ours(config, _SIZES, others),
+        **{ours: float(config.get(theirs, 0.0)) for theirs, ours in rates.items()},
+        **{"types": 0, "norm_first": True, "rope_theta": float(base), "gated_mlp": True, "biases": False},
+    }
+
+
+def _windows(config: Mapping[str, Any]) -> bool:
+    """True if some layers have sliding-window attention."""
+    kinds = config.get("layer_types")
+    if kinds is not None:
+        return any(kind != _FULL for kind in kinds)
+    return config.get(_EVERY, _THEIR_EVERY) != 1
+
+
+def _our_xlnet_settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    problems, fixed = _missing(config, _XLNET_SIZES), dict(_XLNET_FIXED)
+    # only this class reads the summary settings, and transformers' default ('last') is not supported, so one is required
+    if any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ()):
+        fixed |= _SUMMARY
+        problems += [] if "summary_type" in config else ["summary_type is 'last': only 'first' is computed here"]
+    problems += _not_computed(config, fixed)
+    ours = {theirs: own for own, theirs in _ACTIVATIONS.items()}
+    activation = config.get("ff_activation", "gelu")
+    if activation not in ours:
+        problems.append(f"ff_activation is {activation!r}: expected one of {', '.join(ours)}")
+    _raise_listed(problems + _no_numbers(config, (*_XLNET_OTHERS, "dropout")), name)
+    rate = float(config.get("dropout", 0.1))
+    others = {"activation": ours[activation], "dropout": rate, "attention_dropout": rate, "relative_attention": True}
+    return _ours(config, _XLNET_SIZES, _XLNET_OTHERS) | others
 
 
 def guessed_config(tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any]) -> dict[str, Any]:

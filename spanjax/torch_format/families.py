@@ -7,7 +7,7 @@ vocabulary exist here alone. The span boundary head has the names of the release
 that transformers ties; a file that holds them must have equal copies.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from spanjax.nn.config import EncoderConfig
@@ -102,88 +102,82 @@ def _tied(word_embeddings: str, decoder: str, bias: str) -> dict[str, str]:
     return {name: other for name, other in tied.items() if name != other}
 
 
-BERT = Family(
+def _token_head(dense_name: str, norm: str, bias: str) -> Iterator[Entry]:
+    """The masked token head."""
+    yield from dense("mlm/dense", dense_name)
+    yield from _norm("mlm/norm", norm)
+    yield Entry("mlm/bias", bias, "pieces")
+
+
+def _like_bert(
+    model_type: str, class_prefix: str, layers: Iterable[Entry], heads: Iterable[Entry], decoder: str, bias: str
+) -> Family:
+    """A family with the embeddings and buffers of BERT; `decoder` and `bias` are those of its masked token head."""
+    entries = (*_embeddings(model_type), *layers, *heads, *_boundary())
+    tied = _tied(f"{model_type}.embeddings.word_embeddings.weight", decoder, bias)
+    buffers = (f"{model_type}.embeddings.position_ids", f"{model_type}.embeddings.token_type_ids")
+    return Family(model_type, class_prefix, f"{model_type}.", entries, tied, buffers)
+
+
+BERT = _like_bert(
     "bert",
     "Bert",
-    "bert.",
+    _layers(_bert_layers("bert")),
     (
-        *_embeddings("bert"),
-        *_layers(_bert_layers("bert")),
-        *dense("mlm/dense", "cls.predictions.transform.dense"),
-        *_norm("mlm/norm", "cls.predictions.transform.LayerNorm"),
-        Entry("mlm/bias", "cls.predictions.bias", "pieces"),
+        *_token_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
         *dense("pooler/dense", "bert.pooler.dense"),
         *dense("pair", "cls.seq_relationship"),
-        *_boundary(),
     ),
-    _tied("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
-    ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids"),
+    "cls.predictions.decoder",
+    "cls.predictions.bias",
 )
 
-ROBERTA = Family(
+ROBERTA = _like_bert(
     "roberta",
     "Roberta",
-    "roberta.",
+    _layers(_bert_layers("roberta")),
     (
-        *_embeddings("roberta"),
-        *_layers(_bert_layers("roberta")),
-        *dense("mlm/dense", "lm_head.dense"),
-        *_norm("mlm/norm", "lm_head.layer_norm"),
-        Entry("mlm/bias", "lm_head.bias", "pieces"),
+        *_token_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
         *dense("pooler/dense", "roberta.pooler.dense"),
         *dense("pair", "cls.seq_relationship"),
-        *_boundary(),
     ),
-    _tied("roberta.embeddings.word_embeddings.weight", "lm_head.decoder", "lm_head.bias"),
-    ("roberta.embeddings.position_ids", "roberta.embeddings.token_type_ids"),
+    "lm_head.decoder",
+    "lm_head.bias",
 )
 
 _GROUP = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
-ALBERT = Family(
+_ALBERT_LAYERS = {
+    **{name: f"{_GROUP}.attention.{name}" for name in ("query", "key", "value")},
+    "output": f"{_GROUP}.attention.dense",
+    "attention_norm": f"{_GROUP}.attention.LayerNorm",
+    "feed_in": f"{_GROUP}.ffn",
+    "feed_out": f"{_GROUP}.ffn_output",
+    "feed_norm": f"{_GROUP}.full_layer_layer_norm",
+}
+ALBERT = _like_bert(
     "albert",
     "Albert",
-    "albert.",
+    (*dense(WIDEN, "albert.encoder.embedding_hidden_mapping_in"), *_layers(_ALBERT_LAYERS)),
     (
-        *_embeddings("albert"),
-        *dense(WIDEN, "albert.encoder.embedding_hidden_mapping_in"),
-        *_layers(
-            {
-                **{name: f"{_GROUP}.attention.{name}" for name in ("query", "key", "value")},
-                "output": f"{_GROUP}.attention.dense",
-                "attention_norm": f"{_GROUP}.attention.LayerNorm",
-                "feed_in": f"{_GROUP}.ffn",
-                "feed_out": f"{_GROUP}.ffn_output",
-                "feed_norm": f"{_GROUP}.full_layer_layer_norm",
-            }
-        ),
-        *dense("mlm/dense", "predictions.dense"),
-        *_norm("mlm/norm", "predictions.LayerNorm"),
-        Entry("mlm/bias", "predictions.bias", "pieces"),
+        *_token_head("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
         *dense("pooler/dense", "albert.pooler"),
         *dense("pair", "sop_classifier.classifier"),
-        *_boundary(),
     ),
-    _tied("albert.embeddings.word_embeddings.weight", "predictions.decoder", "predictions.bias"),
-    ("albert.embeddings.position_ids", "albert.embeddings.token_type_ids"),
+    "predictions.decoder",
+    "predictions.bias",
 )
 
-ELECTRA = Family(
+ELECTRA = _like_bert(
     "electra",
     "Electra",
-    "electra.",
+    (*dense(WIDEN, "electra.embeddings_project"), *_layers(_bert_layers("electra"))),
     (
-        *_embeddings("electra"),
-        *dense(WIDEN, "electra.embeddings_project"),
-        *_layers(_bert_layers("electra")),
         *dense("rtd/dense", "discriminator_predictions.dense"),
         *dense("rtd/score", "discriminator_predictions.dense_prediction"),
-        *dense("mlm/dense", "generator_predictions.dense"),
-        *_norm("mlm/norm", "generator_predictions.LayerNorm"),
-        Entry("mlm/bias", "generator_lm_head.bias", "pieces"),
-        *_boundary(),
+        *_token_head("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
     ),
-    _tied("electra.embeddings.word_embeddings.weight", "generator_lm_head", "generator_lm_head.bias"),
-    ("electra.embeddings.position_ids", "electra.embeddings.token_type_ids"),
+    "generator_lm_head",
+    "generator_lm_head.bias",
 )
 
 _MODERN = "model.layers.{}"

@@ -88,12 +88,8 @@ def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
     names = sorted(set(listed.values())) if not wrong else []
     missing = [each for each in names if not (folder / each).is_file()]
     if wrong or missing or not names:
-        what = (
-            f"names files outside of its folder ({wrong[0]!r:.60})"
-            if wrong
-            else f"names {missing or 'no files'}, not there"
-        )
-        raise ValueError(f"{index}: {what}: copy the whole folder again")
+        what = f"files outside of its folder ({wrong[0]!r:.60})" if wrong else f"{missing or 'no files'}, not there"
+        raise ValueError(f"{index}: names {what}: copy the whole folder again")
     return [folder / each for each in names]
 
 
@@ -116,12 +112,8 @@ def write_safetensors(path: pathlib.Path, tensors: Mapping[str, np.ndarray], ste
 
 def original_names(name: str) -> str:
     """Converts a BERT name to that of SpanBERT's archive with heads: prefix `decoder.`, gamma and beta in LayerNorm."""
-    if re.search(r"(LayerNorm|layer_norm\d?)\.(weight|bias)$", name):
-        name = (
-            name.removesuffix(".weight") + ".gamma"
-            if name.endswith(".weight")
-            else name.removesuffix(".bias") + ".beta"
-        )
+    ends = {"weight": "gamma", "bias": "beta"}
+    name = re.sub(r"((?:LayerNorm|layer_norm\d?)\.)(weight|bias)$", lambda found: found[1] + ends[found[2]], name)
     return f"decoder.{name}"
 
 
@@ -132,12 +124,8 @@ def cast(
     found = {}
     for theirs, array in tensors:
         with np.errstate(over="ignore"):
-            found[name(theirs)] = array.astype(dtype, copy=False)
-        if (
-            dtype != np.float32
-            and np.isfinite(array).all()
-            and not np.isfinite(found[name(theirs)].astype(np.float32)).all()
-        ):
+            made = found[name(theirs)] = array.astype(dtype, copy=False)
+        if dtype != np.float32 and np.isfinite(array).all() and not np.isfinite(made.astype(np.float32)).all():
             raise ValueError(
                 f"{theirs} has numbers up to {np.abs(array).max():.3g}, too large for {np.dtype(dtype)}: use float32"
             )

@@ -183,11 +183,6 @@ def _view(name: str, tensor: Tensor, line: np.ndarray) -> np.ndarray:
     return np.ndarray(size, line.dtype, line, offset * item, steps)
 
 
-def read_torch_file(path: str | pathlib.Path) -> dict[str, np.ndarray]:
-    """The tensors of a file that `torch.save` wrote, by name: those of `open_torch_file`."""
-    return open_torch_file(path).tensors
-
-
 def open_torch_file(path: str | pathlib.Path) -> TorchFile:
     """Reads a file that `torch.save` wrote: a state dict, or a checkpoint that has one under "model" or "state_dict", its
     tensors in the order of the file. It skips everything but tensors and executes nothing in the file.

@@ -99,17 +99,12 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
         if absent:
             continue
         for entry, each in names.items():
-            rows = (
-                {len(tensors[name]) for name in each} - {encoder.vocab_size} if entry.transform == "pieces" else set()
-            )
-            if rows:
-                problems.append(
-                    f"{entry.theirs} has {rows.pop():,} rows, config.json says vocab_size {encoder.vocab_size:,}"
-                )
+            if entry.transform == "pieces" and (rows := {len(tensors[name]) for name in each} - {encoder.vocab_size}):
+                told = f"{rows.pop():,} rows, config.json says vocab_size {encoder.vocab_size:,}"
+                problems.append(f"{entry.theirs} has {told}")
                 continue
-            found = [
-                _ours(_part(np.asarray(tensors[name], np.float32), entry), entry.transform, encoder) for name in each
-            ]
+            arrays = (_part(np.asarray(tensors[name], np.float32), entry) for name in each)
+            found = [_ours(array, entry.transform, encoder) for array in arrays]
             found = [np.ones_like(found[0])] * entry.first + found if found else found
             shapes = {array.shape for array in found}
             if len(shapes) > 1:
@@ -135,13 +130,12 @@ def unusable(tensors: Mapping[str, Any]) -> list[str]:
     found = []
     for name, array in tensors.items():
         if array.dtype.kind in "iub":
-            found.append(
-                f"{name} holds {array.dtype}, expected floating-point numbers: quantised weights are not known here"
-            )
+            told = f"{array.dtype}, expected floating-point numbers: quantised weights are not known here"
         elif wrong := int(array.size - np.isfinite(np.asarray(array, np.float32)).sum()):
-            found.append(
-                f"{name} holds {wrong:,} of {array.size:,} numbers that are NaN or infinite: take other weights"
-            )
+            told = f"{wrong:,} of {array.size:,} numbers that are NaN or infinite: take other weights"
+        else:
+            continue
+        found.append(f"{name} holds {told}")
     return found
 
 

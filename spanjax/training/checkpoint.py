@@ -63,21 +63,13 @@ class _Settling(threading.Thread):
             self.error = error
 
 
-def _not_of_orbax(record: logging.LogRecord) -> bool:
-    """Filters out the tracebacks of Orbax, whose exceptions we catch and report in a line."""
-    return not (record.exc_info and "orbax" in record.pathname)
-
-
-def _not_abandoned(record: logging.LogRecord) -> bool:
-    """Filters out asyncio's reports of tasks that nobody waited for."""
-    return not record.exc_info
-
-
 @functools.cache
 def _silence_abandoned() -> None:
     """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
-    logging.getLogger("absl").addFilter(_not_of_orbax)
-    logging.getLogger("asyncio").addFilter(_not_abandoned)
+    # tracebacks of Orbax, whose exceptions we catch and report in a line
+    logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+    # asyncio's reports of tasks that nobody waited for
+    logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
     shown = sys.unraisablehook
 
     def show(unraisable: Any) -> None:
@@ -147,9 +139,8 @@ class Checkpoints:
             remove_unfinished(self.folder)
         except OSError as error:  # a disk that is gone, no more open files
             failed = error
-        if (
-            jax.process_count() > 1
-        ):  # if one failed at the start of a save, the others would wait for it inside of Orbax
+        if jax.process_count() > 1:
+            # if one failed at the start of a save, the others would wait for it inside of Orbax
             self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
         optional = TrainState._field_defaults
         kept = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}

@@ -113,8 +113,7 @@ def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
     """Returns True if a run in this work directory would resume from a checkpoint."""
-    folder = workdir / "checkpoints"
-    return folder.is_dir() and any(p.name.isdigit() for p in folder.iterdir())
+    return bool(steps_of(workdir))
 
 
 def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
@@ -128,10 +127,11 @@ def whole_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
 def best_step(workdir: pathlib.Path) -> tuple[int, list[str]]:
     """As `whole_step`, but the step whose evaluation was best, the first of equals; the newest if none was evaluated."""
     losses = stored_losses(workdir)
-    return _first_whole(
-        workdir,
-        sorted(steps_of(workdir), key=lambda step: (losses.get(step, math.inf), step if step in losses else -step)),
-    )
+
+    def rank(step: int) -> tuple[float, int]:
+        return losses.get(step, math.inf), step if step in losses else -step
+
+    return _first_whole(workdir, sorted(steps_of(workdir), key=rank))
 
 
 def steps_of(workdir: pathlib.Path) -> list[int]:
@@ -146,8 +146,7 @@ def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
     The meta of every checkpoint lists all evaluations before it, so that of a damaged one is known too.
     """
     found: dict[int, float] = {}
-    steps = steps_of(workdir)
-    for step in steps:
+    for step in (steps := steps_of(workdir)):
         with contextlib.suppress(TypeError, ValueError, AttributeError, OverflowError):  # a damaged meta
             found |= {int(at): float(value) for at, value in stored_meta(workdir, step).get(KEY, [])}
     return {step: found[step] for step in steps if math.isfinite(found.get(step, math.nan))}

@@ -24,10 +24,6 @@ class EvalHistory:
             self.found.append((step, value))
             self.newest = step, {name: float(each) for name, each in values.items() if math.isfinite(each)}
 
-    def knows(self, step: int) -> bool:
-        """Returns True if this step was evaluated."""
-        return self.value(step) is not None
-
     def value(self, step: int) -> float | None:
         """Returns the value of the evaluation of a step; None if there was none."""
         return dict(self.found).get(step)

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1, range_problems
+from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.sharding import to_global
@@ -58,10 +58,6 @@ class Cadence:
     """Held-out batches per evaluation; 0 takes all of them."""
     patience: AtLeast0 = 0
     """Consecutive evaluations no better than the best after which the run stops early; 0 disables early stopping."""
-
-    def problems(self) -> list[str]:
-        """Returns a message for every problem of these values; empty if there is none."""
-        return range_problems(self, "cadence.")
 
 
 TrainStep = Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
@@ -169,7 +165,6 @@ class Session(Protocol):
 
     def check_data(self, seconds: float) -> None:
         """Waits up to `seconds` for a check that still runs; ValueError if the data are known to be damaged."""
-        ...
 
     def evaluator(self) -> Evaluate:
         """Builds (parameters, a function to call between batches, which may raise) -> held-out metrics; {} without such data."""
@@ -294,7 +289,7 @@ class Evaluations:
         if not self.held_out:
             return False
         self.outputs.write(step, {f"eval/{name}": value for name, value in self.held_out.items()})
-        if not self.history.knows(step):  # a restarted finished run evaluates for its summary alone
+        if self.history.value(step) is None:  # a restarted finished run evaluates for its summary alone
             loss = self.session.selection_metric(self.held_out)
             self.history.add(step, loss, self.held_out)
             self.outputs.checkpoints.add_evaluation(step, self.history.meta(step), loss)
@@ -315,7 +310,7 @@ class Evaluations:
 
     def missing(self, step: int) -> bool:
         """Returns True if the checkpoint of this step lacks its evaluation: the run ended before or during it."""
-        return step > 0 and self.due(step) and not self.history.knows(step)
+        return step > 0 and self.due(step) and self.history.value(step) is None
 
 
 def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest) -> Outcome:
@@ -373,7 +368,7 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
             batch = _next_batch(session, feed, done, log)
         log.write(before=done)
 
-        stopping = stop.agreed(done) and not last
+        stopping = stop.requested() and not last
         if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
             saving.settle(done)
         evaluating, due = evaluations.due(done), last or stopping or saving.due(done)

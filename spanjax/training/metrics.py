@@ -32,11 +32,9 @@ class Writer(Protocol):
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Takes one record."""
-        ...
 
     def close(self) -> None:
         """Ends the writer."""
-        ...
 
 
 def record_of(line: bytes) -> dict[str, Any] | None:
@@ -180,16 +178,9 @@ def format_duration(seconds: float) -> str:
 def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     """Formats a training record as one line for the terminal."""
     parts = [f"step {step:,}/{steps:,}"]
-    parts += [
-        f"{name[6:-5]} {value:.3f}"
-        for name, value in values.items()
-        if name.startswith("train/") and name.endswith("/loss")
-    ]
-    parts += [
-        f"{name[6:-9]} acc {value:.1%}"
-        for name, value in values.items()
-        if name.startswith("train/") and name.endswith("/accuracy")
-    ]
+    metrics = {name.removeprefix("train/"): value for name, value in values.items() if name.startswith("train/")}
+    parts += [f"{name[:-5]} {value:.3f}" for name, value in metrics.items() if name.endswith("/loss")]
+    parts += [f"{name[:-9]} acc {value:.1%}" for name, value in metrics.items() if name.endswith("/accuracy")]
     if values.get("train/skipped"):
         parts.append(f"{values['train/skipped']:.0f} skipped (not finite)")
     if "speed/tokens_per_s" in values:
@@ -292,10 +283,7 @@ class Window:
             return fetched
         structure = jax.tree.structure(fetched[-1])
         types = [each.dtype for each in newest.values()]
-        return [
-            *(structure.unflatten(map(np.asarray, entry, types)) for entry in self.before["shown"]),
-            *fetched,
-        ]
+        return [structure.unflatten(map(np.asarray, entry, types)) for entry in self.before["shown"]] + fetched
 
     def record(self, metrics: list[dict[str, Any]], left: int, seconds: float) -> dict[str, float]:
         """Summarises the window, from `metrics` of `all_metrics`, the steps `left` in the run and the seconds that it took.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spanjax.bounds import AtLeast0, NotNegative, range_problems
+from spanjax.bounds import AtLeast0, NotNegative
 
 FILE = "nonfinite.jsonl"
 
@@ -28,10 +28,6 @@ class Guard:
     """Seconds before a slow step is reported, naming the process that blocks it; 0 disables."""
     stall_exit_seconds: NotNegative = 1800.0
     """Seconds of waiting for rows or devices that end the run with exit code 3, so that it is restarted; 0 disables."""
-
-    def problems(self) -> list[str]:
-        """Returns a message for every problem of these values; empty if there is none."""
-        return range_problems(self, "guard.")
 
 
 class NonFiniteError(ValueError):

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from spanjax.bounds import AtLeast0, range_problems
+from spanjax.bounds import AtLeast0
 from spanjax.training.state import TrainState
 
 
@@ -16,10 +16,6 @@ class Profile:
     """First step of the window, counted from where this process starts: compilation and warm-up are before it."""
     steps: AtLeast0 = 0
     """Length of the window; 0 records nothing."""
-
-    def problems(self) -> list[str]:
-        """Returns a message for every problem of these values; empty if there is none."""
-        return range_problems(self, "profile.")
 
 
 class Recording:

@@ -8,7 +8,7 @@ and hosts.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,11 +20,10 @@ from jax.sharding import Mesh
 
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import LayerStack
-from spanjax.objectives.base import Mean, Objective
+from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, map_named, named_leaves, replicated
 from spanjax.training.state import TrainState
 
-Batch = Mapping[str, jax.Array]
 Means = dict[str, Mean]
 
 

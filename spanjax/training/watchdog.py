@@ -41,9 +41,8 @@ class Watchdog:
         self.heartbeats, self.listens, self.said = 0, 0, -1.0
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
-        self._hearing = (
-            threading.Lock()
-        )  # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
+        # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
+        self._hearing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="spanjax-watchdog", daemon=True)
 

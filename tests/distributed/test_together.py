@@ -108,7 +108,7 @@ for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
             time.sleep(0.005 * (1 + me))
             if me == 2 and step == when:
                 os.kill(os.getpid(), number)
-            if stop.agreed(step):
+            if stop.requested():
                 break
     print("stopped after", step, flush=True)
     if not when:

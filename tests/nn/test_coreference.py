@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from spanjax.bounds import range_problems
 from spanjax.nn import coreference, coreference_parts
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, distance_bucket
@@ -337,5 +338,6 @@ def test_buckets_of_distances():
 
 
 def test_wrong_settings_are_all_told():
-    found = CoreferenceConfig(max_width=0, spans_per_piece=0, antecedents=0, dropout=1.0, refinements=-1).problems()
+    wrong = CoreferenceConfig(max_width=0, spans_per_piece=0, antecedents=0, dropout=1.0, refinements=-1)
+    found = range_problems(wrong, "objective.model.")
     assert len(found) == 5

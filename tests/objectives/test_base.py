@@ -24,15 +24,15 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.encoder import Encoder
 from spanjax.nn.heads import TokenHead, gather_positions
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import FillHead, Mean, Pretraining
-from spanjax.objectives.loss_terms import Batch, MaskedTokens, SpanBoundary, Term, TokenTerm
+from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining
+from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary, Term, TokenTerm
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.tied_decoder import tied_table, token_logits, token_means
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.report import examples
+from spanjax.report import masking
 from spanjax.report.document import Table, plain
-from spanjax.report.recognised import arm_of
+from spanjax.report.tables import arm_of
 from spanjax.run import Run
 from spanjax.run_format import describe
 from spanjax.sharding import named_leaves
@@ -204,10 +204,10 @@ def test_the_report_shows_what_an_objective_of_a_users_own_fills_in(
     batch: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_of(Own())
-    monkeypatch.setattr(examples, "load_model", lambda path: model)
+    monkeypatch.setattr(masking, "load_model", lambda path: model)
     run: Any = types.SimpleNamespace(checkpoint=1, path=pathlib.Path("own"))
     assert model.vocabulary is not None
-    blocks = examples.example_blocks(run, jax.device_get(batch), model.vocabulary, "held-out rows")
+    blocks = masking.example_blocks(run, jax.device_get(batch), model.vocabulary, "held-out rows")
     tables = [block for block in blocks if isinstance(block, Table)]
     words, used = plain(getattr(blocks[0], "words")), int(batch["slot_weight_BK"].sum())  # noqa: B009
     assert "Right pieces: by OWN " in words and f" of {used}. " in words

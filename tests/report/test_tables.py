@@ -8,9 +8,8 @@ from configs.ablations.base import RUN as BASE
 from spanjax.report import paper
 from spanjax.report.document import plain
 from spanjax.report.groups import grouped
-from spanjax.report.recognised import ARMS, arm_of
 from spanjax.report.runs import read_run
-from spanjax.report.tables import filled, score_blocks, tuned_models
+from spanjax.report.tables import ARMS, arm_of, filled, score_blocks, tuned_models
 from spanjax.run import load
 from spanjax.run_format import describe
 from tests.report.made_runs import cola, made_run

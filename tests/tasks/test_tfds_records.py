@@ -16,8 +16,7 @@ from spanjax import train
 from spanjax.data.vocab.loading import save_vocabulary
 from spanjax.experiment.finetune import open_task_session, read_examples
 from spanjax.scoring import glue as scoring
-from spanjax.tasks.glue import Glue, GlueName, Sentences
-from spanjax.tasks.glue_files import TFDS_LABELS
+from spanjax.tasks.glue import TFDS_LABELS, Glue, GlueName, Sentences
 from spanjax.tasks.tfds_records import FOLDER, read_tfds
 from tests.running import ROOT, TINY
 from tests.tasks.small_vocabulary import small_wordpiece

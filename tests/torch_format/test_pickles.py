@@ -13,7 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from spanjax.torch_format.pickles import read_torch_file, write_torch_file
+from spanjax.torch_format.pickles import open_torch_file, write_torch_file
+
+
+def read_torch_file(path):
+    """The tensors of a file, by name."""
+    return open_torch_file(path).tensors
+
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch: .venv/bin/pip install torch")
 

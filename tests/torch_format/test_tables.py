@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.convert.task_scores import detection_here
+from spanjax.convert.compare import detection_here
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.loss_terms import MaskedTokens
 from spanjax.objectives.masked_lm import MaskedPrediction

@@ -17,7 +17,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from spanjax.torch_format.pickles import read_torch_file, write_torch_file
+from spanjax.torch_format.pickles import open_torch_file, write_torch_file
+
+
+def read_torch_file(path):
+    """The tensors of a file, by name."""
+    return open_torch_file(path).tensors
+
 
 torch = pytest.importorskip("torch", reason="writes files with PyTorch: .venv/bin/pip install torch")
 either_format = pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])

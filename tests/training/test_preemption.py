@@ -21,16 +21,16 @@ def test_signals_are_noted_and_given_back() -> None:
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     for number in STOP_SIGNALS:
         with StopRequest() as stop:
-            assert not stop.agreed(1)
+            assert not stop.requested()
             os.kill(os.getpid(), number)
-            assert stop.agreed(2) and stop.signal == number
+            assert stop.requested() and stop.signal == number
     assert {number: signal.getsignal(number) for number in STOP_SIGNALS} == before
 
 
 def test_a_second_interrupt_does_not_wait() -> None:
     with StopRequest() as stop, pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.agreed(1)
+        assert stop.requested()
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(1)
 
@@ -79,7 +79,7 @@ def test_all_stop_after_the_same_step_that_nobody_has_passed(coordinator: Coordi
             for step in range(1, 10_000):
                 if process == 1 and step == 5:
                     stop.signal = signal.SIGUSR1
-                if stop.agreed(step):
+                if stop.requested():
                     ended[process] = (step, stop._questions)
                     return
                 time.sleep(pace)
@@ -99,8 +99,8 @@ def test_processes_that_do_not_answer_end_the_wait(coordinator: Coordinator) -> 
     with StopRequest() as stop:
         stop.signal = signal.SIGUSR1
         with pytest.raises(ProcessesMissing, match="process 1 did not come"):
-            for step in range(1, 1000):
-                assert not stop.agreed(step)
+            for _ in range(1, 1000):
+                assert not stop.requested()
                 time.sleep(0.01)
 
 
@@ -110,7 +110,7 @@ def test_the_preemption_service_is_asked_at_every_step(
     steps: list[Any] = []
     monkeypatch.setattr(preemption, "preempted", lambda step: steps.append(step) or step == 3)
     with StopRequest() as stop:
-        assert [stop.agreed(step) for step in (1, 2, 3)] == [False, False, True]
+        assert [stop.requested() for _ in range(3)] == [False, False, True]
     assert steps == [1, 2, 3]
 
 

@@ -5,8 +5,7 @@ and mask by block: padding (segment 0) is a block of its own. Libraries of kerne
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
 
-import dataclasses
-from collections.abc import Callable
+import types
 from typing import Any
 
 import jax
@@ -16,20 +15,8 @@ from spanjax.nn.attention import cudnn, pallas_triton, splash, xla, xla_chunked
 from spanjax.nn.attention.request import Request
 from spanjax.nn.dropout import DropoutKey
 
-
-@dataclasses.dataclass(frozen=True)
-class Kernel:
-    """A fused kernel: `supports` returns why it cannot compute a request, `run` computes it."""
-
-    supports: Callable[[Request], str | None]
-    run: Callable[..., jax.Array]
-
-
-KERNELS: dict[str, Kernel] = {
-    "splash": Kernel(splash.supports, splash.run),
-    "cudnn": Kernel(cudnn.supports, cudnn.run),
-    "pallas_triton": Kernel(pallas_triton.supports, pallas_triton.run),
-}
+KERNELS: dict[str, types.ModuleType] = {"splash": splash, "cudnn": cudnn, "pallas_triton": pallas_triton}
+"""Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
 CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {"cpu": ("xla_chunked", "xla"), "gpu": ("cudnn", "pallas_triton", "xla"), "tpu": ("splash", "xla")}
@@ -58,7 +45,9 @@ def choose_backend(
     if wanted != "auto":
         problem = _problem(wanted, request)
         if problem:
-            raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {_remedy(request)}")
+            dropped = "set attention dropout to 0, or " if dropout > 0 else ""
+            remedy = f"{dropped}take 'auto' or 'xla', which can"
+            raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {remedy}")
         return wanted, "asked for"
     refused = []
     for name in CANDIDATES.get(platform, ("xla",)):
@@ -74,11 +63,6 @@ def choose_backend(
 
 def _problem(name: str, request: Request) -> str | None:
     return KERNELS[name].supports(request) if name in KERNELS else None
-
-
-def _remedy(request: Request) -> str:
-    dropped = "set attention dropout to 0, or " if request.dropout > 0 else ""
-    return f"{dropped}take 'auto' or 'xla', which can"
 
 
 def attention(

@@ -8,26 +8,17 @@ import math
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.request import (
-    NEW_GPUS,
-    Request,
-    drops,
-    first_reason,
-    is_one_of,
-    not_nvidia,
-    other_platform,
-    other_type,
-)
+from spanjax.nn.attention.request import NEW_GPUS, Request, first_reason, is_one_of
 
 
 def supports(request: Request) -> str | None:
     """Returns the reason why cuDNN's fused attention cannot compute this; None if it can."""
     widest = 256 if is_one_of(request.device_kind, NEW_GPUS) else 128
     return first_reason(
-        other_platform(request, "gpu"),
-        not_nvidia(request),
-        drops(request),
-        other_type(request, jnp.bfloat16, jnp.float16),
+        request.other_platform("gpu"),
+        request.not_nvidia(),
+        request.drops(),
+        request.other_type(jnp.bfloat16, jnp.float16),
         (request.length % 2 != 0, f"its gradient is for an even length, not {request.length}"),
         (
             request.head_size % 8 != 0 or request.head_size > widest,

@@ -9,25 +9,17 @@ import warnings
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.request import (
-    Request,
-    drops,
-    first_reason,
-    not_nvidia,
-    other_platform,
-    other_type,
-    uneven_length,
-)
+from spanjax.nn.attention.request import Request, first_reason
 
 
 def supports(request: Request) -> str | None:
     """Returns the reason why the Pallas kernel compiled by Triton cannot compute this; None if it can."""
     return first_reason(
-        other_platform(request, "gpu"),
-        not_nvidia(request),
-        drops(request),
-        other_type(request, jnp.bfloat16, jnp.float16),
-        uneven_length(request),
+        request.other_platform("gpu"),
+        request.not_nvidia(),
+        request.drops(),
+        request.other_type(jnp.bfloat16, jnp.float16),
+        request.uneven_length(),
         (not 16 <= request.head_size <= 128, f"its head size is 16 to 128, not {request.head_size}"),
     )
 

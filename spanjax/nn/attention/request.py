@@ -7,17 +7,7 @@ import jax.numpy as jnp
 
 TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
-NEW_GPUS = (
-    "H100",
-    "H200",
-    "H20",
-    "GH200",
-    "B100",
-    "B200",
-    "B300",
-    "GB200",
-    "GB300",
-)  # compute capability 9.0 and later
+NEW_GPUS = ("H100", "H200", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")  # 9.0 and later
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,40 +27,33 @@ class Request:
     device_kind: str = ""
     """The name of the device; empty where it is not known."""
 
+    def other_platform(self, platform: str) -> tuple[bool, str]:
+        """A check: the devices are of another platform than the kernel's."""
+        return self.platform != platform, f"it runs on {platform}, and these devices are {self.platform}"
+
+    def drops(self) -> tuple[bool, str]:
+        """A check: there is something to drop."""
+        return self.dropout > 0, f"it cannot drop attention probabilities, and attention dropout is {self.dropout}"
+
+    def other_type(self, *types: Any) -> tuple[bool, str]:
+        """A check: the kernel computes in none of these types."""
+        names = [jnp.dtype(each).name for each in types]
+        name = jnp.dtype(self.dtype).name
+        return name not in names, f"it computes in {' or '.join(names)}, not {name}"
+
+    def uneven_length(self) -> tuple[bool, str]:
+        """A check: the length is no multiple of the kernels' tile."""
+        return self.length < TILE or self.length % TILE != 0, f"its length is a multiple of {TILE}, not {self.length}"
+
+    def not_nvidia(self) -> tuple[bool, str]:
+        """A check: no NVIDIA GPU of compute capability 8.0 or later."""
+        other = self.device_kind.startswith(("AMD", "Radeon", "Instinct")) or is_one_of(self.device_kind, OLD_GPUS)
+        return other, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {self.device_kind}"
+
 
 def first_reason(*checks: tuple[bool, str]) -> str | None:
     """The reason of the first check that holds; None where none does."""
     return next((reason for is_true, reason in checks if is_true), None)
-
-
-def other_platform(request: Request, platform: str) -> tuple[bool, str]:
-    """A check: the devices are of another platform than the kernel's."""
-    return request.platform != platform, f"it runs on {platform}, and these devices are {request.platform}"
-
-
-def drops(request: Request) -> tuple[bool, str]:
-    """A check: there is something to drop."""
-    return request.dropout > 0, f"it cannot drop attention probabilities, and attention dropout is {request.dropout}"
-
-
-def other_type(request: Request, *types: Any) -> tuple[bool, str]:
-    """A check: the kernel computes in none of these types."""
-    names = [jnp.dtype(each).name for each in types]
-    name = jnp.dtype(request.dtype).name
-    return name not in names, f"it computes in {' or '.join(names)}, not {name}"
-
-
-def uneven_length(request: Request) -> tuple[bool, str]:
-    """A check: the length is no multiple of the kernels' tile."""
-    uneven = request.length < TILE or request.length % TILE != 0
-    return uneven, f"its length is a multiple of {TILE}, not {request.length}"
-
-
-def not_nvidia(request: Request) -> tuple[bool, str]:
-    """A check: no NVIDIA GPU of compute capability 8.0 or later."""
-    other = request.device_kind.startswith(("AMD", "Radeon", "Instinct"))
-    old = is_one_of(request.device_kind, OLD_GPUS)
-    return other or old, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {request.device_kind}"
 
 
 def is_one_of(device_kind: str, names: tuple[str, ...]) -> bool:

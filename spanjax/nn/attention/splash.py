@@ -9,24 +9,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.request import (
-    TILE,
-    Request,
-    drops,
-    first_reason,
-    other_platform,
-    other_type,
-    uneven_length,
-)
+from spanjax.nn.attention.request import TILE, Request, first_reason
 
 
 def supports(request: Request) -> str | None:
     """Returns the reason why splash attention cannot compute this; None if it can."""
     return first_reason(
-        other_platform(request, "tpu"),
-        drops(request),
-        other_type(request, jnp.bfloat16, jnp.float32),
-        uneven_length(request),
+        request.other_platform("tpu"),
+        request.drops(),
+        request.other_type(jnp.bfloat16, jnp.float32),
+        request.uneven_length(),
         (request.head_size % 64 != 0, f"its head size is a multiple of 64, not {request.head_size}"),
     )
 

@@ -3,7 +3,6 @@
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,20 +17,6 @@ from spanjax.nn.dropout import DropoutKey, dropout
 def _product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
     """A product in the type of `right`, summed in float32."""
     return jnp.einsum(equation, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend(
-    rate: float,
-    query_BLNH: jax.Array,
-    key_BLNH: jax.Array,
-    value_BLNH: jax.Array,
-    segments_BL: jax.Array,
-    dropout_key: DropoutKey | None,
-    site: jax.Array,
-) -> jax.Array:
-    """Computes `xla.attend` in a loop over heads; the backward pass recomputes the probabilities."""
-    return _forward(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site)[0]
 
 
 def _forward(
@@ -86,6 +71,8 @@ def _backward(rate: float, kept: tuple, out_BLNH: jax.Array) -> tuple:
     return to_query_BLNH, to_key_BLNH, to_value_BLNH, None, None, None
 
 
+attend = jax.custom_vjp(lambda rate, *inputs: _forward(rate, *inputs)[0], nondiff_argnums=(0,))
+"""Computes `xla.attend` in a loop over heads, of the arguments of `_forward`; the backward pass recomputes the probabilities."""
 attend.defvjp(_forward, _backward)
 
 

@@ -3,8 +3,8 @@
 A row is a whole document: its segments lie one behind the other, each of `length` positions, and the encoder reads every
 segment on its own. Above it one document is resolved at a time (`spanjax.nn.coreference`).
 
-Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), W
-widths, M spans that are kept, A antecedents, D hidden size.
+Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), X
+segments of all rows, W widths, M spans that are kept, A antecedents, D hidden size.
 """
 
 import dataclasses
@@ -21,20 +21,24 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, log_total
+from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, in_parts, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.layer import linear
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
-from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, ReportRow, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
-from spanjax.tasks.coref.batches import FLAT, cut, padded, read_segments
 from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import document_of, read_documents
 from spanjax.tasks.coref.segments import independent, mention_pieces, overlapping, pieces_of
 from spanjax.tasks.coref.writing import write_json, write_jsonl, write_writable
 from spanjax.tasks.rows import Row
+
+FLAT = ("sentence_BL", "word_BL", "speaker_BL", "place_BL", "cluster_BLW")
+"""Fields of pieces in order; `place_BL` is the position of a piece in the row."""
+ENCODED = 64  # segments that the encoder reads at a time without dropout
+CUT = 0x5EC0DE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +70,7 @@ class Coref(Task):
 
     score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {"coref": {}}
     predict_command = "coref"
+    rows_together = 1  # a row is a whole document, and empty rows of a batch cost as much
 
     @property
     def metric(self) -> str:
@@ -90,18 +95,13 @@ class Coref(Task):
 
     def counted(self, found: Examples) -> Examples:
         """The documents with the clusters that count: without singletons where `singletons` drops them."""
-        return Examples([self._counted(each) for each in found], found.problems, found.notes)
-
-    def _counted(self, document: Document) -> Document:
-        if self.singletons == "keep" or document.clusters is None:
-            return document
-        clusters = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
-        return dataclasses.replace(document, clusters=clusters)
-
-    @property
-    def rows_together(self) -> int:
-        """One: a row is a whole document, and empty rows of a batch cost as much."""
-        return 1
+        if self.singletons == "keep":
+            return found
+        documents = [
+            dataclasses.replace(each, clusters=each.clusters and tuple(c for c in each.clusters if len(c) > 1))
+            for each in found
+        ]
+        return Examples(documents, found.problems, found.notes)
 
     def is_labelled(self, example: Document) -> bool:
         """Implements `Task.is_labelled`."""
@@ -161,7 +161,7 @@ class Coref(Task):
         if self.overlap:
             module.overlap_gate = linear(2 * encoder.hidden_size, encoder.hidden_size, encoder, rngs)
 
-    def _states(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def _states(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Hidden states of the pieces in order, [B, N, D]."""
         read_BLD = read_segments(module, batch["tokens_BL"], batch["pad_B"], self.length, key)
         states_BND = jnp.take_along_axis(read_BLD, batch["place_BL"][..., None], axis=1)
@@ -175,9 +175,7 @@ class Coref(Task):
         share_BND = jax.nn.sigmoid(joined + bias[None, None])
         return share_BND * states_BND + (1 - share_BND) * other_BND
 
-    def _resolved(
-        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
-    ) -> tuple[Resolved, jax.Array]:
+    def _resolved(self, module: Any, batch: Batch, key: DropoutKey | None) -> tuple[Resolved, jax.Array]:
         """(spans and antecedents of every document, arrays with a leading axis of documents; gold clusters of spans [B, M])."""
         batch = cut(batch, self.length, self.max_segments, key)
         states_BND = self._states(module, batch, key)
@@ -196,11 +194,11 @@ class Coref(Task):
             return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], given)))
         return jax.lax.map(one, given)
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of documents."""
         return {LOSS: jnp.sum(batch["weight_B"])}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Implements `Task.measure` by `_means`."""
         return self._means(*self._resolved(module, batch, key), batch["weight_B"])
 
@@ -218,13 +216,11 @@ class Coref(Task):
             "task/gold_spans": Mean(jnp.sum(gold_B * weight_B), jnp.sum(kept_B * weight_B)),
         }
 
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """The second result of `measure_with_outputs`."""
         return self.measure_with_outputs(module, batch)[1]
 
-    def measure_with_outputs(
-        self, module: Any, batch: Mapping[str, jax.Array]
-    ) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
+    def measure_with_outputs(self, module: Any, batch: Batch) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """The means of `measure`; of every span its pieces, the best antecedent (-1: none), the probability to have one."""
         found, cluster_BM = self._resolved(module, batch, None)
         top_BM, best_BM = found.score_MA.max(axis=2), found.score_MA.argmax(axis=2)
@@ -244,7 +240,7 @@ class Coref(Task):
         return float(encoder.flops(tokens, tokens * self.length))
 
     def predictions(
-        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Outputs]
     ) -> list[Answer]:
         """Clusters of every document: spans joined with their best antecedents, and these with theirs."""
         keep = self.singletons == "keep"
@@ -274,8 +270,67 @@ class Coref(Task):
         left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
         return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
 
-    def prediction_json(
-        self, example: Document, prediction: Answer, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Document, prediction: Answer, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Implements `Task.prediction_json` by that of `answers`."""
         return prediction_json(example, prediction)
+
+
+def padded(array: np.ndarray, size: int, value: int = 0) -> np.ndarray:
+    """An array of integers filled up to `size` along its first axis, int32."""
+    spare = ((0, size - len(array)), *((0, 0),) * (array.ndim - 1))
+    return np.pad(array.astype(np.int32), spare, constant_values=value)
+
+
+def read_segments(
+    module: Any, tokens_BL: jax.Array, pad_B: jax.Array, segment: int, key: DropoutKey | None
+) -> jax.Array:
+    """Hidden states [B, L, D] of rows of segments, each segment read on its own; `pad_B` is the id of padding."""
+    rows, length = tokens_BL.shape
+    count = length // segment
+    tokens_XG = tokens_BL.reshape(-1, segment)
+    inside_XG = (tokens_XG != jnp.repeat(pad_B, count)[:, None]).astype(jnp.int32)
+    positions_XG = jnp.arange(segment, dtype=jnp.int32)[None] * inside_XG
+
+    def encoded(given: tuple[jax.Array, ...], key: DropoutKey | None) -> jax.Array:
+        tokens_XG, inside_XG, positions_XG = given
+        return module.encoder(tokens_XG, inside_XG, positions_XG, jnp.zeros_like(tokens_XG), key)
+
+    given = (tokens_XG, inside_XG, positions_XG)
+    if key is None:
+        return in_parts(lambda part: encoded(part, None), given, ENCODED).reshape(rows, length, -1)
+    row_BX = (key.row_B.astype(jnp.uint32)[:, None] << 16) + jnp.arange(count, dtype=jnp.uint32)[None]
+    return encoded(given, DropoutKey(key.key, row_BX.reshape(-1))).reshape(rows, length, -1)
+
+
+def cut(batch: Batch, segment: int, most: int, key: DropoutKey | None) -> Batch:
+    """In training (with `key`) `most` consecutive segments of each document, sampled by its number and the step."""
+    size = most * segment
+    if key is None or batch["tokens_BL"].shape[1] <= size:
+        return batch
+
+    def slide(array: jax.Array, start: jax.Array, size: int) -> jax.Array:
+        # dynamic_slice moves a start near the end back so that the slice fits, which would shift the positions: pad first
+        spare = jnp.pad(array, ((0, size), *((0, 0),) * (array.ndim - 1)))
+        return jax.lax.dynamic_slice_in_dim(spare, start, size)
+
+    def one(row: dict[str, jax.Array], number: jax.Array) -> dict[str, jax.Array]:
+        real_N = row["sentence_BL"] > 0
+        segments = jnp.max(jnp.where(real_N, row["place_BL"], 0)) // segment + 1
+        drawn = hash32(key.key ^ hash32(number.astype(jnp.uint32) ^ jnp.uint32(CUT)))
+        choices = jnp.maximum(segments - most + 1, 1).astype(jnp.uint32)
+        first = (drawn % choices).astype(jnp.int32) * segment
+        begin = jnp.sum(real_N & (row["place_BL"] < first))
+        made = dict(row) | {name: slide(row[name], begin, size) for name in FLAT}
+        place_N = made["place_BL"] - first
+        inside_N = (made["sentence_BL"] > 0) & (place_N < size)
+        made["sentence_BL"] = jnp.where(inside_N, made["sentence_BL"], 0)
+        made["place_BL"] = jnp.where(inside_N, place_N, 0)
+        made["tokens_BL"] = slide(row["tokens_BL"], first, size)
+        if "shifted_BL" in row:
+            place_N = slide(row["shifted_place_BL"], begin, size)
+            before = place_N[0] // segment * segment
+            made["shifted_BL"] = slide(row["shifted_BL"], before, size + 2 * segment)
+            made["shifted_place_BL"] = jnp.where(inside_N, place_N - before, 0)
+        return made
+
+    return jax.vmap(one)(dict(batch), batch["row_B"])

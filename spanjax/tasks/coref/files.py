@@ -10,9 +10,8 @@ from typing import Any
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.conll import read_conll
 from spanjax.tasks.coref.documents import Document
-from spanjax.tasks.coref.json_lines import read_record
+from spanjax.tasks.coref.json_lines import SEGMENT_MAPS, read_record, read_segments
 from spanjax.tasks.coref.text import bare_name, read_text
-from spanjax.tasks.coref.wordpieces import SEGMENT_MAPS, read_segments
 from spanjax.tasks.tables import Record, kind_of, read_records
 
 COLUMNS = (".key", ".response")  # names of the official scorer's files; also every name that ends in conll
@@ -46,13 +45,8 @@ def _examples_of(path: pathlib.Path, kind: str, language: str, others_are_text: 
 def _examples(records: Iterable[Record], language: str) -> Examples:
     examples = Examples()
     for number, (place, record, problem) in enumerate(records, start=1):
-        document = None
-        if record is not None:
-            document, problem = document_of(record, number, language)
-        if document is None:
-            examples.problems.append(f"{place}: {problem}")
-        else:
-            examples.append(document)
+        document, problem = (None, problem) if record is None else document_of(record, number, language)
+        examples.take(place, document, problem)
     return examples
 
 

@@ -1,17 +1,31 @@
-"""Documents for coreference as JSON records: a user's own words, sentences or text, and the lines of e2e-coref (Lee et al.,
-2017) with clusters of words."""
+"""Documents for coreference as JSON records: a user's own words, sentences or text, the lines of e2e-coref (Lee et al., 2017)
+with clusters of words, and those of the released code (Joshi et al., 2019; SpanBERT), whose documents are segments of pieces.
+
+A segment is `[CLS]` pieces `[SEP]`. Clusters count all pieces of all segments, those two included; `subtoken_map` has the
+word and `sentence_map` the sentence of every one. Words are put together from their pieces, so they are those of the
+vocabulary: lower-cased where it is, `[UNK]` where it lacked them.
+
+Shapes: F pieces of all segments, specials included.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from spanjax.tasks.coref.conll import NONE, genre_of
 from spanjax.tasks.coref.documents import Clusters, Document, sorted_clusters
 from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
+from spanjax.tasks.tables import is_whole, shown
 
 CONTENT = ("text", "words", "tokens", "sentences")
 _NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)
 _SHOWN = 5
+SEGMENT_MAPS = ("subtoken_map", "sentence_map")
+_ENDS = ("[CLS]", "[SEP]")
+_CONTINUED = "##"
+_MOST = 2**31 - 1
 
 
 class Content(NamedTuple):
@@ -20,17 +34,6 @@ class Content(NamedTuple):
     sentences: Sentences
     text: str = ""
     offsets: Offsets = ()
-
-
-def whole(value: Any) -> TypeGuard[int]:
-    """True for a whole number of JSON."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def shown(value: Any) -> str:
-    """The value, cut to 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def told(problems: Sequence[str]) -> str:
@@ -53,7 +56,7 @@ def read_record(record: Mapping[str, Any], number: int, language: str = "en") ->
         return None, "a document without words: expected one at least"
     clusters, problems = checked_clusters(record.get("clusters"), len(content.text) if content.text else len(words) - 1)
     if clusters is not None and content.text:
-        clusters, problems = _of_words(clusters, content, problems)
+        clusters, problems = _from_characters(clusters, content, problems)
     if clusters is not None and "doc_key" not in record:
         problems += _in_two(clusters)
     sizes = [len(sentence) for sentence in record.get("sentences") or [words]]
@@ -86,7 +89,7 @@ def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
     if not field:
         return str(number), 0, []
     value = record[field]
-    if not isinstance(value, str) and not whole(value):
+    if not isinstance(value, str) and not is_whole(value):
         return "", 0, [f"`{field}` is {shown(value)}: expected a name or a number"]
     if field == "doc_key" and (parted := _NAME_AND_PART.fullmatch(str(value))):
         return parted[1], int(parted[2]), []
@@ -126,7 +129,7 @@ def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
     for number, cluster in enumerate(given):
         mentions = []
         for mention in cluster:
-            if not isinstance(mention, list) or len(mention) != 2 or not all(map(whole, mention)):
+            if not isinstance(mention, list) or len(mention) != 2 or not all(map(is_whole, mention)):
                 problems.append(f"cluster {number} has {shown(mention)}: expected [first, last], two whole numbers")
             elif not 0 <= mention[0] <= mention[1] <= end:
                 problems.append(f"cluster {number} has {mention}: expected first <= last, both from 0 to {end}")
@@ -147,7 +150,7 @@ def _in_two(clusters: Clusters) -> list[str]:
     return problems
 
 
-def _of_words(clusters: Clusters, content: Content, problems: list[str]) -> tuple[Clusters, list[str]]:
+def _from_characters(clusters: Clusters, content: Content, problems: list[str]) -> tuple[Clusters, list[str]]:
     """Clusters of words of clusters of characters."""
     first_at = {start: place for place, (start, _) in enumerate(content.offsets)}
     last_at = {end: place for place, (_, end) in enumerate(content.offsets)}
@@ -186,11 +189,92 @@ def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tu
         return unknown, [f"`speakers` is {shown(given)}: expected a name for each word"]
     found = [len(group) for group in groups]
     if groups is given and found != list(sizes):
-        return unknown, [f"`speakers` are of {_counts(found)} words: expected {_counts(sizes)}, as the sentences"]
+        return unknown, [f"`speakers` are of {shown(found)} words: expected {shown(list(sizes))}, as the sentences"]
     if sum(found) != sum(sizes):
         return unknown, [f"`speakers` are {sum(found)}: expected {sum(sizes)}, one for each word"]
     return tuple("" if name is None or name in NONE else name for group in groups for name in group), []
 
 
-def _counts(sizes: Sequence[int]) -> str:
-    return shown(list(sizes))
+def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
+    """(the document, or None; the problem of the record, or "")."""
+    segments = record.get("sentences")
+    if problem := _segment_problem(record, segments):
+        return None, problem
+    if not segments:
+        return None, "a document without words: expected one at least"
+    flat = [piece for segment in segments for piece in segment]
+    lengths = np.array([len(segment) for segment in segments])
+    special_F = np.zeros(len(flat), bool)
+    special_F[np.cumsum(lengths) - 1] = special_F[np.cumsum(lengths) - lengths] = True
+    numbers_F, sentence_F = (np.array(record[name], np.int64) for name in SEGMENT_MAPS)
+    kept = np.flatnonzero(~special_F)
+    if not len(kept):
+        return None, "a document without words: expected one at least"
+    if (np.diff(numbers_F[kept]) < 0).any() or (np.diff(sentence_F[kept]) < 0).any():
+        return None, "`subtoken_map` or `sentence_map` goes back: expected words and sentences in order"
+    begins = np.append(True, np.diff(numbers_F[kept]) > 0)
+    # specials keep -1, so that `_from_pieces` refuses mentions at them; gaps in the numbers of `subtoken_map` close
+    word_F = np.full(len(flat), -1)
+    word_F[kept] = np.cumsum(begins) - 1
+    sentences = _joined_pieces([flat[place] for place in kept], begins, sentence_F[kept])
+    speakers, problems = checked_speakers(record.get("speakers"), lengths.tolist())
+    clusters, wrong = checked_clusters(record.get("clusters"), len(flat) - 1)
+    if clusters is not None:
+        clusters, more = _from_pieces(clusters, word_F)
+        wrong += more
+    first_pieces = kept[begins]
+    own = tuple(speakers[place] for place in first_pieces)
+    return document_with(record, number, Content(sentences), (own, clusters), [*problems, *wrong])
+
+
+def _segment_problem(record: Mapping[str, Any], segments: Any) -> str:
+    if not isinstance(segments, list) or not all(isinstance(each, list) for each in segments):
+        return f"`sentences` is {shown(segments)}: expected a list of segments, each a list of pieces"
+    if not all(isinstance(piece, str) for each in segments for piece in each):
+        return "`sentences` has what is no piece: expected lists of texts"
+    if bad := [each for each in segments if len(each) < 2 or (each[0], each[-1]) != _ENDS]:
+        return f"the segment {shown(bad[0])}: expected [CLS] pieces [SEP]"
+    pieces = sum(map(len, segments))
+    for name in SEGMENT_MAPS:
+        given = record.get(name)
+        if not isinstance(given, list) or not all(map(is_whole, given)):
+            return f"`{name}` is {shown(given)}: expected a whole number for each piece"
+        if large := [number for number in given if abs(number) > _MOST]:
+            return f"`{name}` has {shown(large[0])}: expected numbers of words and sentences, at most {_MOST}"
+        if len(given) != pieces:
+            return f"`{name}` has {len(given)} numbers: expected {pieces}, one for each piece, [CLS] and [SEP] included"
+    return ""
+
+
+def _joined_pieces(pieces: list[str], begins: np.ndarray, sentence: np.ndarray) -> tuple[tuple[str, ...], ...]:
+    found: list[list[str]] = []
+    last = None
+    for piece, first, number in zip(pieces, begins.tolist(), sentence.tolist(), strict=True):
+        if first and number != last:
+            found.append([])
+            last = number
+        if first:
+            found[-1].append(piece)
+        else:
+            found[-1][-1] += piece.removeprefix(_CONTINUED)
+    return tuple(map(tuple, found))
+
+
+def _from_pieces(clusters: Clusters, word_F: np.ndarray) -> tuple[Clusters, list[str]]:
+    """Clusters of words of clusters of pieces."""
+    kept = np.flatnonzero(word_F >= 0)
+    firsts = kept[np.append(True, np.diff(word_F[kept]) > 0)]
+    lasts = kept[np.append(np.diff(word_F[kept]) > 0, True)]
+    found, problems = [], []
+    for cluster in clusters:
+        mentions = []
+        for first, last in cluster:
+            words = int(word_F[first]), int(word_F[last])
+            if min(words) < 0 or firsts[words[0]] != first or lasts[words[1]] != last:
+                problems.append(
+                    f"the mention {[first, last]} is not of whole words: expected the first and last of their pieces"
+                )
+            else:
+                mentions.append(words)
+        found.append(mentions)
+    return sorted_clusters(found), problems

@@ -135,21 +135,17 @@ def write_jsonl(
     the documents' own (no such field for None), and `genre` where the name does not imply it."""
     with open(path, "w", encoding="utf-8", newline="\n") as file:
         for document, clusters in zip(documents, clusters_of_each, strict=True):
+            speakers = iter(document.speakers)
             record: dict[str, Any] = {
                 "doc_key": f"{document.name}_{document.part}",
                 "sentences": document.sentences,
-                "speakers": _by_sentence(document),
+                "speakers": [[next(speakers) or "-" for _ in sentence] for sentence in document.sentences],
             }
             if clusters is not None:
                 record["clusters"] = sorted_clusters(clusters)
             if document.genre != genre_of(document.name):
                 record["genre"] = document.genre
             file.write(json.dumps(record) + "\n")
-
-
-def _by_sentence(document: Document) -> list[list[str]]:
-    speakers = iter(document.speakers)
-    return [[next(speakers) or "-" for _ in sentence] for sentence in document.sentences]
 
 
 def write_json(path: pathlib.Path, content: Any) -> pathlib.Path:

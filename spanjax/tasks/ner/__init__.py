@@ -20,10 +20,10 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.heads import cross_entropy
-from spanjax.nn.layer import linear
-from spanjax.objectives.base import Mean
+from spanjax.nn.layer import float32_outputs, linear
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, Task
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
@@ -111,9 +111,7 @@ class Ner(Task):
         given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
         return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
 
-    def prediction_json(
-        self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The entities with type, words and, of a text, their characters [start, end); the tags."""
         entities = []
         for kind, first, last in scoring.spans(prediction):
@@ -166,30 +164,25 @@ class Ner(Task):
         """`classifier`, and `span_network` with spans."""
         if self.spans:
             self.spans.add_network(module, encoder, rngs, of_tokens=True)
-        module.classifier = linear(self.vector_size(encoder), len(self.labels), encoder, rngs)
+        size = self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
+        module.classifier = linear(size, len(self.labels), encoder, rngs)
         module.rate = encoder.dropout
 
-    def vector_size(self, encoder: EncoderConfig) -> int:
-        """Width of the classifier's input."""
-        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
-
-    def vectors(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def vectors(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of the classifier at every position, [B, L, D]; with spans that of `SpanTuning.token_vectors`."""
         hidden_BLD = self.hidden(module, batch, key)
         return self.spans.token_vectors(module, hidden_BLD, batch, key) if self.spans else hidden_BLD
 
-    def logits(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> jax.Array:
+    def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the tags at every position, float32 [B, L, C]."""
         vectors_BLD = dropout(self.vectors(module, batch, key), module.rate, key, HEAD_SITE)
-        kernel, bias = module.classifier.kernel[...], module.classifier.bias[...]
-        scores_BLC = jnp.einsum("bld,dc->blc", vectors_BLD, kernel, preferred_element_type=jnp.float32)
-        return scores_BLC + bias.astype(jnp.float32)[None, None]
+        return float32_outputs(module.classifier, vectors_BLD)
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of words with a tag."""
         return {LOSS: jnp.sum(batch["tag_weight_BL"])}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Cross-entropy in nats and share of right tags, over words."""
         logits_BLC, tag_BL, weight_BL = self.logits(module, batch, key), batch["tag_BL"], batch["tag_weight_BL"]
         right_BL = (jnp.argmax(logits_BLC, axis=-1) == tag_BL).astype(jnp.float32)
@@ -199,12 +192,12 @@ class Ner(Task):
             "task/accuracy": Mean(jnp.sum(right_BL * weight_BL), count),
         }
 
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """{"logits_BLC"}."""
         return {"logits_BLC": self.logits(module, batch, None)}
 
     def predictions(
-        self, examples: Sequence[Tagged], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+        self, examples: Sequence[Tagged], rows: Sequence[Row], outputs: Sequence[Outputs]
     ) -> list[tuple[str, ...]]:
         """A tag for every word: that with the highest score at its first piece, O for a word that has no pieces."""
         tags = [[OUTSIDE] * len(each.words) for each in examples]

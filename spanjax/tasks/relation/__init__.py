@@ -18,7 +18,7 @@ from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
-from spanjax.objectives.base import Mean
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples, ReportRow
 from spanjax.tasks.relation.files import Mentions, read_mentions, read_semeval, read_tacred
@@ -149,11 +149,11 @@ class Relation(SentenceTask):
             return self.spans.sentences(vocabulary, texts, range(2 * first, 2 * first + 2 * len(texts), 2))
         return [Sentence(ids_T, np.zeros(len(ids_T), np.int32)) for ids_T in vocabulary.encode(texts)]
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Implements `SentenceTask.counts`; rows without a label, or with one that is not among `labels`, count nothing."""
         return super().counts(_known(batch))
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Implements `SentenceTask.measure` over the rows of `counts`."""
         return super().measure(module, _known(batch), key)
 
@@ -192,5 +192,5 @@ class Relation(SentenceTask):
         return [*files, *super().write(folder, examples, predictions)]
 
 
-def _known(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+def _known(batch: Batch) -> dict[str, jax.Array]:
     return {**batch, "weight_B": batch["weight_B"] * batch["known_B"]}

@@ -21,11 +21,11 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.heads import cross_entropy
-from spanjax.nn.layer import linear
-from spanjax.objectives.base import Mean
+from spanjax.nn.layer import float32_outputs, linear
+from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.tasks.base import LOSS, Examples, ReportRow, Task
+from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
 from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
@@ -138,9 +138,7 @@ class Questions(Task):
         found = read_question(record, number)
         return (None, found) if isinstance(found, str) else (found, "")
 
-    def prediction_json(
-        self, example: Question, prediction: Prediction, outputs: Sequence[Mapping[str, np.ndarray]]
-    ) -> dict[str, Any]:
+    def prediction_json(self, example: Question, prediction: Prediction, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The answer ("" for none) and its position, context[start:end], null for none; the three best with their probability
         among the best ones; with 2.0 the null odds and the threshold."""
         none = self.version == "2.0" and prediction.null_odds > self.threshold
@@ -187,23 +185,18 @@ class Questions(Task):
         """`qa`, a linear layer to two scores; there is no dropout before it."""
         module.qa = linear(encoder.hidden_size, 2, encoder, rngs)
 
-    def logits(
-        self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None
-    ) -> tuple[jax.Array, jax.Array]:
+    def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> tuple[jax.Array, jax.Array]:
         """Scores of every position as start and as end, float32 [B, L]; padding scores -1e9 (released: unmasked)."""
-        kernel, bias = module.qa.kernel[...], module.qa.bias[...]
-        hidden_BLD = self.hidden(module, batch, key)
-        scores_BLC = jnp.einsum("bld,dc->blc", hidden_BLD, kernel, preferred_element_type=jnp.float32)
-        scores_BLC = scores_BLC + bias.astype(jnp.float32)[None, None]
+        scores_BLC = float32_outputs(module.qa, self.hidden(module, batch, key))
         real_BL = batch["segments_BL"] > 0
         start_BL, end_BL = (jnp.where(real_BL, scores_BLC[..., side], PADDING_SCORE) for side in (0, 1))
         return start_BL, end_BL
 
-    def counts(self, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of rows."""
         return {LOSS: jnp.sum(batch["weight_B"])}
 
-    def measure(self, module: Any, batch: Mapping[str, jax.Array], key: DropoutKey | None) -> dict[str, Mean]:
+    def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """The mean of the two cross-entropies over the positions of the row, nats; how often both are the highest."""
         start_BL, end_BL = self.logits(module, batch, key)
         start_B, end_B, weight_B = batch["start_B"], batch["end_B"], batch["weight_B"]
@@ -215,13 +208,13 @@ class Questions(Task):
             "task/accuracy": Mean(jnp.sum(right_B.astype(jnp.float32) * weight_B), count),
         }
 
-    def outputs(self, module: Any, batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+    def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
         """{"start_BL", "end_BL"} of `logits`."""
         start_BL, end_BL = self.logits(module, batch, None)
         return {"start_BL": start_BL, "end_BL": end_BL}
 
     def predictions(
-        self, examples: Sequence[Question], rows: Sequence[Row], outputs: Sequence[Mapping[str, np.ndarray]]
+        self, examples: Sequence[Question], rows: Sequence[Row], outputs: Sequence[Outputs]
     ) -> list[Prediction]:
         """The answers of every question from the scores of all its windows."""
         found: list[list[int]] = [[] for _ in examples]

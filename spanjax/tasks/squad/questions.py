@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from spanjax.data.sources.cleaning import clean
 from spanjax.scoring.squad import normalize_answer
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import kind_of, read_json, read_records
+from spanjax.tasks.tables import kind_of, read_json, read_records, shown
 
-SHOWN = 60  # characters of a text in a message
 SHOWN_NAMES = 3  # ids in a note
 Span = tuple[int, int]
 
@@ -54,20 +53,17 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
         )
     examples, places = Examples(), {}
     for place, found in _squad(path) if kind == ".json" else _lines(path):
+        problem = ""
         if isinstance(found, str):
-            examples.problems.append(f"{place}: {found}")
+            problem = found
         # predictions.json maps ids to answers: a repeated id would lose one
         elif found.name in places:
-            examples.problems.append(
-                f"{place}: the id {found.name!r} again, first at {places[found.name]}; expected it once"
-            )
+            problem = f"the id {found.name!r} again, first at {places[found.name]}; expected it once"
         elif found.answers == () and not unanswerable:
-            examples.problems.append(
-                f"{place}: no answer; expected at least one, or --objective.version 2.0 for questions without"
-            )
+            problem = "no answer; expected at least one, or --objective.version 2.0 for questions without"
         else:
             places[found.name] = place
-            examples.append(found)
+        examples.take(place, found, problem)
     return examples
 
 
@@ -273,7 +269,4 @@ def _text(text: Any, what: str) -> str:
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "missing"
-    shown = repr(value)
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
+    return "missing" if value is None else shown(value)

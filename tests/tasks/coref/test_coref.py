@@ -16,9 +16,8 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
-from spanjax.tasks.coref import Coref
+from spanjax.tasks.coref import FLAT, Coref, cut
 from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
-from spanjax.tasks.coref.batches import FLAT, cut
 from spanjax.tasks.coref.documents import Document
 from spanjax.tasks.coref.files import read_documents
 from spanjax.tasks.coref.segments import Pieces, mention_pieces, pieces_of

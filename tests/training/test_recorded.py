@@ -29,7 +29,7 @@ from spanjax.training.state import TrainState, abstract_module, state_shardings
 from spanjax.training.step import StepBuilder
 from tests.made import tiny_encoder
 
-ORACLE = pathlib.Path(__file__).parents[1] / "oracle"
+ORACLE = pathlib.Path(__file__).parent / "oracle"
 EXPECTED = json.loads((ORACLE / "expected.json").read_text())
 RECORDED = EXPECTED["model"]
 SLOTS = 16

@@ -4,8 +4,10 @@ LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
 
 import abc
 import dataclasses
+import math
 import re
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,17 +16,11 @@ from optax import contrib
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
 from spanjax.sharding import map_named, matches_any, named_leaves
-from spanjax.training.optimizers.adam import AdamForm, decay_first, scale_by_adam_form
-from spanjax.training.optimizers.gradients import (
-    ENCODER,
-    STACKED,
-    clip_per_parameter,
-    norms_of_parameters,
-    parameter_groups,
-    scale_by_sample_size,
-)
-from spanjax.training.schedules import DecayFrom, WarmupForm, warmup_linear_decay
 
+WarmupForm = Literal["from_one", "from_zero", "from_zero_exclusive"]
+DecayFrom = Literal["warmup", "start"]
+ENCODER = "encoder/"
+STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
 WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 
@@ -244,31 +240,142 @@ class Muon(Optimizer):
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """Implements `Optimizer.direction`."""
-
+        stacked = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)  # [layers, inputs, outputs]
         kernels = optax.chain(
             contrib.scale_by_muon(
                 ns_steps=self.iterations,
                 beta=self.momentum,
-                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: _LAYER_KERNEL, params),
+                weight_dimension_numbers=lambda params: jax.tree.map(lambda _: stacked, params),
             ),
-            optax.stateless_with_tree_map(_as_large_as_adams),
+            # the root mean square of orthogonal matrices is 1 / sqrt(larger side)
+            optax.stateless_with_tree_map(lambda update, _: update * (0.2 * max(update.shape[1:]) ** 0.5)),
         )
         parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
 
         def part(params: Any) -> Any:
-            return map_named(lambda name, _: "kernels" if is_layer_kernel(name) else "others", params)
+            return map_named(
+                lambda name, _: "kernels" if STACKED in name and name.endswith("/kernel") else "others", params
+            )
 
         return optax.partition(parts, part), self.decay()
 
 
-def _as_large_as_adams(update: Any, _: Any) -> Any:
-    """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
-    return update * (0.2 * max(update.shape[1:]) ** 0.5)
+def warmup_linear_decay(
+    peak: float,
+    steps: int,
+    warmup_steps: int,
+    warmup_form: WarmupForm = "from_one",
+    decay_from: DecayFrom = "warmup",
+    peak_every: int = 0,
+) -> optax.Schedule:
+    """Builds the schedule: update count (0-based) -> learning rate, float32; see the settings of `Optimizer`."""
+
+    def rate(count: Any) -> Any:
+        number = jnp.asarray(count, jnp.float32) + 1.0
+        before = number if warmup_form == "from_one" else number - 1.0
+        warming = before < warmup_steps if warmup_form == "from_zero_exclusive" else before <= warmup_steps
+        start = warmup_steps if decay_from == "warmup" else 0
+        decay = jnp.clip((steps - number + 1.0) / max(steps - start, 1), 0.0, 1.0)
+        # without warm-up, update 0 of the forms that count from 0 is the first of the decay and not one of rate 0
+        factor = jnp.where(warming, before / max(warmup_steps, 1), decay) if warmup_steps else decay
+        if peak_every:
+            # fairseq's end of an epoch resets the rate to peak * warm-up factor: a peak only once warm-up is over
+            peaks = (jnp.asarray(count) % peak_every == 0) & ((number == 1.0) | ~warming)
+            factor = jnp.where(peaks, 1.0, factor)
+        return peak * factor
+
+    return rate
 
 
-_LAYER_KERNEL = contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=2)
+def parameter_groups(params: Any) -> Any:
+    """Returns a tree of the group of every parameter: "encoder", or "heads" for all above it."""
+    return map_named(lambda name, _: "encoder" if name.startswith(ENCODER) else "heads", params)
 
 
-def is_layer_kernel(name: str) -> bool:
-    """Returns True if a parameter is a stack of matrices [layers, inputs, outputs]."""
-    return STACKED in name and name.endswith("/kernel")
+def norms_of_parameters(name: str, leaf: jax.Array) -> jax.Array:
+    """L2 norm of a parameter with its axes kept as 1: of each layer's own tensor if layers are stacked, else of the whole."""
+    axes = tuple(range(1 if STACKED in name else 0, leaf.ndim))
+    return jnp.sqrt(jnp.sum(leaf * leaf, axis=axes, keepdims=True))
+
+
+def clip_per_parameter(most: float) -> optax.GradientTransformation:
+    """Clips the gradient of every parameter to a norm of its own, as BertAdam does (pytorch-pretrained-BERT 0.6)."""
+
+    def clipped(name: str, gradient: jax.Array) -> jax.Array:
+        norm = norms_of_parameters(name, gradient)
+        return jnp.where(norm > most, gradient / jnp.where(norm > most, norm, 1.0) * most, gradient)
+
+    return optax.stateless(lambda updates, _: map_named(clipped, updates))
+
+
+def scale_by_sample_size(scale: float, workers: int) -> optax.GradientTransformationExtraArgs:
+    """Multiplies gradients by scale * workers / targets; the step passes `targets` of the whole batch (D7).
+
+    A batch without targets counts as one of a single target. The state is that of `optax.scale`.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        del params
+        factor = scale * workers / jnp.maximum(extra["targets"], 1.0)
+        return jax.tree.map(lambda gradient: gradient * factor, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.scale(scale).init, update)
+
+
+# All forms share the state of `optax.scale_by_adam`, so a checkpoint of one can be continued with another.
+@dataclasses.dataclass(frozen=True)
+class AdamForm:
+    """Form in which Adam computes a parameter's direction from its moments."""
+
+    epsilon: float
+    """Added to the root of the second moment."""
+    bias_correction: bool
+    """Divide both moments by 1 - beta^n."""
+    epsilon_hat: bool
+    """Add epsilon to the root of the uncorrected second moment."""
+
+
+def scale_by_adam_form(beta1: float, beta2: float, form_of: Callable[[str], AdamForm]) -> optax.GradientTransformation:
+    """Builds Adam (Kingma & Ba, 2015) with one form for each parameter, by its name (`encoder/layers/query/kernel`)."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        del params
+        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        nu = optax.tree.update_moment_per_elem_norm(updates, state.nu, beta2, 2)
+        count = jnp.asarray(optax.safe_increment(state.count))
+        correction1, correction2 = (_bias_correction(beta, count) for beta in (beta1, beta2))
+
+        def direction(path: Any, m: jax.Array, v: jax.Array) -> jax.Array:
+            form = form_of("/".join(str(entry.key) for entry in path))
+            if not form.bias_correction:
+                return m / (jnp.sqrt(v) + form.epsilon)
+            if form.epsilon_hat:
+                return jnp.sqrt(correction2) / correction1 * m / (jnp.sqrt(v) + form.epsilon)
+            return m / correction1 / (jnp.sqrt(v / correction2) + form.epsilon)
+
+        # by paths, as the leaves that `optax.partition` gives to another part are no leaves here
+        directions = jax.tree_util.tree_map_with_path(direction, mu, nu)
+        return directions, optax.ScaleByAdamState(count=count, mu=mu, nu=nu)
+
+    return optax.GradientTransformation(optax.scale_by_adam(b1=beta1, b2=beta2).init, update)
+
+
+def _bias_correction(beta: float, count: jax.Array) -> jax.Array:
+    """Computes 1 - beta^count; float32 powers of 0.999 would lose five of its digits in the first updates."""
+    return -jnp.expm1(count.astype(jnp.float32) * math.log(beta)) if beta else jnp.float32(1.0)
+
+
+def decay_first(tail: optax.GradientTransformation, decay: Callable[[Any], Any]) -> optax.GradientTransformation:
+    """Builds `tail` (directions -> updates) with decoupled weight decay applied before the step instead of together with it.
+
+    `decay` returns the decay of a tree of parameters, to be scaled as directions are. Only the rounding differs: parameters
+    are rounded to float32 twice, after the decay and after the step, as in code that changes them in place (D8).
+    """
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        steps, after = tail.update(updates, state, params)
+        decays, _ = tail.update(decay(params), state, params)
+        # the difference of two close floats is exact, so that adding it gives the parameter rounded twice
+        return jax.tree.map(lambda p, decay, step: (p + decay) + step - p, params, decays, steps), after
+
+    return optax.GradientTransformation(tail.init, update)
