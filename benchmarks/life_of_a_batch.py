@@ -1,0 +1,204 @@
+"""python -m benchmarks.life_of_a_batch: writes docs/life-of-a-batch.md, the files that a batch passes through, in order.
+
+A run of `spanjax.train` is traced: the demo's config, two steps on made rows, one CPU device. `benchmarks.house` counts with the
+same trace. Imports do not count. numba is switched off, because Python does not see what it compiles; the model's code runs while
+its shapes are computed and while XLA's program of the step is made.
+"""
+
+import ast
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "life-of-a-batch.md"
+MADE = """
+import sys
+sys.path.insert(0, ".")
+from tests.made import made_documents
+from spanjax import prepare
+open(sys.argv[1] + "/corpus.txt", "w").write("\\n\\n".join(made_documents(200)) + "\\n")
+sys.exit(prepare.main(["--input", sys.argv[1] + "/corpus.txt", "--train-vocab", "120", "--length", "64", "--holdout", "0.1",
+                       "--workers", "1", "--output", sys.argv[1] + "/rows"]))
+"""
+TRACER = """
+import inspect, json, pathlib, sys, threading
+file, functions, arguments = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+root, found = str(pathlib.Path("spanjax").resolve()) + "/", {}
+def phase_of(frame):
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(root):
+            if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class body: it is being imported
+                return None
+            phase = functions.get(code.co_filename[len(root):] + ":" + code.co_qualname)
+            if phase:
+                return phase
+        frame = frame.f_back
+    return getattr(threading.current_thread(), "phase", None)
+def note(frame, event, argument):
+    code = frame.f_code
+    if event == "call" and code.co_filename.startswith(root):
+        phase = phase_of(frame)
+        if phase:
+            found.setdefault((phase, code.co_filename[len(root):], code.co_qualname), None)
+start = threading.Thread.start
+def start_in_phase(self):
+    self.phase = phase_of(sys._getframe(1))
+    start(self)
+threading.Thread.start = start_in_phase
+sys.path.insert(0, ".")
+from spanjax import train
+threading.setprofile(note)
+sys.setprofile(note)
+code = train.main(arguments)
+sys.setprofile(None)
+threading.setprofile(None)
+pathlib.Path(file).write_text(json.dumps(list(found)))
+sys.stdout.flush()
+sys.exit(code)
+"""
+SETTINGS = ("--steps=2", "--data.feed=numpy", "--batch-size=4", "--encoder.vocab-size=0", "--encoder.layers=1")
+LOOP = "training/loop.py:fit"
+PHASES = {
+    "train.py:main": "command line",
+    "experiment/session.py:open_session": "session",
+    "experiment/session.py:description": "folder",
+    "training/workdir.py:open_workdir": "folder",
+    "train.py:train_session": "folder",
+    LOOP: "loop",
+    "experiment/pretrain.py:PretrainingSession.feed": "feed",
+    "data/feed/numpy_feed.py:numpy_feed": "feed",
+    "training/loop.py:_next_batch": "feed",
+    "experiment/build.py:Built.open_step": "step",
+    "training/loop.py:_dispatch": "step",
+    "training/loop.py:Log.write": "log",
+    "training/loop.py:_save": "save",
+    "training/loop.py:Evaluations.run": "evaluation",
+    "experiment/pretrain.py:PretrainingSession.summary_lines": "end",
+}
+"""Function -> the phase of the calls inside it, also on threads that are started inside; the innermost of these functions counts."""
+TEXTS = {
+    "command line": "## 1. Command line\n\nReads the config file and the options, and detects the launcher.",
+    "session": "## 2. Session\n\nOpens the rows, validates all settings, builds the mesh, the step and the model's shapes.",
+    "folder": "## 3. Work directory\n\nLocks the folder, restores a checkpoint or initialises the weights, opens the writers.",
+    "loop": "## 4. Loop\n\nRepeats phases 5 to 9 until the last step, or until a signal asks it to stop.",
+    "feed": "## 5. Feed\n\nReads rows from the disk, masks them, and starts the transfer of the batch to the devices.",
+    "step": "## 6. Step\n\nTurns a batch into an update: the model forward and backward, then the optimizer.",
+    "log": "## 7. Log\n\nFetches the metrics of the step before, while the devices compute, and writes them.",
+    "save": "## 8. Save\n\nWrites the state as a checkpoint and verifies it, on a thread of its own.",
+    "evaluation": "## 9. Evaluation\n\nMeasures held-out losses and stores them with the checkpoint.",
+    "end": "## 10. End\n\nCompares the results with baselines and shows an example.",
+}
+"""Phase -> heading and introduction, in the order of the page."""
+PREFACE = """# The life of a batch
+
+The files that a batch passes through, from `python -m spanjax.train` to the checkpoint, in the order of
+their first call. Each file is listed once, in the phase in which most of its functions run, with the
+first of them and the first sentence of its docstring.
+
+`python -m benchmarks.life_of_a_batch` writes this page from a traced run: the demo's config, two steps
+on made rows, the NumPy feed, one CPU device. A test compares the page with a new trace, so do not edit
+it. Files that define only types and constants run nothing and are not listed.
+"""
+LONGEST = 100  # characters of a sentence that is taken whole
+
+
+class Call(NamedTuple):
+    """A function of spanjax that ran in a phase."""
+
+    phase: str
+    file: str
+    """Path below spanjax/."""
+    function: str
+    """Qualified name."""
+
+
+def traced(tree: pathlib.Path, phases: Mapping[str, str] = PHASES) -> list[Call]:
+    """Returns the functions that ran in each phase with the code of a checkout, in the order of their first calls.
+
+    RuntimeError with the output of a run that fails, and if a function of `phases` never ran: it has another name now.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        # no other variable of this process, such as a launcher's, changes the way through the code; nor do caches of the user
+        kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+        fixed = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_backend_optimization_level=0", "NUMBA_DISABLE_JIT": "1"}
+        variables = {**kept, **fixed, "HOME": made, "LANG": "C.UTF-8", "PYTHONPATH": str(tree)}
+        rows, workdir = f"--data.rows={made}/rows", f"--workdir={made}/run"
+        arguments = ["--config=configs/pretrain/demo.py", rows, workdir, *SETTINGS]
+        calls = pathlib.Path(made, "calls.json")
+        for command in ([MADE, made], [TRACER, str(calls), json.dumps(phases), json.dumps(arguments)]):
+            done = subprocess.run(
+                [sys.executable, "-c", *command], cwd=tree, env=variables, capture_output=True, text=True
+            )
+            if done.returncode:
+                raise RuntimeError(done.stdout + done.stderr)
+        found = [Call(*each) for each in json.loads(calls.read_text())]
+    if unknown := phases.keys() - {f"{call.file}:{call.function}" for call in found}:
+        raise RuntimeError(f"no call of {', '.join(sorted(unknown))}: correct PHASES")
+    return found
+
+
+def by_phase(calls: Sequence[Call]) -> dict[str, dict[str, list[str]]]:
+    """Returns phase -> file -> its functions there; a file is in the phase where most of its functions run, the first of equals."""
+    counts = Counter((call.file, call.phase) for call in calls)
+    homes: dict[str, str] = {}
+    for (file, phase), count in counts.items():
+        if file not in homes or count > counts[file, homes[file]]:
+            homes[file] = phase
+    found: dict[str, dict[str, list[str]]] = {phase: {} for phase in TEXTS}
+    for call in calls:
+        if homes[call.file] == call.phase:
+            found[call.phase].setdefault(call.file, []).append(call.function)
+    return found
+
+
+def public(names: Sequence[str]) -> list[str]:
+    """Returns the public functions, without nested ones; a constructor or a call is its class."""
+    plain = [name.removesuffix(".__init__").removesuffix(".__call__") for name in names if "<" not in name]
+    return [name for name in plain if not any(part.startswith("_") for part in name.split("."))]
+
+
+def sentence(docstring: str) -> str:
+    """Returns the first sentence of a docstring, without the command in front of it; of a long one the part before a colon."""
+    text = " ".join(docstring.split("\n\n")[0].split())
+    text = re.sub(r"^`?python -m [^:]*: ", "", text)
+    first = re.split(r"(?<=[^.])[.?](?= [A-Z`]|$)", text)[0]
+    for end in (": ", "; ", " (", ", "):
+        if len(first) > LONGEST:
+            first = first.split(end)[0]
+    return first[0].upper() + first[1:] + "."
+
+
+def page(tree: pathlib.Path) -> str:
+    """Returns the page of a checkout, in Markdown."""
+    parts = [PREFACE]
+    for phase, files in by_phase(traced(tree)).items():
+        parts.append(f"{TEXTS[phase]}\n")
+        for file, names in files.items():
+            docstring = ast.get_docstring(ast.parse((tree / "spanjax" / file).read_text())) or ""
+            first = "".join(f", `{name}`" for name in public(names)[:1])
+            line = f"- [{file}](../spanjax/{file}){first}: {sentence(docstring)}"
+            parts.append(
+                textwrap.fill(line, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+            )
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> int:
+    """Writes the page."""
+    PAGE.write_text(page(ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
