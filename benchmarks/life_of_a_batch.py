@@ -85,7 +85,7 @@ PHASES = {
     "training/loop.py:Evaluations.run": "evaluation",
     "experiment/pretrain.py:PretrainingSession.summary_lines": "end",
 }
-"""Function -> the phase of the calls inside it, also on threads that are started inside; the innermost of these functions counts."""
+"""Function -> the phase of all calls inside it, on threads that it starts too; the innermost of these functions counts."""
 TEXTS = {
     "command line": "## 1. Command line\n\nReads the config file and the options, and detects the launcher.",
     "session": "## 2. Session\n\nOpens the rows, validates all settings, builds the mesh, the step and the model's shapes.",
@@ -148,7 +148,7 @@ def traced(tree: pathlib.Path, phases: Mapping[str, str] = PHASES) -> list[Call]
 
 
 def by_phase(calls: Sequence[Call]) -> dict[str, dict[str, list[str]]]:
-    """Returns phase -> file -> its functions there; a file is in the phase where most of its functions run, the first of equals."""
+    """Returns phase -> file -> its functions there. The phase of a file is that in which most of its functions run."""
     counts = Counter((call.file, call.phase) for call in calls)
     homes: dict[str, str] = {}
     for (file, phase), count in counts.items():
