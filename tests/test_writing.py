@@ -46,7 +46,7 @@ PHRASES = {
     "leaves out": "skips",
     "leave out": "skip",
 }
-"""Phrase -> what to write instead, in docstrings, comments and pages."""
+"""Phrase -> what to write instead, in docstrings, comments, messages and pages."""
 LONG = 25  # lines of a function that has a comment
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "launch/README.md")] + sorted(
     (ROOT / "docs").glob("*.md")
@@ -76,14 +76,10 @@ def problems(path: pathlib.Path) -> list[str]:
         first = re.match(r"\w+", docstring.strip())
         if first and first[0] in OPENINGS:
             found.append((line, f"a docstring begins with {first[0]!r}: begin with a verb or a noun phrase"))
-        found += [
-            (line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if found_in(docstring, phrase)
-        ]
+    texts = [(node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     comments = {token.start[0]: token.string for token in tokens(text) if token.type == tokenize.COMMENT}
-    for line, comment in comments.items():
-        found += [
-            (line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if found_in(comment, phrase)
-        ]
+    for line, said in [*comments.items(), *((line, value) for line, value in texts if isinstance(value, str))]:
+        found += [(line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if found_in(said, phrase)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -147,6 +143,7 @@ def test_a_page_that_breaks_the_guide_is_found(tmp_path: pathlib.Path) -> None:
         ),
         ('"""A run that goes\non."""\n', "'goes on': write resumes"),
         ('"""A module."""\nx = 1  # as it stands\n', ":2 'as it stands': write unchanged"),
+        ('"""A module."""\nx = f"{1} has to be 2"\n', ":2 'has to': write must"),
         ('"""A module."""\ndef f():\n' + "    x = 1\n" * 25, "f has 26 lines and no comment"),
     ],
 )
@@ -156,7 +153,7 @@ def test_a_text_that_breaks_the_guide_is_found(text: str, said: str, tmp_path: p
 
 
 def test_plain_text_passes(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.py").write_text('"""Builds a session."""\ndef f():\n    # a reason\n' + "    x = 'has to'\n" * 30)
+    (tmp_path / "a.py").write_text('"""Builds a session."""\ndef f():\n    # a reason\n' + "    x = 'has two'\n" * 30)
     assert problems(tmp_path / "a.py") == []
 
 

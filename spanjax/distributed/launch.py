@@ -144,7 +144,7 @@ def _override(found: Found, plain: Mapping[str, str], kind: Kind) -> tuple[Found
     missing = sorted({ADDRESS, COUNT, INDEX} - plain.keys())
     if kind == "none" and missing:
         raise ValueError(
-            f"several processes were asked for by {dict(plain)}, but {missing} is not set: set all of"
+            f"several processes were requested by {dict(plain)}, but {missing} is not set: set all of"
             f" {[ADDRESS, COUNT, INDEX]} on every process, or none of them for one process"
         )
     said = [

@@ -38,7 +38,7 @@ def _needed(environment: Environment, launcher: str, remedy: str, *names: str) -
     missing = [name for name in names if not environment.get(name)]
     if missing:
         given = {name: environment[name] for name in names if environment.get(name)}
-        raise ValueError(f"{launcher} has set {given}, but {', '.join(missing)} is not there: {remedy}")
+        raise ValueError(f"{launcher} has set {given}, but {', '.join(missing)} is missing: {remedy}")
     return [number(environment, name) or 0 for name in names]
 
 

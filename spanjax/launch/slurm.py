@@ -26,7 +26,7 @@ TEMPLATE = """\
 #SBATCH --output=%x-%j.out
 #
 # Trains on @@what. From the folder of the repository: sbatch @@file
-# The work directory and the rows have to be in a folder that all nodes share.
+# The work directory and the rows must be in a folder that all nodes share.
 # Printed by `python -m spanjax.launch slurm --print`, which has these settings as options.
 
 set -u

@@ -15,7 +15,7 @@ from spanjax.data.vocab.base import MOST_PIECES
 MaxDocument = Annotated[
     int,
     tyro.conf.arg(
-        help="Largest document, and largest line of a file, in MiB: a larger one is refused, or left out with --skip-bad. A"
+        help="Largest document, and largest line of a file, in MiB: a larger one is refused, or skipped with --skip-bad. A"
         " process takes about 40 times this memory for one."
     ),
 ]

@@ -84,7 +84,7 @@ def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[st
         sizes = (f"{len(first.labels):,}", f"{found.only_first:,}", f"{found.only_second:,}")
         rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
         said += (
-            [f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were left out"]
+            [f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were skipped"]
             if bad
             else []
         )

@@ -91,7 +91,7 @@ def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
         what = (
             f"names files outside of its folder ({wrong[0]!r:.60})"
             if wrong
-            else f"names {missing or 'no files'}, not there"
+            else f"names {missing or 'no files'}, which is missing"
         )
         raise ValueError(f"{index}: {what}: copy the whole folder again")
     return [folder / each for each in names]

@@ -56,7 +56,7 @@ def test_public_functions() -> None:
     [
         ("Packed rows on disk, read by\nindex. `shards` writes them.\n\nMore.", "Packed rows on disk, read by index."),
         ("python -m spanjax.train --config FILE: trains a run.", "Trains a run."),
-        ("Rows (SpanBERT, section 3.1): masked as in e. g. BERT 2.0 does", "Rows (SpanBERT, section 3.1): masked as in e. g. BERT 2.0 does."),
+        ("Rows (section 3.1): masked as e. g. BERT 2.0 does", "Rows (section 3.1): masked as e. g. BERT 2.0 does."),
         ("Variables: " + "a name, " * 20 + "and its value.", "Variables."),
     ],
 )  # fmt: skip

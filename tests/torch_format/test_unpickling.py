@@ -232,7 +232,7 @@ def test_storages_that_are_not_as_the_pickle_says_are_refused(tmp_path: pathlib.
         read_torch_file(zipped(tmp_path / "w.bin", content))
     with pytest.raises(ValueError, match=r"damaged or truncated \(KeyError|storage 0 is missing"):
         read_torch_file(legacy(tmp_path / "w.bin", content))
-    for count, message in ((5, "storage 0 has 20"), (7, "storage 0 has 28"), (8, "8 elements of storage 0 are not there"),
+    for count, message in ((5, "storage 0 has 20"), (7, "storage 0 has 28"), (8, "8 elements of storage 0 are missing"),
                            (-1, "-1 elements of storage 0"), (2**62, r"[\d,]{25} elements of storage 0")):  # fmt: skip
         path = legacy(tmp_path / "w.bin", content)
         storage = count.to_bytes(8, "little", signed=True) + bytes(28)

@@ -59,7 +59,7 @@ def choose_backend(
         problem = _problem(wanted, request)
         if problem:
             raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {_remedy(request)}")
-        return wanted, "asked for"
+        return wanted, "requested"
     refused = []
     for name in CANDIDATES.get(platform, ("xla",)):
         problem = _problem(name, request)

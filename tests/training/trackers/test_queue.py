@@ -154,7 +154,7 @@ def test_a_failure_is_said_once_and_tried_again(call: str, monkeypatch: pytest.M
     failed = [line for line in carried.said if "tried again" in line]
     assert (
         len(failed) == 1
-        and "ConnectionError: no route to https://***@host?t=*** second line. Training goes on" in failed[0]
+        and "ConnectionError: no route to https://***@host?t=*** second line. Training continues" in failed[0]
     )
     assert f"{carried.delivery.failures} failure(s), 0 record(s) dropped, 0 not sent" in carried.said[-1]
 
