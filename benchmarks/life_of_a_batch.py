@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -70,7 +69,8 @@ SETTINGS = ("--steps=2", "--data.feed=numpy", "--batch-size=4", "--encoder.vocab
 LOOP = "training/loop.py:fit"
 PHASES = {
     "train.py:main": "command line",
-    "experiment/session.py:open_session": "session",
+    "train.py:train": "session",
+    "distributed/startup.py:start": "command line",
     "experiment/session.py:description": "folder",
     "training/workdir.py:open_workdir": "folder",
     "train.py:train_session": "folder",
@@ -81,6 +81,7 @@ PHASES = {
     "experiment/build.py:Built.open_step": "step",
     "training/loop.py:_dispatch": "step",
     "training/loop.py:Log.write": "log",
+    "training/checkpoint.py:Checkpoints.restore_newest": "save",
     "training/loop.py:_save": "save",
     "training/loop.py:Evaluations.run": "evaluation",
     "experiment/pretrain.py:PretrainingSession.summary_lines": "end",
@@ -88,13 +89,13 @@ PHASES = {
 """Function -> the phase of all calls inside it, on threads that it starts too; the innermost of these functions counts."""
 TEXTS = {
     "command line": "## 1. Command line\n\nReads the config file and the options, and detects the launcher.",
-    "session": "## 2. Session\n\nOpens the rows, validates all settings, builds the mesh, the step and the model's shapes.",
-    "folder": "## 3. Work directory\n\nLocks the folder, restores a checkpoint or initialises the weights, opens the writers.",
+    "session": "## 2. Session\n\nOpens the rows, validates all settings, builds the mesh and the shapes of the model.",
+    "folder": "## 3. Work directory\n\nLocks the folder, describes the run in it, initialises the weights, opens the writers.",
     "loop": "## 4. Loop\n\nRepeats phases 5 to 9 until the last step, or until a signal asks it to stop.",
     "feed": "## 5. Feed\n\nReads rows from the disk, masks them, and starts the transfer of the batch to the devices.",
     "step": "## 6. Step\n\nTurns a batch into an update: the model forward and backward, then the optimizer.",
     "log": "## 7. Log\n\nFetches the metrics of the step before, while the devices compute, and writes them.",
-    "save": "## 8. Save\n\nWrites the state as a checkpoint and verifies it, on a thread of its own.",
+    "save": "## 8. Checkpoint\n\nWrites the state and verifies it; a run that resumes restores the newest one in phase 3.",
     "evaluation": "## 9. Evaluation\n\nMeasures held-out losses and stores them with the checkpoint.",
     "end": "## 10. End\n\nCompares the results with baselines and shows an example.",
 }
@@ -102,14 +103,18 @@ TEXTS = {
 PREFACE = """# The life of a batch
 
 The files that a batch passes through, from `python -m spanjax.train` to the checkpoint, in the order of
-their first call. Each file is listed once, in the phase in which most of its functions run, with the
-first of them and the first sentence of its docstring.
+their first call. Each file is listed once, in the phase in which most of its public functions run, with
+the first of these and the first sentence of its docstring.
 
 `python -m benchmarks.life_of_a_batch` writes this page from a traced run: the demo's config, two steps
 on made rows, the NumPy feed, one CPU device. A test compares the page with a new trace, so do not edit
-it. Files that define only types and constants run nothing and are not listed.
+it. Files that only define types and constants, or only check settings, are not listed.
 """
-LONGEST = 100  # characters of a sentence that is taken whole
+WORK = ("feed", "step")
+"""Phases that get a file of which as many functions run in another one."""
+REPEATS = {"evaluation": {*WORK}, "end": TEXTS.keys() - {"end"}}
+"""Phase -> phases that get a file before it does: an evaluation reads and computes as a step does, the end shows all again."""
+LONGEST = 150  # characters of a sentence that is taken whole
 
 
 class Call(NamedTuple):
@@ -147,35 +152,42 @@ def traced(tree: pathlib.Path, phases: Mapping[str, str] = PHASES) -> list[Call]
     return found
 
 
-def by_phase(calls: Sequence[Call]) -> dict[str, dict[str, list[str]]]:
-    """Returns phase -> file -> its functions there. The phase of a file is that in which most of its functions run."""
-    counts = Counter((call.file, call.phase) for call in calls)
-    homes: dict[str, str] = {}
-    for (file, phase), count in counts.items():
-        if file not in homes or count > counts[file, homes[file]]:
-            homes[file] = phase
-    found: dict[str, dict[str, list[str]]] = {phase: {} for phase in TEXTS}
-    for call in calls:
-        if homes[call.file] == call.phase:
-            found[call.phase].setdefault(call.file, []).append(call.function)
-    return found
-
-
 def public(names: Sequence[str]) -> list[str]:
-    """Returns the public functions, without nested ones; a constructor or a call is its class."""
+    """Returns the public functions, without nested ones and checks of settings; a constructor or a call is its class."""
     plain = [name.removesuffix(".__init__").removesuffix(".__call__") for name in names if "<" not in name]
-    return [name for name in plain if not any(part.startswith("_") for part in name.split("."))]
+    parts = [(name, name.split(".")) for name in dict.fromkeys(plain)]
+    return [name for name, words in parts if words[-1] != "problems" and not any(word[0] == "_" for word in words)]
+
+
+def by_phase(calls: Sequence[Call]) -> dict[str, dict[str, list[str]]]:
+    """Returns phase -> file -> its public functions there. The phase of a file is that in which most of them run."""
+    names: dict[str, dict[str, list[str]]] = {}
+    for call in calls:
+        names.setdefault(call.file, {}).setdefault(call.phase, []).append(call.function)
+    found: dict[str, dict[str, list[str]]] = {phase: {} for phase in TEXTS}
+    for file, phases in names.items():
+        counts = {phase: len(listed) for phase, functions in phases.items() if (listed := public(functions))}
+        own = {phase: count for phase, count in counts.items() if not REPEATS.get(phase, set()) & counts.keys()}
+        if own:
+            home = max(own, key=lambda phase: (own[phase], phase in WORK))
+            found[home][file] = public(phases[home])
+    order = list(dict.fromkeys((call.phase, call.file) for call in calls))
+    return {
+        phase: {file: files[file] for at, file in order if at == phase and file in files}
+        for phase, files in found.items()
+    }
 
 
 def sentence(docstring: str) -> str:
     """Returns the first sentence of a docstring, without the command in front of it; of a long one the part before a colon."""
     text = " ".join(docstring.split("\n\n")[0].split())
-    text = re.sub(r"^`?python -m [^:]*: ", "", text)
+    if command := re.match(r"`?python -m [^:]*: ", text):
+        text = text[command.end()].upper() + text[command.end() + 1 :]
     first = re.split(r"(?<=[^.])[.?](?= [A-Z`]|$)", text)[0]
     for end in (": ", "; ", " (", ", "):
         if len(first) > LONGEST:
             first = first.split(end)[0]
-    return first[0].upper() + first[1:] + "."
+    return f"{first}."
 
 
 def page(tree: pathlib.Path) -> str:
@@ -185,8 +197,7 @@ def page(tree: pathlib.Path) -> str:
         parts.append(f"{TEXTS[phase]}\n")
         for file, names in files.items():
             docstring = ast.get_docstring(ast.parse((tree / "spanjax" / file).read_text())) or ""
-            first = "".join(f", `{name}`" for name in public(names)[:1])
-            line = f"- [{file}](../spanjax/{file}){first}: {sentence(docstring)}"
+            line = f"- [{file}](../spanjax/{file}), `{names[0]}`: {sentence(docstring)}"
             parts.append(
                 textwrap.fill(line, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
             )
