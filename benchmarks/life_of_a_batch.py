@@ -111,7 +111,7 @@ on made rows, the NumPy feed, one CPU device. A test compares the page with a ne
 it. Files that only define types and constants, or only check settings, are not listed.
 """
 WORK = ("feed", "step")
-"""Phases that get a file of which as many functions run in another one."""
+"""Phases that get a file of which as many functions run in another one, but for the loop's own."""
 REPEATS = {"evaluation": {*WORK}, "end": TEXTS.keys() - {"end"}}
 """Phase -> phases that get a file before it does: an evaluation reads and computes as a step does, the end shows all again."""
 LONGEST = 150  # characters of a sentence that is taken whole
@@ -166,10 +166,14 @@ def by_phase(calls: Sequence[Call]) -> dict[str, dict[str, list[str]]]:
         names.setdefault(call.file, {}).setdefault(call.phase, []).append(call.function)
     found: dict[str, dict[str, list[str]]] = {phase: {} for phase in TEXTS}
     for file, phases in names.items():
-        counts = {phase: len(listed) for phase, functions in phases.items() if (listed := public(functions))}
+        # constructors only prepare what runs in a later phase
+        counts = {}
+        for phase, functions in phases.items():
+            working = public([name for name in functions if ".__init__" not in name]) or public(functions)[:1]
+            counts |= {phase: len(working)} if working else {}
         own = {phase: count for phase, count in counts.items() if not REPEATS.get(phase, set()) & counts.keys()}
         if own:
-            home = max(own, key=lambda phase: (own[phase], phase in WORK))
+            home = max(own, key=lambda phase: (own[phase], phase in WORK and "loop" not in own))
             found[home][file] = public(phases[home])
     order = list(dict.fromkeys((call.phase, call.file) for call in calls))
     return {

@@ -37,24 +37,17 @@ def test_a_phase_whose_function_is_gone_is_an_error(tmp_path: pathlib.Path, monk
 
 
 def test_a_file_is_in_the_phase_of_most_of_its_functions() -> None:
-    calls = [("session", "rows.py", "check"), ("session", "mesh.py", "mesh"), ("session", "mesh.py", "Mesh.problems")]
-    calls += [
-        ("session", "terms.py", "head"),
-        ("session", "settings.py", "Settings.problems"),
-        ("feed", "rows.py", "Rows.__init__"),
-    ]
-    calls += [("feed", "rows.py", "Rows.read"), ("feed", "order.py", "order"), ("step", "terms.py", "loss")]
-    calls += [
-        ("evaluation", "terms.py", "loss"),
-        ("evaluation", "terms.py", "accuracy"),
-        ("evaluation", "history.py", "add"),
-    ]
-    calls += [("end", "mesh.py", "mesh"), ("end", "mesh.py", "size"), ("end", "summary.py", "lines")]
-    found = {phase: files for phase, files in by_phase([Call(*call) for call in calls]).items() if files}
-    assert found == {
+    lines = """session rows.py check, session mesh.py mesh, session mesh.py Mesh.problems, session terms.py head,
+        session settings.py Settings.problems, session heads.py Head.__init__, session heads.py Bias.__init__,
+        loop watchdog.py at, feed watchdog.py at, feed rows.py Rows.__init__, feed rows.py Rows.read, feed rows.py Rows.find,
+        feed order.py order, step terms.py loss, step heads.py Head.__call__, evaluation terms.py loss, evaluation terms.py mean,
+        evaluation history.py add, end mesh.py mesh, end mesh.py size, end summary.py lines"""
+    found = by_phase([Call(*line.split()) for line in lines.split(",")])
+    assert {phase: files for phase, files in found.items() if files} == {
         "session": {"mesh.py": ["mesh"]},
-        "feed": {"rows.py": ["Rows", "Rows.read"], "order.py": ["order"]},
-        "step": {"terms.py": ["loss"]},  # as many as in the session; the evaluation repeats the step
+        "loop": {"watchdog.py": ["at"]},
+        "feed": {"rows.py": ["Rows", "Rows.read", "Rows.find"], "order.py": ["order"]},
+        "step": {"terms.py": ["loss"], "heads.py": ["Head"]},
         "evaluation": {"history.py": ["add"]},
         "end": {"summary.py": ["lines"]},
     }

@@ -184,8 +184,8 @@ def test_every_way_to_make_an_object_makes_a_stand_in(
         (b"ca\nB\n}V__new__\nK\x01sb", "damaged"),  # state of a class, not of an object
         (b"ca\nB\nK\x01a", "damaged"),
         (b"ca\nB\nK\x01K\x02s", "damaged"),
-        (b"ca\nB\n)\x81Q", r"asks for a\.B, which"),
-        (b"(Vstorage\nca\nB\nV9\nVcpu\nK\x01tQ", r"asks for a\.B, which"),
+        (b"ca\nB\n)\x81Q", r"requests a\.B, which"),
+        (b"(Vstorage\nca\nB\nV9\nVcpu\nK\x01tQ", r"requests a\.B, which"),
         (b"\x82\x01", "not one that torch writes"),
         (b"".join(b"ca\nB%d\n0" % number for number in range(1001)) + b"N", "names over 1,000 classes"),
         (b"ca\nB\n" + b"\x85" * 1001, "not one that torch writes"),

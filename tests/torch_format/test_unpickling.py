@@ -72,7 +72,7 @@ def test_a_file_that_would_run_a_command_is_refused(protocol: int, is_zip: bool,
     ):
         path = save(hostile, tmp_path / "w.bin", is_zip, pickle_protocol=protocol)
         with pytest.raises(
-            ValueError, match=r"w\.bin: the file asks for posix\.system, .*nothing in it was run.*trust"
+            ValueError, match=r"w\.bin: the file requests posix\.system, .*nothing in it was run.*trust"
         ):
             read_torch_file(path)
         assert not (tmp_path / "ran").exists()
@@ -99,7 +99,7 @@ def test_a_file_that_would_run_a_command_is_refused(protocol: int, is_zip: bool,
 def test_what_weights_do_not_need_is_refused(
     maker: Callable, program: bytes, forbidden: str, tmp_path: pathlib.Path
 ) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"asks for {forbidden}, ")):
+    with pytest.raises(ValueError, match=re.escape(f"requests {forbidden}, ")):
         read_torch_file(maker(tmp_path / "w.bin", program))
 
 
