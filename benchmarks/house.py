@@ -1,52 +1,26 @@
-"""python -m benchmarks.house [TREE ...]: how large the house is and how far one batch walks through it, for each checkout given.
+"""python -m benchmarks.house --before TREE [--after TREE]: how large two checkouts are, and how far a batch walks, in Markdown.
 
-Rooms are the folders and the loose modules of spanjax. The way of a batch are the files in which a function runs while
-`spanjax.train` opens its session, trains two steps, evaluates and saves; it is traced in a run of the demo's config on made rows.
+Rooms are the folders and the loose modules of spanjax; an arrow is a room that imports another one. The way of a batch are the
+files in which a function runs in a traced run of two steps (`benchmarks.life_of_a_batch`): on any thread, imports not counted.
 """
 
 import argparse
 import ast
 import io
-import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 import tokenize
 from collections.abc import Iterator
-from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-SMALL = 45  # lines of a file
-TRACED = """
-import json, pathlib, sys, threading
-seen, root = set(), str(pathlib.Path("spanjax").resolve())
-def note(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(root):
-        seen.add(code.co_filename[len(root) + 1:])
-sys.path.insert(0, ".")
-from spanjax import train
-threading.setprofile(note)
-sys.setprofile(note)
-code = train.main(json.loads(sys.argv[2]))
-sys.setprofile(None)
-pathlib.Path(sys.argv[1]).write_text(json.dumps(sorted(seen)))
-sys.exit(code)
-"""
-MADE = """
-import sys
-sys.path.insert(0, ".")
-from tests.made import made_documents
-from spanjax import prepare
-open(sys.argv[1] + "/corpus.txt", "w").write("\\n\\n".join(made_documents(200)) + "\\n")
-sys.exit(prepare.main(["--input", sys.argv[1] + "/corpus.txt", "--train-vocab", "120", "--length", "64", "--holdout", "0.1",
-                       "--workers", "1", "--output", sys.argv[1] + "/rows"]))
-"""
+from benchmarks.life_of_a_batch import LOOP, ROOT, traced
+
+SMALL, LONG = 45, 25  # lines of a file, lines of a function
+WHOLE = "train.py:main"
 
 
 def modules(tree: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Dotted name -> file of every module of a checkout."""
+    """Returns dotted name -> file of every module of a checkout."""
     found = {}
     for path in sorted((tree / "spanjax").rglob("*.py")):
         parts = path.relative_to(tree).with_suffix("").parts
@@ -55,22 +29,22 @@ def modules(tree: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imported(path: pathlib.Path, known: set[str]) -> Iterator[str]:
-    """Modules of ours that a file imports, anywhere in it."""
+    """Yields the modules of ours that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
-            names = [name for name in names if name in known][:1] if names[-1] in known else names
+            full = (f"{node.module}.{alias.name}" for alias in node.names)
+            names = [name if name in known else node.module for name in full]
         yield from (name for name in names if name in known)
 
 
 def room(name: str) -> str:
-    """The folder of spanjax, or the loose module, that a module is in."""
+    """Returns the folder of spanjax, or the loose module, that a module is in."""
     return name.split(".")[1] if "." in name else ""
 
 
 def rings(after: dict[str, set[str]]) -> int:
-    """How many groups of modules import each other."""
+    """Returns how many groups of modules import each other."""
     reached: dict[str, set[str]] = {}
     for name in after:
         found, waiting = set[str](), [name]
@@ -82,59 +56,94 @@ def rings(after: dict[str, set[str]]) -> int:
     return len({frozenset(b for b in reached[a] if a in reached[b]) for a in reached if a in reached[a]})
 
 
-def comments(path: pathlib.Path) -> int:
-    """Lines that are a comment and nothing else."""
-    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-    return sum(token.type == tokenize.COMMENT and token.line.lstrip().startswith("#") for token in tokens)
-
-
-def way_of_a_batch(tree: pathlib.Path) -> list[str]:
-    """Files in which a function runs during a run of two steps."""
-    with tempfile.TemporaryDirectory() as made:
-        subprocess.run([sys.executable, "-c", MADE, made], cwd=tree, check=True, capture_output=True)
-        arguments = [
-            "--config=configs/pretrain/demo.py",
-            f"--data.rows={made}/rows",
-            f"--workdir={made}/run",
-            "--steps=2",
-        ]
-        arguments += ["--data.feed=numpy", "--batch-size=4", "--encoder.vocab-size=0", "--encoder.layers=1"]
-        command = [sys.executable, "-c", TRACED, f"{made}/seen.json", json.dumps(arguments)]
-        done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return json.loads(pathlib.Path(made, "seen.json").read_text())
-
-
-def figures(tree: pathlib.Path) -> dict[str, Any]:
-    """All figures of a checkout."""
-    found = modules(tree)
-    after = {name: set(imported(path, set(found))) - {name} for name, path in found.items()}
-    rooms = {name: room(name) for name in found}
-    lines = {name: len(path.read_text().splitlines()) for name, path in found.items()}
-    large = [count for name, count in lines.items() if found[name].name not in ("__init__.py", "__main__.py")]
-    way = way_of_a_batch(tree)
+def docstring_lines(tree: ast.Module) -> set[int]:
+    """Returns the numbers of the lines of docstrings, also of those below fields and constants."""
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
     return {
-        "files": len(found),
-        "lines": sum(lines.values()),
-        "rooms": len({*rooms.values()} - {""}),
-        "arrows between rooms": len({(rooms[a], rooms[b]) for a in after for b in after[a] if rooms[a] != rooms[b]}),
-        "loose modules": sum(path.parent.name == "spanjax" and path.name[0] != "_" for path in found.values()),
-        "import cycles": rings(after),
-        "mean lines of a file": round(sum(large) / len(large)),
-        "largest file": max(large),
-        f"files under {SMALL} lines": sum(count < SMALL for count in large),
-        "comment lines": sum(map(comments, found.values())),
-        "files on the way of a batch": len(way),
-        "their lines": sum(len((tree / "spanjax" / name).read_text().splitlines()) for name in way),
+        line
+        for body in bodies
+        for part in body
+        if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
+        for line in range(part.lineno, (part.end_lineno or 0) + 1)
     }
 
 
+def kinds(text: str) -> dict[str, int]:
+    """Returns the lines of a source text by kind, and its functions of more than `LONG` lines, those without a comment too."""
+    tree, code, comments = ast.parse(text), set[int](), set[int]()
+    layout = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            comments.add(token.start[0])
+        elif token.type not in layout:
+            code |= set(range(token.start[0], token.end[0] + 1))
+    docstrings = docstring_lines(tree)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    spans = [set(range(node.lineno, (node.end_lineno or 0) + 1)) for node in functions]
+    return {
+        "lines": len(text.splitlines()),
+        "code": len(code - docstrings),
+        "docstrings": len(docstrings),
+        "comments": len(comments - code),
+        "long": sum(len(span) > LONG for span in spans),
+        "silent": sum(len(span) > LONG and not span & comments for span in spans),
+    }
+
+
+def static_figures(tree: pathlib.Path) -> dict[str, str]:
+    """Returns the figures of the source text of a checkout."""
+    found = modules(tree)
+    after = {name: set(imported(path, set(found))) - {name} for name, path in found.items()}
+    counted = {name: kinds(path.read_text()) for name, path in found.items()}
+    total = {kind: sum(each[kind] for each in counted.values()) for kind in next(iter(counted.values()))}
+    sizes = [each["lines"] for each in counted.values()]
+    return {
+        "rooms": f"{len({room(name) for name in found} - {''})}",
+        "arrows between rooms": f"{len({(room(a), room(b)) for a in after for b in after[a] if room(a) != room(b)}):,}",
+        "loose modules": f"{sum(path.parent.name == 'spanjax' and path.name[0] != '_' for path in found.values())}",
+        "import cycles": f"{rings(after)}",
+        "files": f"{len(found):,}",
+        "lines; code without docstrings, comments, blanks": f"{total['lines']:,}; {total['code']:,}",
+        "lines of a file: mean, largest": f"{sum(sizes) / len(sizes):.0f}, {max(sizes):,}",
+        f"files under {SMALL} lines": f"{sum(size < SMALL for size in sizes)}",
+        "docstring lines": f"{total['docstrings']:,} ({total['docstrings'] / total['lines']:.1%})",
+        "comment lines": f"{total['comments']:,} ({total['comments'] / total['lines']:.1%})",
+        f"functions over {LONG} lines; without a comment": f"{total['long']}; {total['silent']}",
+    }
+
+
+def figures(tree: pathlib.Path) -> dict[str, str]:
+    """Returns all figures of a checkout."""
+    calls = traced(tree, {WHOLE: "outside", LOOP: "loop"})
+    texts = {call.file: (tree / "spanjax" / call.file).read_text() for call in calls}
+    inside = {call.file for call in calls if call.phase == "loop"}
+
+    def way(files: set[str]) -> str:
+        return f"{len(files)} files, {sum(len(texts[file].splitlines()) for file in files):,} lines"
+
+    return {
+        "a batch, from the first row read to the last save: while `fit` runs": way(inside),
+        "a run, from the shell to the exit code: while `main` runs": way(set(texts)),
+        **static_figures(tree),
+    }
+
+
+def commit(tree: pathlib.Path) -> str:
+    """Returns the short name of the commit that is checked out."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, cwd=tree, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def main() -> int:
-    """The command line."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.house", description=__doc__)
-    parser.add_argument("trees", nargs="*", type=pathlib.Path, default=[ROOT])
-    found = {str(tree): figures(tree.resolve()) for tree in parser.parse_args().trees}
-    print(json.dumps(found, indent=1))
+    parser.add_argument("--before", type=pathlib.Path, required=True)
+    parser.add_argument("--after", type=pathlib.Path, default=ROOT)
+    options = parser.parse_args()
+    before, after = options.before.resolve(), options.after.resolve()
+    old, new = figures(before), figures(after)
+    print(f"| figure | before ({commit(before)}) | after ({commit(after)}) |\n|---|---|---|")
+    print(*(f"| {name} | {value} | {new[name]} |" for name, value in old.items()), sep="\n")
     return 0
 
 

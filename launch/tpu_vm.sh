@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains on the TPU slice v5e:4x8: bash launch/tpu_vm.sh, on a machine that stays on, with gcloud logged in.
-# It asks for the slice, runs the container of launch/Dockerfile on every worker, and goes on with a new slice when this one is
+# It requests the slice, runs the container of launch/Dockerfile on every worker, and continues with a new slice when this one is
 # taken. It ends when the run is done (the slice is deleted), on wrong input, and after 10 other failures.
 # Printed by `python -m spanjax.launch tpu-vm --print`, which has these settings as options.
 

@@ -97,7 +97,7 @@ def evaluate(options: Evaluate) -> None:
         _say(
             model.inferred_settings,
             told,
-            [*notes, *(f"left out: {each}" for each in examples.problems), *(f"written: {f}" for f in files)],
+            [*notes, *(f"skipped: {each}" for each in examples.problems), *(f"written: {f}" for f in files)],
         )
     if failed:
         raise failed

@@ -32,7 +32,7 @@ until the table is written again:
 SPANJAX_WRITE_ERRORS=1 .venv/bin/python -m pytest tests/test_bad_inputs.py
 ```
 
-Folders of the test are left out of the paths, `HEX` stands for a fingerprint, `N` for a size, `...` for words of another library.
+Paths are without the folders of the test, `HEX` stands for a fingerprint, `N` for a size, `...` for words of another library.
 In none of these cases is a file lost: what was there before is there afterwards, byte for byte.
 """
 TITLES = frozenset({"Value error", "Invalid choice", "Required options", "Unrecognized options", "Parsing error"})

@@ -36,7 +36,7 @@ ENVIRONMENT_CASES = (
           variables={"SPANJAX_EXPECTED_DEVICES": "8"}),
     train("a SLURM job with several tasks, not started by srun", ("4 tasks", "srun python -m", "JAX_NUM_PROCESSES=1"),
           variables={"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}),
-    train("a SLURM step without its rank", ("SLURM_PROCID is not there", "srun python -m"),
+    train("a SLURM step without its rank", ("SLURM_PROCID is missing", "srun python -m"),
           variables=SLURM | {"SLURM_PROCID": ""}),
     train("SLURM tasks that GPUs do not divide", ("2 tasks on a host with 3 GPU(s)", "--ntasks-per-node"),
           variables=SLURM | {"SLURM_GPUS_ON_NODE": "3", "JAX_PLATFORMS": "cuda"}),

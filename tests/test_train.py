@@ -228,7 +228,7 @@ def test_training_goes_on_over_a_full_disk_but_does_not_end_on_one(
     with monkeypatch.context() as patch:
         patch.setattr(ocp.CheckpointManager, "wait_until_finished", full)
         assert train.main(arguments) == 0
-        assert "the checkpoint of step 2 could not be written" in caplog.text and "training goes on" in caplog.text
+        assert "the checkpoint of step 2 could not be written" in caplog.text and "training continues" in caplog.text
         assert "step 4 could not" not in caplog.text
         failing = itertools.repeat(True)
         other = [word.replace(str(tmp_path / "run"), str(tmp_path / "other")) for word in arguments]

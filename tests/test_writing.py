@@ -19,7 +19,9 @@ PHRASES = {
     "are said": "are reported, or who says them",
     "goes on": "resumes, continues",
     "go on": "resume, continue",
+    "gone on": "continued, resumed",
     "belongs into": "goes into",
+    "belong into": "go into",
     "by itself": "on its own, automatically",
     "by themselves": "on their own",
     "that is there": "existing",
@@ -31,14 +33,26 @@ PHRASES = {
     "laid out": "sharded, arranged",
     "laid onto": "initialised from",
     "asked for": "requested",
+    "asks for": "requests, needs",
     "in words": "as text, human-readable",
     "hands on": "passes",
+    "hand on": "pass",
+    "handed on": "passed",
     "hands over": "passes, dispatches",
+    "hand over": "pass, dispatch",
     "holds up": "blocks, delays",
+    "hold up": "block, delay",
     "left out": "skipped",
+    "leaves out": "skips",
+    "leave out": "skip",
 }
-"""Phrase -> what to write instead, in docstrings and comments."""
+"""Phrase -> what to write instead, in docstrings, comments, messages and pages."""
 LONG = 25  # lines of a function that has a comment
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "launch/README.md")] + sorted(
+    (ROOT / "docs").glob("*.md")
+)
+OTHER_PAGES = ("design.md", "errors.md")
+"""Pages that are not checked: the design, and a page of messages."""
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -62,12 +76,10 @@ def problems(path: pathlib.Path) -> list[str]:
         first = re.match(r"\w+", docstring.strip())
         if first and first[0] in OPENINGS:
             found.append((line, f"a docstring begins with {first[0]!r}: begin with a verb or a noun phrase"))
-        found += [
-            (line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if says(docstring, phrase)
-        ]
+    texts = [(node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)]
     comments = {token.start[0]: token.string for token in tokens(text) if token.type == tokenize.COMMENT}
-    for line, comment in comments.items():
-        found += [(line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if says(comment, phrase)]
+    for line, said in [*comments.items(), *((line, value) for line, value in texts if isinstance(value, str))]:
+        found += [(line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if found_in(said, phrase)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -76,14 +88,25 @@ def problems(path: pathlib.Path) -> list[str]:
     return [f"{path}:{line} {problem}" for line, problem in sorted(found)]
 
 
+def page_problems(path: pathlib.Path) -> list[str]:
+    """Phrases of a page outside of blocks of code, with the line and what to write."""
+    text = re.sub(
+        r"^```.*?^```", lambda block: "\n" * block[0].count("\n"), path.read_text(), flags=re.DOTALL | re.MULTILINE
+    )
+    places = ((match.start(), phrase) for phrase in PHRASES for match in found_in(text, phrase))
+    return [
+        f"{path}:{text.count(chr(10), 0, at) + 1} {phrase!r}: write {PHRASES[phrase]}" for at, phrase in sorted(places)
+    ]
+
+
 def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
     """Those of Python's own reader, which knows a comment from a string."""
     return tokenize.generate_tokens(io.StringIO(text).readline)
 
 
-def says(text: str, phrase: str) -> bool:
-    """Whether the text has the phrase as words, over line breaks too."""
-    return re.search(r"\b" + r"\s+".join(phrase.split()) + r"\b", text) is not None
+def found_in(text: str, phrase: str) -> list[re.Match[str]]:
+    """Returns where the text has the phrase as words, over line breaks too."""
+    return list(re.finditer(r"\b" + r"\s+".join(phrase.split()) + r"\b", text))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +116,21 @@ def test_the_guide_is_kept(room: str) -> None:
     path = ROOT / "spanjax" / room
     found = [problem for file in sorted(path.rglob("*.py") if path.is_dir() else [path]) for problem in problems(file)]
     assert not found, f"{len(found)}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_keep_the_guide(page: pathlib.Path) -> None:
+    found = page_problems(page) if page.name not in OTHER_PAGES else []
+    assert not found, f"{len(found)}:\n" + "\n".join(found)
+
+
+def test_a_page_that_breaks_the_guide_is_found(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.md").write_text("# A page\n\n```\nit goes on\n```\nA run goes\non, and `x` is said.\n")
+    assert [problem.split(" ", 1)[1].split(":")[0] for problem in page_problems(tmp_path / "a.md")] == [
+        "'goes on'",
+        "'is said'",
+    ]
+    assert page_problems(tmp_path / "a.md")[0].startswith(f"{tmp_path / 'a.md'}:6 ")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +143,7 @@ def test_the_guide_is_kept(room: str) -> None:
         ),
         ('"""A run that goes\non."""\n', "'goes on': write resumes"),
         ('"""A module."""\nx = 1  # as it stands\n', ":2 'as it stands': write unchanged"),
+        ('"""A module."""\nx = f"{1} has to be 2"\n', ":2 'has to': write must"),
         ('"""A module."""\ndef f():\n' + "    x = 1\n" * 25, "f has 26 lines and no comment"),
     ],
 )
@@ -114,7 +153,7 @@ def test_a_text_that_breaks_the_guide_is_found(text: str, said: str, tmp_path: p
 
 
 def test_plain_text_passes(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a.py").write_text('"""Builds a session."""\ndef f():\n    # a reason\n' + "    x = 'has to'\n" * 30)
+    (tmp_path / "a.py").write_text('"""Builds a session."""\ndef f():\n    # a reason\n' + "    x = 'has two'\n" * 30)
     assert problems(tmp_path / "a.py") == []
 
 

@@ -117,7 +117,7 @@ def _needed(environment: Environment, launcher: str, remedy: str, *names: str) -
     missing = [name for name in names if not environment.get(name)]
     if missing:
         given = {name: environment[name] for name in names if environment.get(name)}
-        raise ValueError(f"{launcher} has set {given}, but {', '.join(missing)} is not there: {remedy}")
+        raise ValueError(f"{launcher} has set {given}, but {', '.join(missing)} is missing: {remedy}")
     return [number(environment, name) or 0 for name in names]
 
 
@@ -398,7 +398,7 @@ def _override(found: Launch, plain: Mapping[str, str]) -> tuple[Launch, list[str
     missing = sorted({ADDRESS, COUNT, INDEX} - plain.keys())
     if found.kind == "none" and missing:
         raise ValueError(
-            f"several processes were asked for by {dict(plain)}, but {missing} is not set: set all of"
+            f"several processes were requested by {dict(plain)}, but {missing} is not set: set all of"
             f" {[ADDRESS, COUNT, INDEX]} on every process, or none of them for one process"
         )
     said = [

@@ -250,7 +250,7 @@ def _labelled(task: Task, examples: Examples) -> Examples:
     kept = [example for example in examples if task.is_labelled(example)]
     if not kept or len(kept) == len(examples):
         return examples
-    said = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: left out"
+    said = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
     return Examples(kept, examples.problems, [*examples.notes, said])
 
 
@@ -343,8 +343,8 @@ def open_task_session(run: Run) -> TaskSession:
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
     left_out = (*examples.problems, *dev_examples.problems)
-    said = [f"left out: {problem}" for problem in left_out[:SHOWN]]
-    said += [f"left out: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
+    said = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
+    said += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
     said += [
         *derived,
         *examples.notes,

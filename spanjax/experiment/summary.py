@@ -80,7 +80,7 @@ def next_commands(folder: str) -> list[str]:
     """Lists commands for a run's folder."""
     return [
         "",
-        f"checkpoints and curves are in {folder}; to go on:",
+        f"checkpoints and curves are in {folder}; next:",
         f"  tensorboard --logdir {folder}/tensorboard      (pip install tensorboard; the same numbers: {folder}/metrics.jsonl)",
         f"  python -m spanjax.predict spans {folder} --text 'Returns the sum of the elements.' --hide 'the sum'",
         f"  python -m spanjax.convert to-torch {folder} OUT      (a folder for transformers)",

@@ -167,7 +167,7 @@ class Filler:
         marked = text.replace(self.vocabulary.pieces[specials.mask], MASK)
         for phrase in hide or ():
             if phrase not in marked or not phrase.strip():
-                raise ValueError(f"{phrase!r} is not in the text {text!r}: give words as they stand there")
+                raise ValueError(f"{phrase!r} is not in the text {text!r}: give words of it, unchanged")
             marked = marked.replace(phrase, f"\x00{phrase}\x00", 1)
         ids, masks, truth = [specials.cls], [], {}
         for number, hidden in enumerate(marked.split("\x00")):

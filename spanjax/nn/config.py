@@ -1,7 +1,7 @@
 """Settings of the encoder in three groups: what the weights mean, how they are trained, how they run. BERT's by default; RoBERTa,
 ALBERT, XLNet and a modern recipe are settings of the architecture.
 
-Whoever needs to know to which group a setting belongs asks for the fields of its class.
+The fields of a class tell to which group a setting belongs.
 """
 
 import dataclasses

@@ -62,7 +62,7 @@ def find(options: Clusters) -> None:
     if problems:
         raise ValueError("\n".join(problems))
     for problem in documents.problems:
-        print(f"coref: left out: {problem}", file=sys.stderr)
+        print(f"coref: skipped: {problem}", file=sys.stderr)
     answers = model.predict(documents).predictions
     # A terminal without UTF-8 gets escapes; the file is always UTF-8.
     encoding = "utf-8" if folder else sys.stdout.encoding or "utf-8"

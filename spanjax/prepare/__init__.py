@@ -10,7 +10,7 @@ COMMANDS = {
     "rows": "tokenizes documents and packs them into rows, ready for training",
     "vocab": "trains a vocabulary from a corpus",
     "check-vocab": "compares our ids with Hugging Face tokenizers on a corpus; fertility and unknown rate",
-    "show": "prints rows in words with their masked spans",
+    "show": "prints rows as text with their masked spans",
     "stats": "draws lengths, fill and masked spans beside the paper's figure",
     "ngrams": "counts n-grams: the dictionary of span fine-tuning",
 }

@@ -32,7 +32,7 @@ def _seen(axes: Axes, figures: MaskingFigures, asked: dict[str, float]) -> None:
     series = {
         "of tokens": [figures.seen_tokens[kind] for kind in KINDS],
         "of spans": [figures.seen_spans[kind] for kind in KINDS],
-        "asked for": [asked["mask"], asked["random"], kept],
+        "requested": [asked["mask"], asked["random"], kept],
     }
     for number, (title, shares) in enumerate(series.items()):
         drawn = axes.bar(

@@ -140,7 +140,7 @@ def from_weights(path: pathlib.Path, found: Found) -> Model:
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
     # tokenizer files of another size belong to other weights: their ids would mean other tokens
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
-        said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: left out")
+        said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
     return Model(encoder, loaded.params, vocabulary, path, pair=pair, said=tuple(said), loaded=loaded, task=task)

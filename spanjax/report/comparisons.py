@@ -85,7 +85,7 @@ def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[st
         rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
         if bad:
             said.append(
-                f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were left out"
+                f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were skipped"
             )
     return rows, said
 

@@ -184,7 +184,7 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
         blocks += [shown, Text(f"{table.note} {_sources(table, models)}.", small=True)]
     if left:
         listed = ", ".join(left)
-        blocks.append(Text(f"No run fills a cell of {listed} (Joshi et al., 2020): left out.", small=True))
+        blocks.append(Text(f"No run fills a cell of {listed} (Joshi et al., 2020): skipped.", small=True))
     return blocks
 
 

@@ -150,7 +150,7 @@ class Glue(SentenceTask):
             else:
                 examples.take(place, example, problem or self._label_problem(example))
         if unsettled:
-            examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on left out")
+            examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on skipped")
         return examples
 
     def reader(self, half: str = "") -> Self:

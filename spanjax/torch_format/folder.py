@@ -88,7 +88,9 @@ def _indexed(index: pathlib.Path) -> list[pathlib.Path]:
     names = sorted(set(listed.values())) if not wrong else []
     missing = [each for each in names if not (folder / each).is_file()]
     if wrong or missing or not names:
-        what = f"files outside of its folder ({wrong[0]!r:.60})" if wrong else f"{missing or 'no files'}, not there"
+        what = (
+            f"files outside of its folder ({wrong[0]!r:.60})" if wrong else f"{missing or 'no files'}, which is missing"
+        )
         raise ValueError(f"{index}: names {what}: copy the whole folder again")
     return [folder / each for each in names]
 

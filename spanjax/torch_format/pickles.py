@@ -110,7 +110,7 @@ def _open_legacy(data: mmap.mmap, end: int) -> _Content:
         begin, size = end + 8, count * DTYPES[unpickler.storages[key].dtype].itemsize
         end = begin + size
         if count < 0 or end > len(data):
-            raise Refused(f"truncated or damaged: {count:,} elements of storage {key} are not there; {AGAIN}")
+            raise Refused(f"truncated or damaged: {count:,} elements of storage {key} are missing; {AGAIN}")
         records[key] = memoryview(data)[begin:end]
     swapped = sys.byteorder != "little"
     return _Content(data, top, unpickler.skipped, lambda storage: records.get(storage.key), swapped)

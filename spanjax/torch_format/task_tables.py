@@ -86,7 +86,7 @@ def without_left_over(
     if kind is None or not unused:
         return tensors, []
     kept = {name: tensor for name, tensor in tensors.items() if name not in unused}
-    return kept, [f"{', '.join(unused)} left out: {class_name(family, kind)} does not use them"]
+    return kept, [f"{', '.join(unused)} skipped: {class_name(family, kind)} does not use them"]
 
 
 def without_own_parts(
@@ -98,7 +98,7 @@ def without_own_parts(
     own = [name for name, part in params.items() if not named_leaves({name: part}).keys() <= known]
     kept = {name: part for name, part in params.items() if name not in own}
     kind = task.get("class", "its task")
-    said = f"{', '.join(own)} left out: transformers has no class for {kind}; what lies below is written"
+    said = f"{', '.join(own)} skipped: transformers has no class for {kind}; what lies below is written"
     return kept, [said] if own else []
 
 
@@ -108,7 +108,7 @@ def without_unknown(params: Mapping[str, Any], kept: Collection[str] = ()) -> tu
     `kept` are parts that the caller writes itself.
     """
     own = [name for name in params if name not in {*_NAMED, *kept}]
-    said = f"{', '.join(own)} left out: transformers has no class with such a head; what lies below is written"
+    said = f"{', '.join(own)} skipped: transformers has no class with such a head; what lies below is written"
     return {name: part for name, part in params.items() if name not in own}, [said] if own else []
 
 

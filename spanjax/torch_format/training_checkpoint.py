@@ -45,7 +45,7 @@ def skipped_notes(top: Any, classes: tuple[str, ...]) -> list[str]:
     update = _update(top)
     at = "" if update is None else f" of update {update:,}"
     if tensors:
-        notes.append(f"the optimizer's state{at} ({tensors:,} tensors) is left out: a run starts with fresh moments")
+        notes.append(f"the optimizer's state{at} ({tensors:,} tensors) is skipped: a run starts with fresh moments")
     elif at:
         notes.append(f"a checkpoint{at}, without an optimizer's state")
     if classes:

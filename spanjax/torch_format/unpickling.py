@@ -207,7 +207,7 @@ def opaque_in(*things: Any) -> str:
 def not_needed(name: str) -> str:
     """Message about a file whose weights contain an object of this class."""
     return (
-        f"the file asks for {name}, which weights do not need; nothing in it was run. Take the "
+        f"the file requests {name}, which weights do not need; nothing in it was run. Take the "
         "file from a source you trust, or, if you trust this one, load it with torch and save its tensors alone: "
         "torch.save(model.state_dict(), path)"
     )

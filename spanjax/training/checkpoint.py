@@ -405,7 +405,7 @@ class Saving:
         if not all_finite(state.params):
             raise NonFiniteError(
                 f"step {step}: parameters are not finite, though the losses before were: no checkpoint of them is saved;"
-                " lower optimizer.learning_rate or raise optimizer.epsilon, and run the same command to go on from the newest"
+                " lower optimizer.learning_rate or raise optimizer.epsilon, and run the same command to resume from the newest"
                 " checkpoint"
             )
         self.again = None
@@ -440,4 +440,6 @@ class Saving:
         self.newest, self.again = -1, step + self.retry
         following = min(self.again, (step // self.every + 1) * self.every)
         if jax.process_index() == 0:
-            log.warning("%s; %s; training goes on, the next try is after step %d", error.what, error.newest, following)
+            log.warning(
+                "%s; %s; training continues, the next try is after step %d", error.what, error.newest, following
+            )

@@ -146,7 +146,9 @@ class ResilientWriter:
         except (OSError, UnicodeError) as error:  # disks and what lies on them; an error in our own code ends the run
             if not self.said:
                 log.warning(
-                    "%s cannot be written (%s): training goes on without; tried again at every log", self.name, error
+                    "%s cannot be written (%s): training continues without it, and it is retried at every log",
+                    self.name,
+                    error,
                 )
             self.said = True
             broken, self.writer = self.writer, None

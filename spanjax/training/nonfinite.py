@@ -69,9 +69,9 @@ class Watch:
             if self.guard.limit and int(entry["skipped"]) >= self.guard.limit:
                 raise NonFiniteError(
                     f"step {number}: {' and '.join(not_finite(entry))} not finite, {int(entry['skipped'])} updates in a row"
-                    f" were left out (guard.limit is {self.guard.limit}); the work directory's {FILE} lists the batches and"
+                    f" were skipped (guard.limit is {self.guard.limit}); the work directory's {FILE} lists the batches and"
                     " their rows: look at them with `python -m spanjax.prepare show ROWS --first ROW`, lower"
-                    " optimizer.learning_rate, or raise --guard.limit to go on from the newest checkpoint"
+                    " optimizer.learning_rate, or raise --guard.limit to resume from the newest checkpoint"
                 )
 
     def _note(self, file: pathlib.Path, skipped: Sequence[tuple[int, Mapping[str, Any]]]) -> None:

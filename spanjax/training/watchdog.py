@@ -73,7 +73,7 @@ class Watchdog:
                 log.debug("watchdog: %s", error)
             if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
                 log.error(
-                    "step %d has not gone on for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
+                    "step %d has not ended for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
                     *(step, spent),
                 )
                 logging.shutdown()
@@ -83,7 +83,7 @@ class Watchdog:
     def _say(self, step: int, phase: str, spent: float) -> bool:
         """Reports what blocks the step; the first process that is not silent logs it. Returns False while that is unknown."""
         if jax.process_count() == 1:
-            log.warning("step %d does not go on: this process %s for %.0f s", step, phase, spent)
+            log.warning("step %d does not end: this process %s for %.0f s", step, phase, spent)
             return True
         said, silent = self._listen()
         self.listens += 1
@@ -91,7 +91,7 @@ class Watchdog:
             return False
         self.listens = 0
         if min(said.keys() - silent.keys()) == jax.process_index():
-            log.warning("step %d does not go on for %.0f s: %s", step, spent, blame(said, silent))
+            log.warning("step %d does not end for %.0f s: %s", step, spent, blame(said, silent))
         return True
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:

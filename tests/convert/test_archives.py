@@ -111,7 +111,7 @@ def test_a_training_checkpoint_of_the_original(
     said = capsys.readouterr().out
     for words in (
         "no config.json: sizes from the weights, 2 heads and constants from its args.config",
-        "the optimizer's state of update 12,345 (2 tensors) is left out",
+        "the optimizer's state of update 12,345 (2 tensors) is skipped",
         "objects skipped, no code of theirs imported or run: fairseq.models.pair_bert.BertConfig, fairseq.meters.",
     ):
         assert words in said, words

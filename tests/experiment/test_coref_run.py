@@ -93,7 +93,7 @@ def test_it_learns_is_scored_and_used(
     assert recall["mentions"]["name"]["total"] == sum(len(c) for each in key for c in each.clusters or ())
 
     assert convert(["to-torch", str(workdir), str(tmp_path / "hf"), "--verify"]) == 0
-    assert "coreference, overlap_gate left out" in capsys.readouterr().out
+    assert "coreference, overlap_gate skipped" in capsys.readouterr().out
     assert {name.split(".")[0] for name in load_file(tmp_path / "hf" / "model.safetensors")} == {"bert"}
 
     text = tmp_path / "story.txt"

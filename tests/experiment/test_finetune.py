@@ -163,7 +163,7 @@ def test_everything_wrong_is_said_at_once(
         assert part in said, part
     assert not (tmp_path / "run").exists()
     assert train.main(arguments((bad, files[1]), run_folder, tmp_path / "run", "--skip-bad", "--dry-run")) == 0
-    assert "left out: " in (said := capsys.readouterr().out) and "200 in 200 rows" in said
+    assert "skipped: " in (said := capsys.readouterr().out) and "200 in 200 rows" in said
 
 
 def test_labels_that_are_in_the_dev_examples_alone_are_said(
@@ -188,7 +188,7 @@ def test_examples_without_labels(
     more = tmp_path / "more.jsonl"
     more.write_text(files[0].read_text() + '{"sentence": "read"}\n{"sentence": "open", "label": " "}\n')
     session = open_task_session(train.parse(arguments((more, files[1]), run_folder, tmp_path / "run")).run)
-    assert session.messages[-1:] == ("2 of 202 training examples say nothing to learn from: left out",)
+    assert session.messages[-1:] == ("2 of 202 training examples say nothing to learn from: skipped",)
     assert len(session.training.examples) == 200
     assert train.main(arguments((files[0], more), run_folder, tmp_path / "run")) == 2
     assert "--dev: 2 of 202 examples have no label" in capsys.readouterr().err and not (tmp_path / "run").exists()

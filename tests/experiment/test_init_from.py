@@ -293,7 +293,7 @@ def test_training_starts_from_a_checkpoint_of_the_original(
     assert train.main(arguments) == 0
     said = "".join(capsys.readouterr())
     assert "span boundary offsets: the first 15 of 20; --objective.terms.1.max-offset 20 keeps all" in said
-    assert "the optimizer's state of update 12,345 (2 tensors) is left out" in said
+    assert "the optimizer's state of update 12,345 (2 tensors) is skipped" in said
     expected, after = named_leaves(load_model(path).params), named_leaves(load_model(tmp_path / "on").params)
     assert after[OFFSETS].shape == (15, 200) and expected.keys() == after.keys()
     for name, array in after.items():

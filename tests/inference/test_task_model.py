@@ -180,7 +180,7 @@ def test_either_half_of_a_file_is_scored(
     named = [half(str(each["id"])) for each in QUESTIONS]
     assert halves == [4, named.count("dev"), named.count("test")] and {*named} == {"dev", "test"}
     assert evaluate([str(run), "--data", str(run.parent / "dev.jsonl"), "--dev-half=dev"]) == 0
-    assert "are in the half dev, the others are left out" in capsys.readouterr().out
+    assert "are in the half dev, the others are skipped" in capsys.readouterr().out
 
 
 def test_a_file_with_broken_lines_is_answered_to_its_end(

@@ -225,7 +225,7 @@ def test_a_backend_that_cannot_is_refused(wanted: str, platform: str, changes: d
 
 
 def test_a_backend_that_can_is_taken_as_asked() -> None:
-    assert choose_backend("xla", "tpu", **{**BERT, "dropout": 0.1}) == ("xla", "asked for")
+    assert choose_backend("xla", "tpu", **{**BERT, "dropout": 0.1}) == ("xla", "requested")
     assert choose_backend("xla_chunked", "gpu", **BERT)[0] == "xla_chunked"
     assert choose_backend("pallas_triton", "cuda", **BERT)[0] == "pallas_triton"
 

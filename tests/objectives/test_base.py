@@ -233,7 +233,7 @@ def test_the_encoder_is_exported_without_heads_of_a_users_own(
     model = model_of(objective)
     monkeypatch.setattr("spanjax.convert.to_torch.load_model", lambda path: model)
     assert to_torch(ToTorch("own", str(tmp_path / "hf"), verify="mlm" in kept)) == 0
-    said = f"{left} left out: transformers has no class with such a head; what lies below is written"
+    said = f"{left} skipped: transformers has no class with such a head; what lies below is written"
     assert said in capsys.readouterr().out and said in (tmp_path / "hf" / "README.md").read_text()
     back = load_model(tmp_path / "hf")
     assert back.parts == kept

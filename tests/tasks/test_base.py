@@ -169,7 +169,7 @@ def test_its_encoder_is_exported(
     if restorable:
         request.getfixturevalue("known")
     assert convert(["to-torch", str(run), str(run.parent / "hf")]) == 0
-    assert "classifier left out: transformers has no class for Loudness" in capsys.readouterr().out
+    assert "classifier skipped: transformers has no class for Loudness" in capsys.readouterr().out
     assert json.loads((run.parent / "hf" / "config.json").read_text())["architectures"] == ["BertModel"]
     assert "train.jsonl" not in (run.parent / "hf" / "README.md").read_text()
     differing = equal_weights(load_model(run), load_model(run.parent / "hf"))

@@ -44,9 +44,7 @@ def test_weights_settings_and_update_are_read(dtype: Any, is_zip: bool, tmp_path
     assert encoder_settings(found.top) == settings | {"layer_norm_eps": 1e-12}
     assert sorted(found.skipped) == sorted(["fairseq.models.pair_bert.BertConfig", *METERS])
     optimizer, objects = skipped_notes(found.top, found.skipped)
-    assert (
-        optimizer == "the optimizer's state of update 12,345 (2 tensors) is left out: a run starts with fresh moments"
-    )
+    assert optimizer == "the optimizer's state of update 12,345 (2 tensors) is skipped: a run starts with fresh moments"
     assert UPDATE == 12_345 and all(name in objects for name in found.skipped)
 
 
@@ -110,7 +108,7 @@ def test_weights_are_not_taken_out_of_objects(is_zip: bool, tmp_path: pathlib.Pa
             ({"a": one, wrapped: one}, "parallel.Wrapped"),
         ):
             torch.save(where, path, _use_new_zipfile_serialization=is_zip)
-            with pytest.raises(ValueError, match=f"asks for {name}, which weights do not need; nothing in it was run"):
+            with pytest.raises(ValueError, match=f"requests {name}, which weights do not need; nothing in it was run"):
                 open_torch_file(path)
         for aside in ({"model": {"a": one}, "ema": inside}, {"state_dict": {"a": one}, "optimizer": inside}):
             torch.save(aside, path, _use_new_zipfile_serialization=is_zip)
@@ -135,7 +133,7 @@ def test_what_tensors_are_given_is_looked_through(is_zip: bool, tmp_path: pathli
         ):
             for saved in (value, {"model": value}):
                 torch.save(saved, tmp_path / "c.pt", _use_new_zipfile_serialization=is_zip)
-                with pytest.raises(ValueError, match=r"asks for other\.Thing, which weights"):
+                with pytest.raises(ValueError, match=r"requests other\.Thing, which weights"):
                     open_torch_file(tmp_path / "c.pt")
 
 
@@ -186,8 +184,8 @@ def test_every_way_to_make_an_object_makes_a_stand_in(
         (b"ca\nB\n}V__new__\nK\x01sb", "damaged"),  # state of a class, not of an object
         (b"ca\nB\nK\x01a", "damaged"),
         (b"ca\nB\nK\x01K\x02s", "damaged"),
-        (b"ca\nB\n)\x81Q", r"asks for a\.B, which"),
-        (b"(Vstorage\nca\nB\nV9\nVcpu\nK\x01tQ", r"asks for a\.B, which"),
+        (b"ca\nB\n)\x81Q", r"requests a\.B, which"),
+        (b"(Vstorage\nca\nB\nV9\nVcpu\nK\x01tQ", r"requests a\.B, which"),
         (b"\x82\x01", "not one that torch writes"),
         (b"".join(b"ca\nB%d\n0" % number for number in range(1001)) + b"N", "names over 1,000 classes"),
         (b"ca\nB\n" + b"\x85" * 1001, "not one that torch writes"),

@@ -78,7 +78,7 @@ def test_a_file_that_would_run_a_command_is_refused(protocol: int, is_zip: bool,
     ):
         path = save(hostile, tmp_path / "w.bin", is_zip, pickle_protocol=protocol)
         with pytest.raises(
-            ValueError, match=r"w\.bin: the file asks for posix\.system, .*nothing in it was run.*trust"
+            ValueError, match=r"w\.bin: the file requests posix\.system, .*nothing in it was run.*trust"
         ):
             read_torch_file(path)
         assert not (tmp_path / "ran").exists()
@@ -105,7 +105,7 @@ def test_a_file_that_would_run_a_command_is_refused(protocol: int, is_zip: bool,
 def test_what_weights_do_not_need_is_refused(
     maker: Callable, program: bytes, forbidden: str, tmp_path: pathlib.Path
 ) -> None:
-    with pytest.raises(ValueError, match=re.escape(f"asks for {forbidden}, ")):
+    with pytest.raises(ValueError, match=re.escape(f"requests {forbidden}, ")):
         read_torch_file(maker(tmp_path / "w.bin", program))
 
 
@@ -238,7 +238,7 @@ def test_storages_that_are_not_as_the_pickle_says_are_refused(tmp_path: pathlib.
         read_torch_file(zipped(tmp_path / "w.bin", content))
     with pytest.raises(ValueError, match=r"damaged or truncated \(KeyError|storage 0 is missing"):
         read_torch_file(legacy(tmp_path / "w.bin", content))
-    for count, message in ((5, "storage 0 has 20"), (7, "storage 0 has 28"), (8, "8 elements of storage 0 are not there"),
+    for count, message in ((5, "storage 0 has 20"), (7, "storage 0 has 28"), (8, "8 elements of storage 0 are missing"),
                            (-1, "-1 elements of storage 0"), (2**62, r"[\d,]{25} elements of storage 0")):  # fmt: skip
         path = legacy(tmp_path / "w.bin", content)
         storage = count.to_bytes(8, "little", signed=True) + bytes(28)

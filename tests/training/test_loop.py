@@ -293,9 +293,9 @@ def test_a_save_that_fails_is_said_and_tried_again(caplog: pytest.LogCaptureFixt
     said = [record.getMessage() for record in caplog.records]
     assert said == [
         "the checkpoint of step 4 could not be written to run/checkpoints: No space left on device; the newest good one is"
-        " that of step 1; training goes on, the next try is after step 6",
+        " that of step 1; training continues, the next try is after step 6",
         "the checkpoint of step 6 could not be written to run/checkpoints: No space left on device; there is no good one"
-        " yet; training goes on, the next try is after step 8",
+        " yet; training continues, the next try is after step 8",
     ]
 
 

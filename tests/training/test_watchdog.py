@@ -20,7 +20,7 @@ def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.Log
         for step in (7, 9):
             dog.at(ROWS, step)
             until = time.monotonic() + 20
-            while f"step {step} does not go on: this process waits for rows" not in caplog.text:
+            while f"step {step} does not end: this process waits for rows" not in caplog.text:
                 assert time.monotonic() < until
                 time.sleep(0.01)
             time.sleep(0.2)
@@ -96,7 +96,7 @@ def test_the_process_that_holds_all_up_is_named(
         until = time.monotonic() + 20
         while not caplog.records and time.monotonic() < until:
             told.wait(0.01)
-    assert f"step 8 does not go on for 0 s: {words}" in caplog.text
+    assert f"step 8 does not end for 0 s: {words}" in caplog.text
     assert "process 0" not in caplog.text and "process 1" not in caplog.text
 
 

@@ -48,7 +48,7 @@ class HostShare:
                 "there are no rows: prepare some text first": len(rows) == 0,
                 f"order {spec.order!r} needs at least one row a stream, got {len(rows)} rows for batches of {spec.batch_size}:"
                 " use a smaller batch": self.streams and 0 < len(rows) < spec.batch_size,
-                f"order {spec.order!r} is not there for a mixture of rows: use order 'uniform', without a memory": (
+                f"order {spec.order!r} does not exist for a mixture of rows: use order 'uniform', without a memory": (
                     self.by_length or self.streams
                 )
                 and isinstance(rows, MixedRows),

@@ -48,7 +48,7 @@ def choose_backend(
             dropped = "set attention dropout to 0, or " if dropout > 0 else ""
             remedy = f"{dropped}take 'auto' or 'xla', which can"
             raise ValueError(f"the attention backend {wanted!r} cannot be used: {problem}; {remedy}")
-        return wanted, "asked for"
+        return wanted, "requested"
     refused = []
     for name in CANDIDATES.get(platform, ("xla",)):
         problem = _problem(name, request)

@@ -122,7 +122,7 @@ class Questions(Task):
         if not self.dev_half or pathlib.Path(path) in map(pathlib.Path, self.train):
             return examples
         kept = [each for each in examples if half(each.name) == self.dev_half]
-        note = f"{path}: {len(kept):,} of {len(examples):,} questions are in the half {self.dev_half}, the others are left out"
+        note = f"{path}: {len(kept):,} of {len(examples):,} questions are in the half {self.dev_half}, the others are skipped"
         return Examples(kept, examples.problems, [*examples.notes, note])
 
     def reader(self, half: str = "") -> Self:

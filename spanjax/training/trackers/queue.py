@@ -69,7 +69,7 @@ class Delivery:
             self._once("dropped", f"{self.limit:,} records wait: the oldest are dropped (metrics.jsonl holds them)")
         since = self._calling_since
         if since is not None and time.monotonic() - since > HANGING_S:
-            self._once("hangs", f"no answer for {HANGING_S:.0f} s; training goes on without it")
+            self._once("hangs", f"no answer for {HANGING_S:.0f} s; training continues without it")
 
     def begin_close(self, ending: Ending) -> None:
         """Lets waiting records be sent now, without further pauses."""
@@ -116,7 +116,7 @@ class Delivery:
     def _failed(self, error: BaseException) -> None:
         self.failures += 1
         self.reason = reason_of(error)
-        self._once("failed", f"{self.reason}. Training goes on; it is tried again, with growing pauses")
+        self._once("failed", f"{self.reason}. Training continues; it is retried, with growing pauses")
 
     def _deliver(self) -> None:
         """Delivers everything, from opening to the end of the run; raises what the tracker raises."""

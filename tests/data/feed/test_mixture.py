@@ -135,7 +135,7 @@ def test_the_feed_reads_these_rows(parts: list[Rows]) -> None:
     held_out = HostShare(mixed, spec, held_out=True)
     assert list(held_out.steps(0)) == [0, 1, 2]
     np.testing.assert_array_equal(held_out.read(1)[1].index_B, np.arange(24, 48))
-    with pytest.raises(ValueError, match="order 'by_length' is not there for a mixture"):
+    with pytest.raises(ValueError, match="order 'by_length' does not exist for a mixture"):
         HostShare(mixed, FeedSpec(seed=9, batch_size=24, order="by_length"))
 
 

@@ -121,7 +121,7 @@ def test_training_leaves_them_out(file: pathlib.Path, tmp_path: pathlib.Path, ca
     said = capsys.readouterr().err
     assert all(f"{file}:{line}: " in said for line in (2, 3, 4, 5)) and "--skip-bad" in said
     assert train.main([*command, "--skip-bad"]) == 0
-    assert capsys.readouterr().out.count("left out: ") == 8, "of both files"
+    assert capsys.readouterr().out.count("skipped: ") == 8, "of both files"
     losses = records(tmp_path / "run", "train/task/loss")
     assert len(losses) == 5 and all(math.isfinite(loss) for loss in losses.values())
     assert 0 <= max(records(tmp_path / "run", "eval/score/f1").values()) <= 100

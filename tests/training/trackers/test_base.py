@@ -77,7 +77,7 @@ def test_the_example_gets_all_records_and_its_id_back(own_config: str, tmp_path:
 def test_one_that_fails_stops_neither_the_run_nor_the_others(own_config: str, tmp_path: pathlib.Path, how: str) -> None:
     said = part(load(own_config), tmp_path / "run", 0, 4, Broken(how))
     assert [step for step, _ in drawn(tmp_path, "train/loss")] == [1, 2, 3, 4]
-    assert sum("Training goes on" in line for line in said) == 1
+    assert sum("Training continues" in line for line in said) == 1
     assert any(line.startswith("broken: ") and "4 not sent" in line for line in said)
 
 

@@ -151,10 +151,10 @@ def test_a_failure_is_said_once_and_tried_again(call: str, monkeypatch: pytest.M
     tracker.faults.calls.clear()
     carried.close()
     assert tracker.got == [("train", 1), ("train", 2), ("train", 3)] and tracker.ending == "finished"
-    failed = [line for line in carried.said if "tried again" in line]
+    failed = [line for line in carried.said if "retried" in line]
     assert (
         len(failed) == 1
-        and "ConnectionError: no route to https://***@host?t=*** second line. Training goes on" in failed[0]
+        and "ConnectionError: no route to https://***@host?t=*** second line. Training continues" in failed[0]
     )
     assert f"{carried.delivery.failures} failure(s), 0 record(s) dropped, 0 not sent" in carried.said[-1]
 

@@ -87,7 +87,7 @@ def test_records_of_another_time_are_sent_when_the_tracker_answers_again(
     wandb, mlflow = fakes
     wandb.faults.calls["init"] = mlflow.faults.calls["connect"] = ConnectionError("unreachable")
     first = Process(tmp_path / "run", 0, 5)
-    assert sum("unreachable. Training goes on" in line for line in first.said) == 2
+    assert sum("unreachable. Training continues" in line for line in first.said) == 2
     wandb.faults.calls.clear()
     mlflow.faults.calls.clear()
     Process(tmp_path / "run", 5, 10)

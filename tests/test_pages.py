@@ -1,0 +1,59 @@
+"""The pages: every path that they name exists, their links lead somewhere, and the map of docs/design.md is that of the tree."""
+
+import pathlib
+import re
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "launch/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+WRITTEN = {"docs/errors.md"}
+"""Pages that a test writes, with paths that are wrong on purpose."""
+TREES = ("spanjax", "configs", "tests", "benchmarks", "launch", "docs")
+ROOMS = sorted(path.name for path in (ROOT / "spanjax").iterdir() if (path / "__init__.py").exists())
+
+
+def missing(text: str, folder: pathlib.Path, root: pathlib.Path = ROOT) -> list[str]:
+    """Paths in a text of Markdown that are not in the tree, and links that lead nowhere from its folder."""
+    found = []
+    for path in re.findall(rf"(?<![\w/.-])((?:{'|'.join(TREES)})/[\w./*-]*\w)", text):
+        found += [path] if not list(root.glob(path)) else []
+    # paths below spanjax/, as `data/feed/rows.py`
+    for path in re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w/]+\.py)", text):
+        found += [path] if not any((root / tree / path).exists() for tree in (".", "spanjax")) else []
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        found += [link] if not (folder / link).exists() else []
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_path_exists(page: pathlib.Path) -> None:
+    if str(page.relative_to(ROOT)) not in WRITTEN:
+        assert missing(page.read_text(), page.parent) == []
+
+
+def test_a_path_that_is_gone_is_found(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "spanjax" / "data").mkdir(parents=True)
+    (tmp_path / "spanjax" / "data" / "rows.py").touch()
+    text = (
+        "`spanjax/data/rows.py`, `data/rows.py`, spanjax/data/*.py, [rows](spanjax/data/rows.py#L1), `runs/spanjax/x`;"
+    )
+    assert missing(text, tmp_path, tmp_path) == []
+    text = "`spanjax/rows.py`, `data/gone.py`, tests/data/test_*.py. [a page](docs.md) [another](https://a.b/c.md)"
+    assert missing(text, tmp_path, tmp_path) == ["spanjax/rows.py", "tests/data/test_*.py", "data/gone.py", "docs.md"]
+
+
+def test_the_map_is_that_of_the_tree() -> None:
+    drawn = (ROOT / "docs" / "design.md").read_text().split("```\nspanjax/\n")[1].split("```")[0]
+    files = [path.relative_to(ROOT / "spanjax") for path in (ROOT / "spanjax").rglob("*.py")]
+    folders = {path.parent.name for path in files} - {""}
+    loose = {path.name for path in files if len(path.parts) == 1 and path.name != "__init__.py"}
+    assert sorted(name for name in folders if f"{name}/" not in drawn) == []
+    assert sorted(loose - set(re.findall(r"^  (\w+\.py)", drawn, re.MULTILINE))) == []
+    assert sorted(set(re.findall(r"\w+\.py", drawn)) - {path.name for path in files} - {"encoders.py"}) == []
+    assert sorted(set(re.findall(r"(\w+)/", drawn.split("configs/")[0])) - folders) == []
