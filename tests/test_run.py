@@ -10,7 +10,7 @@ import pytest
 from spanjax import convert, predict, train
 from spanjax.pretrained.load import load_model
 from spanjax.run import MOVED, Run, load
-from spanjax.run_format import describe, differences
+from spanjax.run_format import describe
 from spanjax.training.redaction import redacted
 from spanjax.training.workdir import claim_workdir
 from tests.running import ROOT, records, shrunk
@@ -167,10 +167,10 @@ def test_a_run_whose_settings_hold_a_secret_resumes(tmp_path: pathlib.Path, monk
     monkeypatch.setenv("MY_TOKEN", "hushhush")
     described = json.loads(json.dumps(describe(Run(init_from="runs/hushhush"))))
     (tmp_path / "run.json").write_text(json.dumps(described))
-    assert claim_workdir(tmp_path, redacted(described), differences) == redacted(described)
+    assert claim_workdir(tmp_path, redacted(described)) == redacted(described)
     (tmp_path / "run.json").unlink()
     for _ in range(2):
-        assert claim_workdir(tmp_path, redacted(described), differences)["init_from"] == "runs/***"
+        assert claim_workdir(tmp_path, redacted(described))["init_from"] == "runs/***"
     assert "hushhush" not in (tmp_path / "run.json").read_text()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import tyro
 from flax import nnx
 
-from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive, range_problems
+from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
@@ -88,10 +88,6 @@ class Task(Objective):
     """Head of transformers' classes that computes the task's scores; None exports the encoder alone."""
     card_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that the model card names next to the class."""
-
-    def problems(self, encoder: EncoderConfig) -> list[str]:
-        """Returns a message for each problem of these settings."""
-        return range_problems(self, "objective.")
 
     @property
     @abc.abstractmethod
@@ -211,14 +207,6 @@ class Task(Objective):
     def loss_weights(self) -> dict[str, float]:
         """The one loss of a task."""
         return {LOSS: 1.0}
-
-    def extra_counts(self) -> dict[str, float]:
-        """Nothing is added to the count."""
-        return {LOSS: 0.0}
-
-    def flops(self, encoder: EncoderConfig, tokens: float, pairs: float, slots: float) -> float:
-        """Matrix products of encoder and attention, forward and backward, without the heads."""
-        return float(encoder.flops(tokens, pairs))
 
 
 class TaskModule(nnx.Module):
