@@ -185,7 +185,7 @@ def restored(described: Mapping[str, Any], expected: type[Settings]) -> Settings
             f"{kind.__name__} has no setting {', '.join(unknown)} here: take the version of spanjax that wrote it"
         )
     values = {}
-    for name in described.keys() & hints.keys():
+    for name in (each for each in described if each in hints):
         try:
             values[name] = _value(described[name], hints[name])
         except ValueError:

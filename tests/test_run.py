@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from spanjax import convert, predict, train
+from spanjax import convert, predict, run_format, train
 from spanjax.pretrained.load import load_model
 from spanjax.run import MOVED, Run, load
 from spanjax.run_format import describe
@@ -103,7 +103,11 @@ def test_settings_of_own_classes_are_flags(own_config: str) -> None:
 
 
 def test_a_config_of_own_classes_trains_resumes_and_is_named_by_whoever_reads_it(
-    own_config: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+    own_config: str,
+    rows_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workdir, more = tmp_path / "run", ("--data.feed=numpy", "--objective.factor=0.5")
     saved = "--cadence.checkpoint-every=2"
@@ -119,6 +123,7 @@ def test_a_config_of_own_classes_trains_resumes_and_is_named_by_whoever_reads_it
     assert set(records(workdir, "train/own/loss")) == {1, 2, 3}
     capsys.readouterr()
 
+    monkeypatch.setattr(run_format, "CODE", {})  # as in another process
     said = "classes that are not spanjax's: OwnPrediction (own.py), FirstTokens (own.py), OwnTokens (own.py)"
     assert predict.main(["spans", str(workdir), "--text", "the old sailor", "--hide", "sailor"]) == 0
     assert said in capsys.readouterr().err
