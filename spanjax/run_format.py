@@ -131,18 +131,18 @@ def execute(file: pathlib.Path) -> types.ModuleType:
 
 def load_code(names: Iterable[str]) -> None:
     """Imports modules, or runs Python files, that hold classes of the user's own. ValueError if one cannot be."""
+    expected = "give a Python file, or the name of a module that can be imported"
     for name in names:
         file = pathlib.Path(name)
+        if file.suffix == ".py" and not file.is_file():
+            raise ValueError(f"--code {name}: no such file; {expected}")
         try:
             if file.suffix == ".py":
                 execute(file)
             else:
                 CODE[name] = importlib.import_module(name)
         except Exception as error:
-            raise ValueError(
-                f"--code {name} does not load ({type(error).__name__}: {error}): give a Python file, or the name"
-                " of a module that can be imported"
-            ) from error
+            raise ValueError(f"--code {name} does not load ({type(error).__name__}: {error}): {expected}") from error
 
 
 def class_of(described: Mapping[str, Any], expected: type[Settings]) -> type[Settings]:

@@ -87,11 +87,10 @@ def _stored_objective(
     meta: Mapping[str, Any], encoder: EncoderConfig, task: Mapping[str, Any] | None
 ) -> Objective | None:
     """Restores the objective that trained a checkpoint; None if the file does not name it, or it cannot be used here."""
-    run = meta.get("run")
     try:
-        objective = restored(task or (run or {})["objective"], Objective)
+        objective = restored(task or meta["run"]["objective"], Objective)
         return None if type_problems(objective) or objective.problems(encoder) else objective
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):  # also of a damaged file
         return None
 
 

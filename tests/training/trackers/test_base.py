@@ -17,7 +17,6 @@ from spanjax.training.trackers.wandb import Wandb
 from tests.fake_trackers import install_fakes
 from tests.running import ROOT, records, shrunk
 
-
 CONFIG = """
 import dataclasses
 
