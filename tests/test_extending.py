@@ -3,8 +3,9 @@
 import json
 import pathlib
 import re
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -13,12 +14,12 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import equal_weights
 from tests.made import made_sentences
 from tests.running import ROOT, finish, kill, last_step, logged_lines, records, shrunk, start, wait_for_step
-from tests.test_resume import assert_same_state, whole_and_in_parts
+from tests.test_resume import assert_same_state
 
 OWN = ROOT / "tests" / "extending"
 FILES = sorted(OWN.glob("*.py"))
 PRETRAIN, SMOOTHED, TICKETS = (OWN / f"{name}.py" for name in ("pretrain", "smoothed", "tickets"))
-KILLED_AFTER, STEPS = 12, 120
+KILLED_AFTER, STEPS = 6, 30
 
 
 @pytest.fixture(autouse=True)
@@ -34,10 +35,14 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, file.stem, raising=False)
 
 
-@pytest.fixture(scope="module")
-def module_patch() -> Iterator[pytest.MonkeyPatch]:
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
+def resumed(arguments: Callable[[str], list[str]], folder: pathlib.Path) -> pathlib.Path:
+    """Trains folder/whole for four steps, and folder/parts from what a kill after its step 2 would have left."""
+    assert train.main(arguments("whole")) == 0
+    shutil.copytree(folder / "whole", folder / "parts")
+    shutil.rmtree(folder / "parts" / "checkpoints" / "4")
+    (folder / "parts" / "summary.json").unlink()
+    assert train.main(arguments("parts")) == 0
+    return folder / "parts"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +52,7 @@ def poisson(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
     def arguments(name: str) -> list[str]:
         return shrunk(
-            str(PRETRAIN), rows_folder, folder / name, STEPS, "--data.feed=numpy", "--cadence.checkpoint-every=10"
+            str(PRETRAIN), rows_folder, folder / name, STEPS, "--data.feed=numpy", "--cadence.checkpoint-every=5"
         )
 
     # the same number of devices as in this process: sums of other parts are rounded in other ways
@@ -62,21 +67,16 @@ def poisson(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def smoothed(
-    rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, module_patch: pytest.MonkeyPatch
-) -> pathlib.Path:
-    """A run with the objective that was stopped and resumed, beside one that was not."""
+def smoothed(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run with the objective that was resumed, beside one that was not."""
     folder = tmp_path_factory.mktemp("smoothed")
-    arguments = lambda name: shrunk(str(SMOOTHED), rows_folder, folder / name, 4, "--data.feed=numpy")  # noqa: E731
-    whole_and_in_parts(arguments, module_patch)
-    return folder / "parts"
+    more = ("--data.feed=numpy", "--cadence.checkpoint-every=2")
+    return resumed(lambda name: shrunk(str(SMOOTHED), rows_folder, folder / name, 4, *more), folder)
 
 
 @pytest.fixture(scope="module")
-def tickets(
-    smoothed: pathlib.Path, tmp_path_factory: pytest.TempPathFactory, module_patch: pytest.MonkeyPatch
-) -> pathlib.Path:
-    """A run of the task that was stopped and resumed, beside one that was not; its examples are beside it too."""
+def tickets(smoothed: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of the task that was resumed, beside one that was not; its examples are beside it too."""
     folder = tmp_path_factory.mktemp("tickets")
     lines = [f"{'sales' if 'sold' in each else 'repairs'}: {each}\n" for each in made_sentences(24)]
     (folder / "tickets.txt").write_text("".join(lines))
@@ -86,8 +86,7 @@ def tickets(
         sizes = ["--batch-size=12", "--objective.epochs=2", "--cadence.log-every=1"]
         return [f"--config={TICKETS}", *files, *sizes, f"--workdir={folder / name}"]
 
-    whole_and_in_parts(arguments, module_patch)
-    return folder / "parts"
+    return resumed(arguments, folder)
 
 
 def test_a_policy_a_term_and_a_tracker_survive_a_kill(poisson: pathlib.Path) -> None:
@@ -153,16 +152,11 @@ def test_a_task_resumes_is_scored_predicts_and_is_exported(
 def test_the_report_shows_all_of_them(
     poisson: pathlib.Path, smoothed: pathlib.Path, tickets: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    runs = [
-        *map(str, (poisson, smoothed, tickets)),
-        f"--output={tmp_path / 'report.html'}",
-        "--rows=20",
-        "--examples=1",
-    ]
+    runs = [*map(str, (poisson, smoothed, tickets)), "--rows=20", "--examples=1"]
     unknown = "PoissonSpans of policy is no class of spanjax: name the module or file that defines it, --code policy"
     for code in ([], [f"--code={SMOOTHED}", f"--code={PRETRAIN}"]):
-        assert report.main([*runs, *code, f"--markdown={tmp_path / 'report.md'}"]) == 0
-        page = (tmp_path / "report.md").read_text()
+        assert report.main([*runs, *code, f"--output={tmp_path / 'report.html'}"]) == 0
+        page = (tmp_path / "report.html").read_text()
         assert "fine-tuning, Tickets" in page and "mean_recall" in page
         assert (unknown in page) == (not code) and ("by SMOOTH" in page) == bool(code)
 
