@@ -11,9 +11,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import tyro
+
+Code = Annotated[
+    tuple[str, ...],
+    tyro.conf.UseAppendAction,
+    tyro.conf.arg(
+        metavar="FILE",
+        help="A Python file, or a module that can be imported, with classes of your own that the run has; it is run. Once for"
+        " each.",
+    ),
+]
+"""Option --code of commands that read runs and checkpoints; `run_format.load_code` loads it."""
 
 # C0 and C1 controls but tab and newline, separators of lines, marks that turn the direction of text, lone surrogates
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

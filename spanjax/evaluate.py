@@ -16,7 +16,7 @@ import rich.table
 import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
-from spanjax.cli import exit_code, parse_options, visible_name
+from spanjax.cli import Code, exit_code, parse_options, visible_name
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
@@ -47,6 +47,7 @@ class Evaluate:
     """Skip and list examples that cannot be used, instead of refusing the file."""
     json: bool = False
     """Print one JSON object."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 
@@ -54,6 +55,7 @@ def evaluate(options: Evaluate) -> None:
     """Prints the scores; writes predictions if requested."""
     from spanjax.experiment.finetune import read_examples, unlabelled_problems
     from spanjax.inference.task_model import open_model
+    from spanjax.run_format import load_code
     from spanjax.tasks.included import score_names
 
     settings: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
@@ -69,6 +71,7 @@ def evaluate(options: Evaluate) -> None:
             "\n".join([*problems, *unknown, *([f"--output {folder}: {unwritable}"] if unwritable else [])])
         )
     use_compilation_cache(options.compilation_cache)
+    load_code(options.code)
     model = open_model(
         options.model, options.batch_size, score_name=options.task, skip_bad=options.skip_bad, **settings
     )

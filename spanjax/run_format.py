@@ -13,9 +13,7 @@ import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
-
-import tyro
+from typing import Any, Literal, TypeVar
 
 from spanjax.nn.config import Execution
 from spanjax.tasks.base import Task
@@ -24,9 +22,11 @@ Settings = TypeVar("Settings")
 Kind = Literal["pretraining", "task"]
 ORDER_VERSION = "order_version"
 """Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
+TRACKING = "tracking"
+"""Setting of a run that no reader of its folder needs: it may hold objects of classes that are not known there."""
 # A run may resume with other values of these: they change speed and bookkeeping, not the result.
 MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", "tracking/", "data/feed", "data/rows"),
+    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", f"{TRACKING}/", "data/feed", "data/rows"),
     *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
     ORDER_VERSION,  # the run resumes in the new order, with a note: see `experiment.pretrain`
     "started_in",
@@ -69,9 +69,6 @@ RENAMED: Mapping[str, str] = {
     for name in names.split()
 }
 
-Code = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
-"""Option --code of commands that read runs: a module, or a Python file, with classes of the user's own."""
-
 
 def describe(value: Any) -> Any:
     """Describes settings as JSON: nested dicts, with the class and its module."""
@@ -98,8 +95,7 @@ def own_classes(value: Any) -> dict[str, str]:
         return {}
     module = _module_name(type(value))
     own = {} if module.partition(".")[0] == "spanjax" else {type(value).__qualname__: module}
-    # no reader of a checkpoint needs a tracker
-    inner = [getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "tracking"]
+    inner = [getattr(value, field.name) for field in dataclasses.fields(value) if field.name != TRACKING]
     return own | own_classes(inner)
 
 
@@ -135,18 +131,18 @@ def execute(file: pathlib.Path) -> types.ModuleType:
 
 def load_code(names: Iterable[str]) -> None:
     """Imports modules, or runs Python files, that hold classes of the user's own. ValueError if one cannot be."""
+    expected = "give a Python file, or the name of a module that can be imported"
     for name in names:
         file = pathlib.Path(name)
+        if file.suffix == ".py" and not file.is_file():
+            raise ValueError(f"--code {name}: no such file; {expected}")
         try:
             if file.suffix == ".py":
                 execute(file)
             else:
                 CODE[name] = importlib.import_module(name)
         except Exception as error:
-            raise ValueError(
-                f"--code {name} does not load ({type(error).__name__}: {error}): give a Python file, or the name"
-                " of a module that can be imported"
-            ) from error
+            raise ValueError(f"--code {name} does not load ({type(error).__name__}: {error}): {expected}") from error
 
 
 def class_of(described: Mapping[str, Any], expected: type[Settings]) -> type[Settings]:
@@ -182,7 +178,8 @@ def _renamed(kind: type, described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def restored(described: Mapping[str, Any], expected: type[Settings]) -> Settings:
-    """Rebuilds settings that `describe` described, of a class that derives from `expected`; missing ones get their defaults.
+    """Rebuilds settings that `describe` described, of a class that derives from `expected`; missing ones get their defaults, and
+    so does `TRACKING` with a class that is not known here.
 
     ValueError for a class or a setting that is not known here, or one that is missing and has no default.
     """
@@ -193,7 +190,13 @@ def restored(described: Mapping[str, Any], expected: type[Settings]) -> Settings
         raise ValueError(
             f"{kind.__name__} has no setting {', '.join(unknown)} here: take the version of spanjax that wrote it"
         )
-    values = {name: _value(value, hints[name]) for name, value in described.items() if name in hints}
+    values = {}
+    for name in (each for each in described if each in hints):
+        try:
+            values[name] = _value(described[name], hints[name])
+        except ValueError:
+            if name != TRACKING:
+                raise
     try:
         return kind(**values)
     except TypeError as error:

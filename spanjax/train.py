@@ -100,7 +100,6 @@ def train(command: Any, named: Collection[str] = ()) -> int:
             import jax
 
             from spanjax.experiment.session import description, open_session
-            from spanjax.run_format import differences
             from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
             from spanjax.training.trackers import require
@@ -119,7 +118,7 @@ def train(command: Any, named: Collection[str] = ()) -> int:
             distributed.collective_call(
                 "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
             )
-            stored = open_workdir(workdir, description(session), differences, resources)
+            stored = open_workdir(workdir, description(session), resources)
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
         return train_session(session, weights, workdir, notes, stop, resources)
 

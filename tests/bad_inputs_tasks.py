@@ -123,6 +123,8 @@ TASK_CASES: tuple[Case, ...] = (
     classify("records without a sentence",
              ("record 1: columns words: expected `sentence` alone", "none of 1 records is answered"),
              of_file("rows.jsonl", '{"words": "the clock"}\n')),
+    classify("code that cannot be found", ("--code task.py: no such file", "give a Python file, or the name of a module"),
+             asked("--text", "the clock", "--code", "task.py")),
     classify("a file without a record", ("no record in the files", "expected one at least"), of_file("rows.jsonl", "\n")),
     classify("a list that is none", ("rows.json: a JSON dict: expected a list of objects",), of_file("rows.json", "{}")),
     classify("fewer second sentences", ("1 --pair for 2 --text", "give one each"),

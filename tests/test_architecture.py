@@ -44,6 +44,7 @@ PRIVATE_JAX = "spanjax.distributed.jax_internals"
 JSON_READERS = frozenset(  # the others read lines of our own processes
     {"spanjax.json_files", "spanjax.training.watchdog", "spanjax.doctor", "spanjax.distributed.meeting"}
 )
+OLD_NAMES = "spanjax.run_format.RENAMED"
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MODULES = 500, 60, 16
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -306,6 +307,27 @@ def check_names_of_folders(tree: Tree) -> list[str]:
     return problems
 
 
+def check_registries(tree: Tree) -> list[str]:
+    """No mapping names our classes by strings, as a user's class would be in none; but for the old names that files have."""
+    classes = {
+        node.name for module in tree.values() for node in ast.walk(module.syntax) if isinstance(node, ast.ClassDef)
+    }
+    problems = []
+    for name, module in tree.items():
+        for statement in module.syntax.body:
+            target = statement.target if isinstance(statement, ast.AnnAssign) else None
+            if f"{name}.{getattr(target, 'id', '')}" == OLD_NAMES:
+                continue
+            for node in ast.walk(statement):
+                parts = [*node.keys, *node.values] if isinstance(node, ast.Dict) else []
+                texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+                named = [
+                    text for text in texts if text.split() and {w.rpartition(".")[2] for w in text.split()} <= classes
+                ]
+                problems += [f"{name}:{node.lineno} names the class {text} by a string" for text in named]
+    return problems
+
+
 def check_manners(tree: Tree) -> list[str]:
     """No drawer for leftovers, no `global`."""
     drawers = ("utils", "util", "common", "misc")
@@ -398,7 +420,7 @@ FEED = {"data/feed/feeds.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
     *(check_partition_spec, check_private_jax, check_json, check_size, check_manners, check_docstrings),
-    *(check_threads, check_folders, check_cycles, check_names_of_folders),
+    *(check_threads, check_folders, check_cycles, check_names_of_folders, check_registries),
 )
 BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
@@ -440,6 +462,10 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
      {"run.py": "def f():\n    import spanjax.train", "train.py": "from spanjax.run import Run"}),
     (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "def a(): ...", "nn/a.py": ""}),
     (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "from spanjax.nn.b import a", "nn/a.py": "", "nn/b.py": ""}),
+    (check_registries, "report.arms:2 names the class Glue", {"report/arms.py": "from x import y\nA = {'Glue': 1}",
+     "tasks/glue.py": "class Glue: ..."}),
+    (check_registries, "run:2 names the class spanjax.tasks.glue.Glue", {"run.py": "def f():\n    return "
+     "{'glue': 'spanjax.tasks.glue.Glue'}", "tasks/glue.py": "class Glue: ..."}),
     (check_docstrings, "spanjax.run has no docstring", {"run.py": "x = 1"}),
     (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
 )  # fmt: skip
@@ -456,6 +482,8 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
      **{f"nn/a{number}.py": "" for number in range(16)}}),
     (check_cycles, {"nn/a.py": "import spanjax.nn.b", "nn/b.py": "from spanjax.nn import c", "nn/c.py": ""}),
     (check_names_of_folders, {"nn/__init__.py": "from spanjax.nn import a\ndef b(): ...", "nn/a.py": ""}),
+    (check_registries, {"run_format.py": "RENAMED: dict = {'Old': 'Glue'}", "tasks/glue.py": "class Glue: ...\n"
+     "A = {'Glue and more': Glue, '': 1}"}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

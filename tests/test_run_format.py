@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import tarfile
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ from spanjax.run_format import (
 )
 from spanjax.tasks.base import Task
 from spanjax.tasks.glue import Glue
+from spanjax.training.trackers import Tracking
+from spanjax.training.trackers.mlflow import MLflow
 
 pytestmark = pytest.mark.unit
 ROOT = pathlib.Path(__file__).parents[1]
@@ -89,6 +92,19 @@ def test_classes_of_0_1_are_found_by_their_names_alone(path: pathlib.Path) -> No
     assert differences(without_modules(as_read(run)), as_read(run)) == []
 
 
+@pytest.mark.parametrize("archive", sorted((ROOT / "tests/fixtures/v0_1").glob("*.tar.xz")), ids=lambda path: path.name)
+def test_runs_that_0_1_wrote_come_back(archive: pathlib.Path) -> None:
+    with tarfile.open(archive) as members:
+        file = members.extractfile("run/run.json")
+        assert file is not None
+        stored = json.load(file)
+    names = {"class", *(field.name for field in dataclasses.fields(Run))}
+    settings = {name: stored[name] for name in stored.keys() & names}
+    run = restored(settings, Run)
+    assert differences(settings, as_read(run)) == []
+    assert run.objective.problems(run.encoder) == [] and kind_of(stored) == kind_of(as_read(run))
+
+
 def test_every_renamed_class_exists() -> None:
     for name, path in RENAMED.items():
         found = class_of({"class": name}, object)
@@ -104,6 +120,15 @@ def test_missing_settings_get_their_defaults_and_unknown_ones_are_refused() -> N
         stored_task(old["objective"] | {"other": 1, "newer": 2})
     with pytest.raises(ValueError, match=r"a model of Glue has no setting threshold \(0.5\): leave it out"):
         stored_task(old["objective"], threshold=0.5)
+
+
+def test_a_run_comes_back_without_trackers_that_are_not_known() -> None:
+    run = Run(tracking=Tracking(to=("wandb", MLflow(project="a"))), seed=3)
+    described = as_read(run)
+    assert restored(described, Run) == run
+    described["tracking"]["to"].append({"class": "Csv", "module": "tracker.py", "digits": 3})
+    assert restored(described, Run) == dataclasses.replace(run, tracking=Tracking())
+    assert differences(described, as_read(run)) == []
 
 
 HOSTILE = [

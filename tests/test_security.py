@@ -25,8 +25,11 @@ from spanjax.convert import main as convert
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.record_file import load_array
 from spanjax.data.vocab.loading import save_vocabulary, vocabulary_from_files
+from spanjax.evaluate import main as evaluate
+from spanjax.predict import main as predict
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
+from spanjax.report import main as report
 from spanjax.storage.local import is_file_name
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint_files import damage
@@ -47,7 +50,7 @@ ATTRIBUTES = frozenset({"extractall", "extract"})
 """Methods of archives that write what an archive names."""
 ALLOWED = {
     "pickle.Unpickler": "spanjax.torch_format.unpickling",  # knows the names that weights need, imports and calls none
-    ".exec_module": "spanjax.run_format",  # config files are Python, and are run by design
+    ".exec_module": "spanjax.run_format",  # --config and --code are Python, and are run by design
     "socket.create_server": "spanjax.distributed.meeting",  # the only socket that is opened here
 }
 """What one module alone may do."""
@@ -247,6 +250,37 @@ def test_a_checkpoint_names_no_file_elsewhere(run_folder: pathlib.Path, tmp_path
     assert not any(b"escaped" in path.read_bytes() for path in made if path.is_file())
     (folder / "checksums.json").write_text(json.dumps({"/etc/hostname": [1, 1], "../x": [1, 1]}))
     assert "missing files ['../x', '/etc/hostname']" in str(damage(folder))
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "task"])
+def test_a_class_that_a_run_names_is_neither_imported_nor_made(
+    kind: str, run_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """By any command that reads runs; without --code, which alone runs a module."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ran = tmp_path / "ran"
+    (tmp_path / "hostile.py").write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n")
+    run = pathlib.Path(shutil.copytree(run_folder, tmp_path / "run"))
+    popen = {"class": "Popen", "module": "subprocess", "args": ["touch", str(ran)]}
+    own = {"class": "Own", "module": "hostile", "train": [], "dev": [], "masking": popen}
+    metadata = run / "checkpoints" / "2" / "meta" / "metadata"
+    for file in (run / "run.json", metadata):
+        found = json.loads(file.read_text())
+        for described in (found, found.get("run", {})):
+            described |= {"kind": kind, "objective": popen if kind == "task" else own, "tracking": {"to": [popen, own]}}
+        file.write_text(json.dumps(found))
+    (run / "checkpoints" / "2" / "checksums.json").unlink()
+    for main, words in (
+        (evaluate, [run, "--data", run / "run.json"]),
+        (predict, ["task", run, "--file", metadata]),
+        (predict, ["fill-mask", run, "--text", "[MASK]"]),
+        (convert, ["to-torch", run, tmp_path / "out"]),
+        (report, [run, "--output", tmp_path / "report.html"]),
+    ):
+        assert main([str(word) for word in words]) in (0, 2)
+        assert not ran.exists() and "hostile" not in sys.modules
+    assert "is no class of spanjax" in capsys.readouterr().err
+    assert convert(["inspect", str(run), "--code=hostile"]) == 0 and ran.exists()
 
 
 def test_a_vocabulary_folder_names_no_file(tmp_path: pathlib.Path) -> None:

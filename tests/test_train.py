@@ -63,7 +63,7 @@ def test_run_json_with_classes_that_are_no_names_is_of_another_run(tmp_path: pat
     for wrong in ('{"objective": {"class": [1]}}', '{"encoder": {"class": {}}}'):
         (tmp_path / "run.json").write_text(wrong)
         with pytest.raises(ValueError, match="holds another run"):
-            claim_workdir(tmp_path, describe(Run()), differences)
+            claim_workdir(tmp_path, describe(Run()))
 
 
 def test_dry_run_prints_the_plan_and_an_example(

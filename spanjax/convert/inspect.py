@@ -12,10 +12,10 @@ import rich.table
 import rich.text
 import tyro
 
-from spanjax.cli import exit_code, parse_options, visible, visible_name
+from spanjax.cli import Code, exit_code, parse_options, visible, visible_name
 from spanjax.pretrained.electra import FOLDER, PART, folder_beside, with_generator
 from spanjax.pretrained.load import from_weights, load_model
-from spanjax.run_format import describe
+from spanjax.run_format import describe, load_code
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.folder import is_weights, read_folder
 from spanjax.torch_format.tables import unusable
@@ -31,6 +31,7 @@ class Inspect:
     """A config.json, for weights that come without one."""
     json: bool = False
     """Print one JSON object."""
+    code: Code = ()
 
 
 def contents(source: str, config: str | None = None) -> dict[str, Any]:
@@ -76,6 +77,7 @@ def _listed(tensors: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 def show(options: Inspect) -> None:
     """Prints the contents."""
+    load_code(options.code)
     found = contents(options.source, options.config)
     if options.json:
         print(json.dumps(found))

@@ -17,13 +17,13 @@ import numpy as np
 import tyro
 
 from spanjax import __version__
-from spanjax.cli import exit_code, parse_options, visible_name
+from spanjax.cli import Code, exit_code, parse_options, visible_name
 from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run_format import inferred_settings
+from spanjax.run_format import inferred_settings, load_code
 from spanjax.storage.outputs import output_folder
 from spanjax.torch_format.configs import their_config
 from spanjax.torch_format.families import Family, family_of
@@ -68,6 +68,7 @@ class ToTorch:
     """Licence of the weights, for the card: cc-by-sa-4.0, say."""
     language: str = ""
     """Language of the text, for the card: en, say."""
+    code: Code = ()
 
 
 def with_tied_tables(written: dict[str, np.ndarray], family: Family) -> dict[str, np.ndarray]:
@@ -157,6 +158,7 @@ def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -
 def to_torch(options: ToTorch) -> int:
     """Converts and returns the exit code."""
     began, output = time.perf_counter(), pathlib.Path(options.output)
+    load_code(options.code)
     model = load_model(options.source)
     if model.task is not None and model.kind is None:
         # the names of a task's own parts must not decide the family

@@ -10,9 +10,10 @@ import pathlib
 
 import tyro
 
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Code, exit_code, parse_options
 from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
 from spanjax.pretrained.load import load_model
+from spanjax.run_format import load_code
 from spanjax.torch_format.folder import is_weights
 
 
@@ -28,6 +29,7 @@ class Verify:
     """A file of sentences, one a line; by default eight sentences of several kinds."""
     tolerance: float = TOLERANCE
     """Largest absolute difference that counts as equal."""
+    code: Code = ()
 
 
 def verify(options: Verify) -> int:
@@ -47,6 +49,7 @@ def verify(options: Verify) -> int:
         sentences = tuple(line.strip() for line in lines if line.strip())
         if not sentences:
             raise ValueError(f"--text {options.text}: no sentences; expected one a line")
+    load_code(options.code)
     one, other = options.one, options.other
     if is_weights(pathlib.Path(one)) and not is_weights(pathlib.Path(other)):
         one, other = other, one

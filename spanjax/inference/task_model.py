@@ -19,7 +19,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import attention_backend
 from spanjax.experiment.finetune import Predicted, Set, predictor
 from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import Model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.run import Run
 from spanjax.run_format import inferred_settings, stored_task
 from spanjax.sharding import MeshConfig, make_mesh, map_named, named_leaves, parameter_shardings, placed, row_shards
@@ -121,7 +121,8 @@ def open_model(
     backend, _ = attention_backend(run, mesh, task.length)
     encoder = dataclasses.replace(model.encoder, attention="xla" if backend not in ("xla", "xla_chunked") else backend)
     structure, abstract = abstract_module(task, encoder)
-    params = _placed(path, named_leaves(model.params), abstract, mesh)
+    found = named_leaves(module_params(model, abstract))
+    params = map_named(lambda name, sharding: placed(found[name], sharding), parameter_shardings(abstract, mesh))
     builder = StepBuilder(
         objective=task,
         structure=structure,
@@ -134,16 +135,3 @@ def open_model(
     # a batch must split evenly over the devices: round up
     rows = -(-(batch_size or task.rows_together) // shards) * shards
     return TaskModel(task, model.vocabulary, model, params, mesh, builder, rows, chosen)
-
-
-def _placed(path: str | pathlib.Path, leaves: Mapping[str, Any], abstract: Any, mesh: Mesh) -> Any:
-    """Puts the parameters of the task's module on the mesh."""
-    wanted = named_leaves(abstract)
-    wrong = [
-        f"{name} is {leaves[name].shape if name in leaves else 'missing'}, expected {leaf.shape}"
-        for name, leaf in wanted.items()
-        if name not in leaves or leaves[name].shape != leaf.shape
-    ]
-    if wrong:
-        raise ValueError(f"{path}: its parameters are not those of its task:\n" + "\n".join(wrong[:8]))
-    return map_named(lambda name, sharding: placed(leaves[name], sharding), parameter_shardings(abstract, mesh))

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Protocol, TypeVar
 import tyro
 
 from spanjax.bounds import BatchSize, flag_problems
-from spanjax.cli import SomeFailedError, exit_code, parse_options
+from spanjax.cli import Code, SomeFailedError, exit_code, parse_options
 from spanjax.experiment.finetune import SHOWN
 from spanjax.inference.task_model import open_model
+from spanjax.run_format import load_code
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
@@ -43,6 +44,11 @@ class WithModel(Protocol):
     @property
     def compilation_cache(self) -> bool:
         """Setting of `CompilationCache`."""
+        ...
+
+    @property
+    def code(self) -> Code:
+        """Files and modules with classes of the user's own."""
         ...
 
 
@@ -78,13 +84,14 @@ def command(
 ) -> int:
     """Runs the command line of the module that defines `kind`; returns the exit code. `verb` is for 'cannot VERB with MODEL',
     `texts` are the options that are not paths."""
-    name = kind.__module__.rpartition(".")[2]
+    name = kind.__module__.rpartition(".")[2].replace("_", "-")
     options = parse_options(
         kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc, elsewhere=texts
     )
 
     def run() -> None:
         use_compilation_cache(options.compilation_cache)
+        load_code(options.code)
         work(options)
 
     return exit_code(name, run, cannot=f"cannot {verb} with {options.model}")

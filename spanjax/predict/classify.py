@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from spanjax.cli import Code
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -19,6 +20,7 @@ class Classify:
     """Files: .jsonl, .json, .csv or .tsv with `sentence`, or `sentence1` and `sentence2`; any other has a sentence a line."""
     output: Output = ""
     batch_size: Batch = 32
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

@@ -5,6 +5,7 @@ import pathlib
 import sys
 
 from spanjax.bounds import flag_problems
+from spanjax.cli import Code
 from spanjax.experiment.finetune import read_examples
 from spanjax.inference.task_model import open_model
 from spanjax.predict.answering import Batch, Folder, command, json_line
@@ -34,6 +35,7 @@ class Clusters:
     batch_size: Batch = 1
     skip_bad: bool = False
     """Skip documents that cannot be used instead of refusing the file."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

@@ -8,11 +8,11 @@ import rich.console
 import rich.table
 import rich.text
 
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Code
 from spanjax.inference.fill_mask import Filler, noted
-from spanjax.predict.answering import AnyModel
+from spanjax.predict.answering import AnyModel, command
 from spanjax.pretrained.load import load_model
-from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +26,12 @@ class FillMask:
     """Tokens shown per mask."""
     json: bool = False
     """Print one JSON object a text."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 
 def fill_mask(options: FillMask) -> None:
     """Prints a table a text, or JSON."""
-    use_compilation_cache(options.compilation_cache)
     filler, console = Filler(noted(load_model(options.model))), rich.console.Console(soft_wrap=True, highlight=False)
     for text in options.text:
         found = filler.fill_mask(text, options.top)
@@ -50,7 +50,4 @@ def fill_mask(options: FillMask) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(
-        FillMask, args=arguments, prog="python -m spanjax.predict fill-mask", description=__doc__, elsewhere=("text",)
-    )
-    return exit_code("fill-mask", lambda: fill_mask(options), cannot=f"cannot fill in with {options.model}")
+    return command(FillMask, __doc__, fill_mask, "fill in", arguments, texts=("text",))

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from spanjax.cli import Code
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -17,6 +18,7 @@ class Entities:
     """Files: .jsonl or .json with `words` (a list) or `text`, .tsv with `text`; any other has a sentence a line."""
     output: Output = ""
     batch_size: Batch = 32
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

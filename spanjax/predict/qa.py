@@ -3,6 +3,7 @@
 import dataclasses
 
 from spanjax.bounds import BatchSize
+from spanjax.cli import Code
 from spanjax.predict.answering import Folder, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -24,6 +25,7 @@ class Qa:
     threshold: float | None = None
     """Models of SQuAD 2.0: no answer if the null odds exceed this; by default the best value on the dev examples of the
     training, 0 without any."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

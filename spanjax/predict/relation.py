@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from spanjax.cli import Code
 from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -18,6 +19,7 @@ class Relations:
     tab in SemEval's form."""
     output: Output = ""
     batch_size: Batch = 32
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

@@ -9,11 +9,11 @@ import rich.console
 import rich.table
 import rich.text
 
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Code
 from spanjax.inference.fill_mask import Filler, Span, noted
-from spanjax.predict.answering import AnyModel
+from spanjax.predict.answering import AnyModel, command
 from spanjax.pretrained.load import load_model
-from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
+from spanjax.training.compilation_cache import CompilationCache
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Spans:
     """Tokens shown per position."""
     json: bool = False
     """Print one JSON object."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 
@@ -39,7 +40,6 @@ def as_json(span: Span) -> dict[str, Any]:
 
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
-    use_compilation_cache(options.compilation_cache)
     found = Filler(noted(load_model(options.model))).spans(options.text, options.top, options.hide)
     if options.json:
         print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))
@@ -59,7 +59,4 @@ def spans(options: Spans) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(
-        Spans, args=arguments, prog="python -m spanjax.predict spans", description=__doc__, elsewhere=("text", "hide")
-    )
-    return exit_code("spans", lambda: spans(options), cannot=f"cannot fill in with {options.model}")
+    return command(Spans, __doc__, spans, "fill in", arguments, texts=("text", "hide"))

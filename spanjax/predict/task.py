@@ -4,6 +4,7 @@ import dataclasses
 from typing import Annotated
 
 from spanjax.bounds import MOST_ROWS, Bounds
+from spanjax.cli import Code
 from spanjax.predict.answering import Folder, Output, answer_options, command
 from spanjax.tasks.base import ANY_TASK
 from spanjax.training.compilation_cache import CompilationCache
@@ -19,6 +20,7 @@ class Records:
     output: Output = ""
     batch_size: Annotated[int | None, Bounds(1, MOST_ROWS)] = None
     """Rows that go through the model together; by default the task's own number."""
+    code: Code = ()
     compilation_cache: CompilationCache = True
 
 

@@ -10,6 +10,7 @@ from spanjax import __version__
 from spanjax.bounds import type_problems
 from spanjax.data.vocab.loading import vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.base import Objective, Pretraining
 from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
 from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
@@ -66,6 +67,8 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         vocabulary = vocabulary_from_files(files) if files else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder}: the vocabulary in its meta is damaged ({error}): take another step") from error
+    task = described_task(meta, folder)
+    objective = _stored_objective(meta, encoder, task)
     return Model(
         encoder=encoder,
         params=canonical(params),
@@ -74,21 +77,31 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         step=step,
         pair=pair,
         meta=meta,
-        said=(*said, *_own_lines(meta)),
-        task=described_task(meta, folder),
+        said=(*said, *(() if objective else _own_lines(meta))),
+        task=task,
+        trained=objective if isinstance(objective, Pretraining) else None,
     )
 
 
+def _stored_objective(
+    meta: Mapping[str, Any], encoder: EncoderConfig, task: Mapping[str, Any] | None
+) -> Objective | None:
+    """Restores the objective that trained a checkpoint; None if the file does not name it, or it cannot be used here."""
+    try:
+        objective = restored(task or meta["run"]["objective"], Objective)
+        return None if type_problems(objective) or objective.problems(encoder) else objective
+    except (ValueError, TypeError, KeyError, AttributeError):  # also of a damaged file
+        return None
+
+
 def _own_lines(meta: Mapping[str, Any]) -> list[str]:
-    """Describes the heads that a reader without the run's own classes cannot use, as text."""
+    """Describes the classes that a reader must be given to use the heads of a run, as text."""
     files = meta.get("own_classes")
     if not isinstance(files, Mapping) or not files:
         return []
     told = ", ".join(f"{name} ({module})" for name, module in files.items())
-    return [
-        f"its run has classes that are not spanjax's: {told}; heads of theirs are not used here, nor written as PyTorch"
-        " weights: to use them train on with --init-from and that --config"
-    ]
+    code = " ".join(dict.fromkeys(f"--code {module}" for module in files.values()))
+    return [f"its run has classes that are not spanjax's: {told}; to use heads of theirs give {code}"]
 
 
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:

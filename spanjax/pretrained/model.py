@@ -92,8 +92,19 @@ class Model:
 
 
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:
-    """Returns the parameters of the module of `model.objective()`, or of a task, under its names."""
+    """Returns the parameters of the module of `model.objective()`, or of a task, under its names.
+
+    ValueError if some are missing or have other shapes.
+    """
     own = named_leaves(model.params if "pooler" in abstract else of_run(model.params, model.pair))
+    wrong = [
+        f"{name} is {own[name].shape if name in own else 'missing'}, expected {leaf.shape}"
+        for name, leaf in named_leaves(abstract).items()
+        if name not in own or own[name].shape != leaf.shape
+    ]
+    if wrong:
+        what = "task" if model.task else "objective"
+        raise ValueError(f"{model.source}: its parameters are not those of its {what}:\n" + "\n".join(wrong[:8]))
     return map_named(lambda name, _: own[name], abstract)
 
 

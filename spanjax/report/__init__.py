@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from spanjax.bounds import AtLeast0, flag_problems
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Code, exit_code, parse_options
 from spanjax.report.document import TITLE
 
 PROGRAM = "python -m spanjax.report"
@@ -34,6 +34,7 @@ class Report:
     """Rows of every pretraining run on which masking is measured; 0 takes all."""
     examples: AtLeast0 = 3
     """Rows of every pretraining run whose spans its checkpoint fills in; 0 skips them."""
+    code: Code = ()
 
 
 def output_problems(options: Report) -> list[str]:
@@ -71,8 +72,10 @@ def report(options: Report) -> None:
     from spanjax.report.markdown import markdown
     from spanjax.report.page import page
     from spanjax.report.runs import Recorded, read_runs
+    from spanjax.run_format import load_code
     from spanjax.storage.local import write_whole
 
+    load_code(options.code)
     problems = output_problems(options)
     runs: list[Recorded] = []
     try:

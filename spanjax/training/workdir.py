@@ -14,21 +14,20 @@ import pathlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
 from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
+from spanjax.run_format import differences
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
 from spanjax.training.redaction import redacted
 
 FILE = "run.lock"
 Described = dict[str, Any]
-Differences = Callable[[Described, Described], list[str]]
-"""(stored description of a run, that of this run) -> lines on the settings that differ and may not."""
 BEAT_SECONDS, STALE_SECONDS = 60.0, 600.0
 # Time for another host's rename to become visible without flock (NFS, FUSE). Chosen, not measured: a mount that caches names
 # for longer can let two runs in that start within that time; heartbeats every minute keep any later one out.
@@ -40,9 +39,7 @@ class LockedError(ValueError):
     """Another run is at work in the directory; the message names it."""
 
 
-def open_workdir(
-    workdir: pathlib.Path, description: Described, differences: Differences, resources: contextlib.ExitStack
-) -> Described:
+def open_workdir(workdir: pathlib.Path, description: Described, resources: contextlib.ExitStack) -> Described:
     """Locks the work directory until `resources` closes, and claims it as `claim_workdir`, process 0 before the others.
 
     Called by all processes; a ValueError on one is one on all. LockedError names the run that has it.
@@ -53,13 +50,13 @@ def open_workdir(
         if mine and first:
             with _writing(workdir):
                 resources.enter_context(sole_run(workdir))
-        return claim_workdir(workdir, description, differences) if mine else {}
+        return claim_workdir(workdir, description) if mine else {}
 
     before = collective_call("work directory", lambda: claim(first))
     return collective_call("work directory", lambda: claim(not first)) or before
 
 
-def claim_workdir(workdir: pathlib.Path, description: Described, differences: Differences) -> Described:
+def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
     """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
 
     Returns the stored run.json, which an older version may have written. ValueError if it cannot be written or read.

@@ -59,18 +59,14 @@ def test_the_command_line_is_refused(
 
 def test_an_open_work_directory_is_locked_until_its_resources_close(tmp_path: pathlib.Path) -> None:
     """Also when the directory is refused, after its lock was taken."""
-
-    def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-        return [f"  seed: {before['seed']} -> {now['seed']}"] if before["seed"] != now["seed"] else []
-
     with contextlib.ExitStack() as resources:
-        assert open_workdir(tmp_path, {"seed": 1}, differences, resources) == {"seed": 1}
+        assert open_workdir(tmp_path, {"seed": 1}, resources) == {"seed": 1}
         with pytest.raises(LockedError), sole_run(tmp_path):
             pass
     with pytest.raises(ValueError, match="holds another run.*\n  seed: 1 -> 2"), contextlib.ExitStack() as resources:
-        open_workdir(tmp_path, {"seed": 2}, differences, resources)
+        open_workdir(tmp_path, {"seed": 2}, resources)
     with contextlib.ExitStack() as resources:
-        assert open_workdir(tmp_path, {"seed": 1}, differences, resources)["started_in"]
+        assert open_workdir(tmp_path, {"seed": 1}, resources)["started_in"]
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""A tracker of a user's own, with the example of docs/trackers.md: what it gets, what its faults change, its id."""
+"""A tracker of a user's own, tests/extending/tracker.py: what it gets, what its faults change, its id."""
 
 import dataclasses
 import json
 import pathlib
-import re
 from typing import Any
 
 import pytest
@@ -18,20 +17,29 @@ from spanjax.training.trackers.wandb import Wandb
 from tests.fake_trackers import install_fakes
 from tests.running import ROOT, records, shrunk
 
+CONFIG = """
+import dataclasses
+
+from configs.pretrain.demo import RUN as DEMO
+from spanjax.training.trackers import Tracking
+from tests.extending.tracker import Csv
+
+RUN = dataclasses.replace(DEMO, tracking=Tracking(to=(Csv(),)))
+"""
+
 
 @pytest.fixture
 def own_config(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The example of the page, as a file; its curves go to tmp_path/curves."""
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "trackers.md").read_text(), re.DOTALL)
+    """A config file with the tracker."""
     monkeypatch.chdir(ROOT)
     path = tmp_path / "own.py"
-    path.write_text(example.replace('"curves"', repr(str(tmp_path / "curves"))))
+    path.write_text(CONFIG)
     return str(path)
 
 
 def drawn(folder: pathlib.Path, key: str) -> list[tuple[int, float]]:
     """(step, value) of every line of the only CSV file, in the order of writing."""
-    (path,) = (folder / "curves").iterdir()
+    (path,) = (folder / "run").glob("*.csv")
     lines = [line.split(",") for line in path.read_text().splitlines()]
     return [(int(step), float(value)) for step, name, value in lines if name == key]
 
@@ -69,7 +77,7 @@ def test_the_example_gets_all_records_and_its_id_back(own_config: str, tmp_path:
     ids = json.loads((tmp_path / "run" / "tracking.json").read_text())["ids"]
     part(run, tmp_path / "run", 2, 4)
     assert drawn(tmp_path, "train/loss") == [(step, 1.0 / step) for step in (1, 2, 3, 4)]
-    assert [path.stem for path in (tmp_path / "curves").iterdir()] == [ids["csv"]["id"]]
+    assert [path.stem for path in (tmp_path / "run").glob("*.csv")] == [ids["csv"]["id"]]
 
 
 @pytest.mark.unit
