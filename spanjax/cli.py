@@ -163,6 +163,7 @@ def dispatch(
     try:
         module = importlib.import_module(f"{package}.{command.replace('-', '_')}")
     except Exception as error:
+        # a command whose module imports jax fails here where jax does not start
         problem = start_problem(error)
         if problem is None:
             raise

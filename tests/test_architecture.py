@@ -319,7 +319,9 @@ def check_registries(tree: Tree) -> list[str]:
             if f"{name}.{getattr(target, 'id', '')}" == OLD_NAMES:
                 continue
             for node in ast.walk(statement):
-                parts = [*node.keys, *node.values] if isinstance(node, ast.Dict) else []
+                if not isinstance(node, ast.Dict):
+                    continue
+                parts = [*node.keys, *node.values]
                 texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
                 named = [
                     text for text in texts if text.split() and {w.rpartition(".")[2] for w in text.split()} <= classes

@@ -51,7 +51,7 @@ def test_a_path_that_is_gone_is_found(tmp_path: pathlib.Path) -> None:
 def test_the_map_is_that_of_the_tree() -> None:
     drawn = (ROOT / "docs" / "design.md").read_text().split("```\nspanjax/\n")[1].split("```")[0]
     files = [path.relative_to(ROOT / "spanjax") for path in (ROOT / "spanjax").rglob("*.py")]
-    folders = {path.parent.name for path in files} - {""}
+    folders = {path.name for path in (ROOT / "spanjax").rglob("*") if path.is_dir()} - {"__pycache__"}
     loose = {path.name for path in files if len(path.parts) == 1 and path.name != "__init__.py"}
     assert sorted(name for name in folders if f"{name}/" not in drawn) == []
     assert sorted(loose - set(re.findall(r"^  (\w+\.py)", drawn, re.MULTILINE))) == []

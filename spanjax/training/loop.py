@@ -368,7 +368,7 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
             batch = _next_batch(session, feed, done, log)
         log.write(before=done)
 
-        stopping = stop.requested() and not last
+        stopping = stop.agreed(done) and not last
         if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
             saving.settle(done)
         evaluating, due = evaluations.due(done), last or stopping or saving.due(done)

@@ -248,7 +248,7 @@ class Muon(Optimizer):
                 weight_dimension_numbers=lambda params: jax.tree.map(lambda _: stacked, params),
             ),
             # the root mean square of orthogonal matrices is 1 / sqrt(larger side)
-            optax.stateless_with_tree_map(lambda update, _: update * (0.2 * max(update.shape[1:]) ** 0.5)),
+            optax.stateless_with_tree_map(lambda update, _: update * (0.2 * max(jnp.shape(update)[1:]) ** 0.5)),
         )
         parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
 

@@ -93,9 +93,13 @@ class StopRequest:
         if self._prepare is not None and self.leave is not None and self._prepare():
             self.leave()
 
+    def agreed(self, step: int) -> bool:
+        """Returns True if all processes stop after this step. Called once a step, on all of them."""
+        del step  # the processes count their questions, of which an evaluation asks some too
+        return self.requested()
+
     def requested(self) -> bool:
-        """Returns True if all processes stop here. Every process asks equally often and in the same order, once a step and at
-        every batch of an evaluation."""
+        """Returns True if all processes stop here. Every process asks equally often and in the same order."""
         if jax.process_count() == 1:
             return self.signal is not None
         with self._changed:
