@@ -33,7 +33,12 @@ from spanjax.run_format import restored
 LONGEST = 15  # longest length with a bar of its own
 SPANS = 12  # listed per row
 TOKENS = 160  # shown per row
-_ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special": "mark", "offset": "mark"}
+_ROLES = {
+    **dict.fromkeys(("left", "right", "both"), "boundary"),
+    **dict.fromkeys(("special", "offset", "mark"), "mark"),
+    **{role: role for role in ("mask", "random", "kept")},
+}
+"""Roles of fragments of text -> roles of words; of all others "text"."""
 
 
 def guesses(model: Model, batch: Batch) -> dict[FillHead, np.ndarray]:
@@ -75,12 +80,7 @@ def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
     """Returns the first block of a row: «masked words → the model's input», boundary tokens between bars."""
     tokens = block_tokens(batch, row, 1, vocabulary)
     cut = tokens[:TOKENS]
-    words = [
-        Words(
-            part.text, _ROLES.get(part.role, part.role if part.role in ("mask", "random", "kept", "mark") else "text")
-        )
-        for part in fragments(cut, offsets=False)
-    ]
+    words = [Words(part.text, _ROLES.get(part.role, "text")) for part in fragments(cut, offsets=False)]
     return [*words, *([Words(" …", "mark")] if len(tokens) > TOKENS else [])]
 
 
