@@ -25,9 +25,8 @@ from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.report.document import Block, Cell, Figure, Figures, Heading, Table, Text, Words, percent
-from spanjax.report.groups import Group
 from spanjax.report.plot import bar_plot
-from spanjax.report.runs import Recorded
+from spanjax.report.runs import Group, Recorded
 from spanjax.run_format import restored
 
 LONGEST = 15  # longest length with a bar of its own
