@@ -7,9 +7,8 @@ from spanjax import __version__
 from spanjax.report.comparisons import comparison_blocks
 from spanjax.report.curves import curve_blocks
 from spanjax.report.document import TITLE, Block, Cell, Folded, Heading, Table, Text
-from spanjax.report.groups import BOOKKEEPING, Group, grouped, identity
 from spanjax.report.masking import masking_blocks
-from spanjax.report.runs import Recorded
+from spanjax.report.runs import BOOKKEEPING, Group, Recorded, grouped, identity
 from spanjax.report.tables import loss_table, score_blocks
 from spanjax.run_format import flat
 

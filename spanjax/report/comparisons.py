@@ -7,8 +7,7 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
-from spanjax.report.groups import Group
-from spanjax.report.runs import Recorded
+from spanjax.report.runs import Group, Recorded
 from spanjax.report.tables import dev_names
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled

@@ -4,9 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, number
-from spanjax.report.groups import Group
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
-from spanjax.report.runs import Record, Recorded
+from spanjax.report.runs import Group, Record, Recorded
 from spanjax.tasks.base import SCORE
 
 OTHERS: tuple[tuple[str, str, Scale], ...] = (

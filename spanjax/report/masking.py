@@ -24,15 +24,19 @@ from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.report.document import Block, Cell, Figure, Figures, Heading, Table, Text, Words, percent
-from spanjax.report.groups import Group
 from spanjax.report.plot import bar_plot
-from spanjax.report.runs import Recorded
+from spanjax.report.runs import Group, Recorded
 from spanjax.run_format import restored
 
 LONGEST = 15  # longest length with a bar of its own
 SPANS = 12  # listed per row
 TOKENS = 160  # shown per row
-_ROLES = {"left": "boundary", "right": "boundary", "both": "boundary", "special": "mark", "offset": "mark"}
+_ROLES = {
+    **dict.fromkeys(("left", "right", "both"), "boundary"),
+    **dict.fromkeys(("special", "offset", "mark"), "mark"),
+    **{role: role for role in ("mask", "random", "kept")},
+}
+"""Roles of fragments of text -> roles of words; of all others "text"."""
 
 
 def guesses(model: Model, batch: Batch) -> dict[FillHead, np.ndarray]:
@@ -74,12 +78,7 @@ def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
     """Returns the first block of a row: «masked words → the model's input», boundary tokens between bars."""
     tokens = block_tokens(batch, row, 1, vocabulary)
     cut = tokens[:TOKENS]
-    words = [
-        Words(
-            part.text, _ROLES.get(part.role, part.role if part.role in ("mask", "random", "kept", "mark") else "text")
-        )
-        for part in fragments(cut, offsets=False)
-    ]
+    words = [Words(part.text, _ROLES.get(part.role, "text")) for part in fragments(cut, offsets=False)]
     return [*words, *([Words(" …", "mark")] if len(tokens) > TOKENS else [])]
 
 

@@ -11,9 +11,8 @@ from spanjax.json_files import read_json
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
-from spanjax.report.groups import Group, Spread, pretrained_folder, pretrained_names
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.runs import Recorded
+from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names
 from spanjax.run_format import describe
 from spanjax.tasks.base import SCORE
 

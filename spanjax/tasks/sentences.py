@@ -170,6 +170,5 @@ class SentenceTask(Task):
 
 def _known(label_B: jax.Array) -> jax.Array:
     """1.0 for a class or a number, 0.0 for the placeholders UNSEEN, UNLABELLED and NaN."""
-    return (label_B > UNSEEN if jnp.issubdtype(label_B.dtype, jnp.integer) else jnp.isfinite(label_B)).astype(
-        jnp.float32
-    )
+    known_B = label_B > UNSEEN if jnp.issubdtype(label_B.dtype, jnp.integer) else jnp.isfinite(label_B)
+    return known_B.astype(jnp.float32)

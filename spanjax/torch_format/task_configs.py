@@ -112,14 +112,11 @@ def _outputs(kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig) ->
         for leaf, shape in expected.items()
         if head[leaf].shape != shape
     ]
-    between = {
-        **({"pooler/dense": params["pooler"]["dense"]} if "pooler" in params else {}),
-        **({"pre_classifier": params["pre_classifier"]} if "pre_classifier" in params else {}),
-    }
+    between = {"pooler/dense": params.get("pooler", {}).get("dense"), "pre_classifier": params.get("pre_classifier")}
     wrong += [
         f"{part}/kernel is {layer['kernel'].shape}, expected two times {hidden_size}"
         for part, layer in between.items()
-        if layer["kernel"].shape != (hidden_size, hidden_size)
+        if layer and layer["kernel"].shape != (hidden_size, hidden_size)
     ]
     if wrong:
         raise ValueError(f"these are not the weights of a {name}: {'; '.join(wrong)}")

@@ -23,8 +23,8 @@ from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
+from spanjax.torch_format.families import FAMILIES
 
-FAMILIES = ("bert", "roberta", "albert", "electra", "modernbert", "xlnet")
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
 FILES = (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, NAMES_FILE, SPIECE_FILE, VOCAB_JSON, MERGES_FILE)

@@ -7,7 +7,7 @@ import pytest
 
 from spanjax.report.comparisons import comparison_blocks, mcnemar_rows, p_text, welch_rows
 from spanjax.report.document import Table, plain
-from spanjax.report.groups import grouped
+from spanjax.report.runs import grouped
 from spanjax.run_format import describe
 from spanjax.scoring.welch import welch
 from spanjax.tasks.glue import Glue, Sentences

@@ -6,8 +6,7 @@ import pathlib
 
 import pytest
 
-from spanjax.report.groups import Spread, grouped, pretrained_names, tails
-from spanjax.report.runs import read_run
+from spanjax.report.runs import Spread, grouped, pretrained_names, read_run, tails
 from spanjax.run import Run
 from spanjax.run_format import describe, differences
 from spanjax.tasks.coref import Coref

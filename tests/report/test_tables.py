@@ -7,8 +7,7 @@ import pytest
 from configs.ablations.base import RUN as BASE
 from spanjax.report import paper
 from spanjax.report.document import plain
-from spanjax.report.groups import grouped
-from spanjax.report.runs import read_run
+from spanjax.report.runs import grouped, read_run
 from spanjax.report.tables import ARMS, arm_of, filled, score_blocks, tuned_models
 from spanjax.run import load
 from spanjax.run_format import describe

@@ -15,7 +15,6 @@ from spanjax.data.vocab.base import Vocabulary
 
 Marking = Literal["types", "markers", "typed_markers", "none"]
 ROLES = ("SUBJ", "OBJ")
-MARKERS = 4  # at most in a row
 UNUSED = re.compile(r"\[unused\d+\]")
 UNTYPED = re.compile(r"-.*", re.DOTALL)
 

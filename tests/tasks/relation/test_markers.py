@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
 from spanjax.tasks.relation.markers import (
-    MARKERS,
     Marking,
     ids_of_text,
     marker_ids,
@@ -46,7 +45,7 @@ def test_markers_stand_around_the_words_of_the_entities(given_one: tuple[list[st
     words, spans = given_one
     found = written(words, spans, marking)
     assert [word for word in found if word[0] != "["] == words
-    assert len(found) == len(words) + MARKERS
+    assert len(found) == len(words) + 4
     stretches = []
     for role, kind, (first, last) in zip(("SUBJ", "OBJ"), KINDS, spans, strict=True):
         kind = kind if marking == "typed_markers" else ""
