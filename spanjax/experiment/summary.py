@@ -64,7 +64,7 @@ def plan_lines(session: Built, batch: Mapping[str, jax.Array], data: Sequence[st
         f"parameters  {count_parameters(session.abstract.params, encoder):,}",
         *data,
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
-        f"attention   {session.attention}; recomputed in the backward pass: {encoder.remat}",
+        f"attention   {session.attention}; remat {encoder.remat}",
         f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
         f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}{short}",
     ]
