@@ -153,7 +153,7 @@ class LayerStack(nnx.Module):
 
         policy = _but_parameters if self.fetch and self.remat == "none" else _POLICIES[self.remat]
         if policy:
-            # in a fully unrolled scan only checkpoint's barrier keeps XLA from merging the rematerialised pass with the first pass
+            # in a fully unrolled scan only checkpoint's barrier keeps XLA from merging the second pass with the first
             whole = self.unroll >= self.count
             run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
