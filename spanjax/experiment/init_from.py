@@ -1,8 +1,9 @@
-"""Initial weights: maps those of another model onto the parameters of a run; samples and reports those that it lacks.
+"""Initial weights: maps those of another model onto the parameters of a run; samples and reports the missing ones.
 
 Tokens of the vocabulary are matched by their names, specials by their roles. New tokens get the mean of the trained rows plus a
 normal sample with the initialiser's deviation, and the mean of the trained biases. Positions beyond the trained ones repeat them
-from the first on. Offsets of the span boundary head beyond the trained ones are sampled: each means another place in a span.
+from the first on. Offsets of the span boundary head beyond the trained ones are sampled, because each stands for a different
+place in a span.
 """
 
 import dataclasses

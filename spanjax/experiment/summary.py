@@ -1,4 +1,4 @@
-"""Human-readable text about runs of any kind: devices, memory, learning rate, a span filled in, the next commands."""
+"""Human-readable text about runs of any kind: devices, memory, learning rate, a filled span, the next commands."""
 
 from collections.abc import Mapping, Sequence
 

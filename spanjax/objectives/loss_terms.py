@@ -1,4 +1,4 @@
-"""Loss terms of masked prediction: terms that predict a piece of the vocabulary at every slot, and others, on pairs of segments.
+"""Loss terms of masked prediction: terms that predict a token at every slot, and terms on pairs of segments.
 
 Shapes: B rows, K slots, P pairs a row, L positions, D hidden size.
 """

@@ -1,4 +1,4 @@
-"""Checkpoints as folders: which are whole, which were never finished, and whether there is room for one more."""
+"""Checkpoint folders: finds whole and unfinished ones, and checks that there is room for one more."""
 
 import contextlib
 import json

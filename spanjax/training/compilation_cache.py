@@ -1,7 +1,7 @@
 """One cache of compiled programs per user, shared by every run, evaluation and prediction on a machine.
 
-Every length of a batch is a program that takes seconds to compile, and a second run compiles the same ones. The cache is
-jax's own (least recently used entries go first); this module sets its folder and keeps it from ever failing a run.
+Every batch length is a program that takes seconds to compile, and a second run compiles the same programs. The cache is jax's
+own (it evicts the least recently used entries); this module sets its folder, and no fault of the cache fails a run.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""The loop, in plain sight: batch, step, log, save, stop, evaluate.
+"""The training loop: batch, step, log, save, stop, evaluate.
 
 The order within a step is fixed: (1) the update, (2) the batch of the next step, (3) the log of the step before, (4) the
 checkpoint, (5) a request to stop, (6) evaluation, whose results are stored with the checkpoint. A stop waits neither for an
-evaluation nor for a compilation; the resumed run repeats an evaluation that was given up. A run that is killed anywhere and
+evaluation nor for a compilation; the resumed run repeats an interrupted evaluation. A run that is killed anywhere and
 restarted does the same updates on the same batches.
 """
 

@@ -1,4 +1,4 @@
-"""A window of steps recorded with jax.profiler."""
+"""Records a window of steps with jax.profiler."""
 
 import dataclasses
 

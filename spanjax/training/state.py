@@ -1,8 +1,8 @@
 """Train state: step, fp32 master weights and optimizer moments, all sharded on the mesh.
 
 The weights come from (1) the newest whole checkpoint in the work directory, from which the run resumes; (2) without one,
-another model, if the run names one (`experiment/init_from.py`); (3) else, and for what that model lacks, fresh weights,
-sampled from the seed alone (the same on every mesh).
+another model, if the run names one (`experiment/init_from.py`); (3) otherwise, and for parameters that model lacks, fresh
+weights, sampled from the seed alone (the same on every mesh).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The training step: gather, differentiate, reduce-scatter, update. One jitted function; the state is donated.
 
 Inside `shard_map` over the row axes every device gathers the parameters (cast to the compute type once), runs its
-microbatches, and reduce-scatters the gradient so that each device gets the part of the master weights that it holds (ZeRO-1).
+microbatches, and reduce-scatters the gradient so that each device gets the part for the master weights that it holds (ZeRO-1).
 The optimizer then works on shards. Losses are (total, count); totals are divided by the count over all microbatches, devices
 and hosts.
 """

@@ -1,4 +1,4 @@
-"""The work directory of a run: its run.json, and one run at a time in it.
+"""The work directory of a run: its run.json, and the lock that admits one run at a time.
 
 A run holds `run.lock` with flock, which the system releases when the process ends, however it ends. On a file system without
 flock, the holder touches the file every minute, and another run takes over one not touched for ten.

@@ -1,6 +1,6 @@
 """Trackers of a run: the setting that names them, and their writer, which sends the records of metrics.jsonl to all of them.
 
-A tracker that is added late, or was not reachable, gets the records that it lacks when it answers.
+A tracker that is added late, or could not be reached, gets the missing records once it answers.
 """
 
 import dataclasses

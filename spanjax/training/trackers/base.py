@@ -1,9 +1,9 @@
-"""The interface of trackers, services that draw the curves of runs: settings, the run that they draw, an open connection.
+"""Interface of trackers, services that plot runs: settings, the tracked run, an open connection.
 
 `Tracking(to=(...))` takes objects of any class that derives from `Tracker`, also of a user's config file. Process 0 alone calls
 them. `queue.Delivery` opens each tracker on a thread of its own, sends it the records of metrics.jsonl in the order of steps, at
-most 20 at a time, and closes it. What raises is reported once; after a pause of 1 s to 10 min `Delivery` drops the connection,
-opens the tracker again, and sends what it lacks. What never returns is reported once, and the run ends without it.
+most 20 at a time, and closes it. An error is reported once; after a pause of 1 s to 10 min `Delivery` drops the connection,
+opens the tracker again, and sends what it lacks. A call that never returns is reported once, and the run ends without it.
 """
 
 import abc

@@ -1,4 +1,4 @@
-"""MLflow. The only file that imports mlflow, and only when it is requested."""
+"""MLflow tracker. The only file that imports mlflow, and only when it is requested."""
 
 import dataclasses
 import os

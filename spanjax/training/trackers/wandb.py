@@ -1,4 +1,4 @@
-"""Weights & Biases. The only file that imports wandb, and only when it is requested."""
+"""Weights & Biases tracker. The only file that imports wandb, and only when it is requested."""
 
 import dataclasses
 import os
