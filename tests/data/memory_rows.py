@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,18 +11,10 @@ from spanjax.data.feed.masking import TextRows
 from spanjax.data.feed.pairing import Examples, no_pairs
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.shards.packing import SENTENCE_START, layer_tags, tag_flags
+from spanjax.data.vocab.base import Specials
 from spanjax.data.vocab.loading import WordPieceVocabulary
 
-
-class Specials(NamedTuple):
-    pad: int = 0
-    unk: int = 1
-    cls: int = 2
-    sep: int = 3
-    mask: int = 4
-
-
-SPECIALS = Specials()
+SPECIALS = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
 FIRST_TEXT_ID = 5
 
 

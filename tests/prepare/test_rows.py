@@ -128,7 +128,8 @@ def test_given_spans_become_tags(text: pathlib.Path, capsys: pytest.CaptureFixtu
     rows = open_rows(out / "train")
     assert code == 0 and rows.manifest.tags == ("noun_phrases", "entities")
     assert rows.manifest.settings["tagged_spans"] == {"noun_phrases": 6, "entities": 3}
-    assert rows.manifest.settings["annotator"] == "given" and "6 noun_phrases" in capsys.readouterr().out
+    assert rows.manifest.settings["annotator"] == "given"
+    assert "tagged noun_phrases 6" in " ".join(capsys.readouterr().out.split())
     flags_L = rows.fetch(np.array([0])).flags_BL[0]
     assert layer_tags(flags_L, 0)[1:7].tolist() == [1, 2, 0, 1, 2, 0]
     assert layer_tags(flags_L, 1)[1:7].tolist() == [0, 1, 0, 0, 0, 0]
@@ -183,7 +184,7 @@ def test_bad_lines_stop_or_are_counted(text: pathlib.Path, capsys: pytest.Captur
     assert run(bad)[0] == 2 and f"{bad}:2" in capsys.readouterr().err and not list(text.parent.glob("*out*"))
     code, out = run(bad, "--skip-bad")
     assert code == 0 and open_rows(out / "train").manifest.skipped == {"lines not JSON": 1}
-    assert "1 lines not JSON" in capsys.readouterr().out
+    assert "skipped lines not JSON 1" in " ".join(capsys.readouterr().out.split())
 
 
 def test_finished_output_is_kept_unless_overwritten(text: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

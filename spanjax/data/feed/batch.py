@@ -16,7 +16,6 @@ from spanjax.data.feed.masking import (
     GeometricSpans,
     MaskingPolicy,
     Replacement,
-    SpecialIds,
     TextRows,
     refuse,
 )
@@ -24,6 +23,7 @@ from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import Examples, Pairing, Single
 from spanjax.data.feed.slots import lay_out, restarted_positions
 from spanjax.data.shards.packing import layer_tags
+from spanjax.data.vocab.base import Specials
 
 
 class Batch(TypedDict):
@@ -118,7 +118,7 @@ class RowKeys(typing.NamedTuple):
 class RowFacts(typing.NamedTuple):
     """Properties common to all rows of a folder, as far as a batch depends on them."""
 
-    specials: SpecialIds
+    specials: Specials
     cumulative_V: np.ndarray  # int64, running sum of the counts that random tokens are sampled from
     slots: int
     pairs: int

@@ -10,7 +10,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +18,9 @@ import numpy.typing as npt
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Probability, range_problems
 from spanjax.data.feed.hashing import Unsigned
 from spanjax.data.shards.packing import MAX_LENGTH
+from spanjax.data.vocab.base import Specials
 
 Integers = npt.NDArray[np.int64]
-
-
-class SpecialIds(Protocol):
-    """The ids of `vocab.Specials` that masking needs."""
-
-    @property
-    def pad(self) -> int: ...
-    @property
-    def unk(self) -> int: ...
-    @property
-    def cls(self) -> int: ...
-    @property
-    def sep(self) -> int: ...
-    @property
-    def mask(self) -> int: ...
 
 
 class TextRows(NamedTuple):
@@ -161,7 +147,7 @@ class MaskingPolicy(abc.ABC):
         return max(self.rate, *(rate for _, rate in self.schedule)) if self.schedule else self.rate
 
     @abc.abstractmethod
-    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+    def masked_places(self, rows: TextRows, specials: Specials, key_B: Unsigned, rate_B: Distribution) -> Integers:
         """The tokens to be predicted as places (row * L + position), rising: at most ceil(rate * n) of a block's n text
         tokens, never a special.
 
@@ -229,22 +215,20 @@ class SpanPolicy(MaskingPolicy):
         steps[-1] = 1.0
         return steps
 
-    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+    def masked_places(self, rows: TextRows, specials: Specials, key_B: Unsigned, rate_B: Distribution) -> Integers:
         """Implements `MaskingPolicy.masked_places`."""
         from spanjax.data.feed import kernels
 
         return np.flatnonzero(kernels.masked_tokens(*self._sampler(rows, specials), key_B, rate_B))
 
-    def proposals(
-        self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rounds: int
-    ) -> tuple[Integers, Integers]:
+    def proposals(self, rows: TextRows, specials: Specials, key_B: Unsigned, rounds: int) -> tuple[Integers, Integers]:
         """First words, counted from 0 in their block, and numbers of words (cut at the block's end) that rounds 0 ...
         rounds-1 of every block propose, whatever is masked: [M, R] each."""
         from spanjax.data.feed import kernels
 
         return kernels.proposals(*self._sampler(rows, specials), key_B, rounds)
 
-    def _sampler(self, rows: TextRows, specials: SpecialIds) -> tuple[SamplerRows, SpanSampler]:
+    def _sampler(self, rows: TextRows, specials: Specials) -> tuple[SamplerRows, SpanSampler]:
         """First arguments of the kernels."""
         tags_BL = rows.tags_BL if self.tag and rows.tags_BL is not None else np.zeros((0, 0))
         text = SamplerRows(
@@ -422,6 +406,6 @@ class Staged(MaskingPolicy):
         """Implements `MaskingPolicy.rate_at`."""
         return self.at(step).rate_at(step)
 
-    def masked_places(self, rows: TextRows, specials: SpecialIds, key_B: Unsigned, rate_B: Distribution) -> Integers:
+    def masked_places(self, rows: TextRows, specials: Specials, key_B: Unsigned, rate_B: Distribution) -> Integers:
         """Masks with the last stage; batches are masked by the stage of their step, see `at`."""
         return self.at(None).masked_places(rows, specials, key_B, rate_B)

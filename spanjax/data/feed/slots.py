@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.feed.hashing import Unsigned
-from spanjax.data.feed.masking import Boundaries, Integers, Replacement, SpecialIds
+from spanjax.data.feed.masking import Boundaries, Integers, Replacement
+from spanjax.data.vocab.base import Specials
 
 
 class LaidOut(NamedTuple):
@@ -37,7 +38,7 @@ def lay_out(
     place_X: Integers,
     replacement: Replacement,
     boundaries: Boundaries,
-    specials: SpecialIds,
+    specials: Specials,
     cumulative_V: Integers,
     keys: tuple[Unsigned, Unsigned],
     slots: int,

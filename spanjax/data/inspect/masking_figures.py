@@ -16,9 +16,10 @@ import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys
 from spanjax.data.feed.hashing import Purpose, row_keys
-from spanjax.data.feed.masking import Integers, MaskingPolicy, SpanPolicy, SpecialIds, TextRows
+from spanjax.data.feed.masking import Integers, MaskingPolicy, SpanPolicy, TextRows
 from spanjax.data.feed.pairing import Examples, ragged
 from spanjax.data.shards.packing import layer_tags
+from spanjax.data.vocab.base import Specials
 
 KINDS = ("mask", "random", "kept")
 
@@ -41,7 +42,7 @@ class Spans(NamedTuple):
     last_X: Integers  # position of its last token
 
 
-def find_words(rows: TextRows, specials: SpecialIds) -> Text:
+def find_words(rows: TextRows, specials: Specials) -> Text:
     """The words and blocks of a batch; the first token of a block begins a word.
 
     [CLS] un ##able to [SEP] [CLS] go [SEP] has first_W 1 3 6, first_M 1 6, tokens_M 3 1.
@@ -158,7 +159,7 @@ def span_shares(counts: Sequence[float], longest: int) -> list[float]:
 class MaskingCounts:
     """Accumulates `MaskingFigures`, batch by batch."""
 
-    def __init__(self, spec: FeedSpec, specials: SpecialIds, layers: tuple[str, ...]):
+    def __init__(self, spec: FeedSpec, specials: Specials, layers: tuple[str, ...]):
         self._spec, self._specials, self._layers = spec, specials, layers
         self._sums: collections.Counter[str] = collections.Counter()
         self._policy = spec.masking
@@ -268,7 +269,7 @@ def _proposed(policy: MaskingPolicy, drawn: tuple[int, ...]) -> tuple[float, ...
     return (0.0, *policy.length_distribution().tolist())
 
 
-def drawn_lengths(policy: SpanPolicy, rows: TextRows, specials: SpecialIds, seed: int, keys: RowKeys) -> np.ndarray:
+def drawn_lengths(policy: SpanPolicy, rows: TextRows, specials: Specials, seed: int, keys: RowKeys) -> np.ndarray:
     """Words of the policy's first proposals in every block, as many as its budget has tokens: [P], cut at the block's end."""
     text = find_words(rows, specials)
     budget_M = np.ceil(keys.rate_B[text.row_M] * text.tokens_M).astype(np.int64)
