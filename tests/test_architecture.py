@@ -318,8 +318,8 @@ def check_registries(tree: Tree) -> list[str]:
             target = statement.target if isinstance(statement, ast.AnnAssign) else None
             if f"{name}.{getattr(target, 'id', '')}" == OLD_NAMES:
                 continue
-            for node in ast.walk(statement):
-                parts = [*node.keys, *node.values] if isinstance(node, ast.Dict) else []
+            for node in (each for each in ast.walk(statement) if isinstance(each, ast.Dict)):
+                parts = [*node.keys, *node.values]
                 texts = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
                 named = [
                     text for text in texts if text.split() and {w.rpartition(".")[2] for w in text.split()} <= classes

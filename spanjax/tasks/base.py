@@ -58,6 +58,13 @@ class Examples(list):
         self.notes = list(notes)
         """Messages for the user, such as the examples that were skipped on purpose."""
 
+    def take(self, place: str, example: Any, problem: str) -> None:
+        """Takes the example at this place of a file, or its problem."""
+        if problem:
+            self.problems.append(f"{place}: {problem}")
+        else:
+            self.append(example)
+
 
 @dataclasses.dataclass(frozen=True)
 class Task(Objective):
@@ -88,6 +95,8 @@ class Task(Objective):
     """Head of transformers' classes that computes the task's scores; None exports the encoder alone."""
     card_settings: ClassVar[tuple[str, ...]] = ()
     """Settings that the model card names next to the class."""
+    rows_together: ClassVar[int] = 32
+    """Default batch size of a trained model, in rows."""
 
     @property
     @abc.abstractmethod
@@ -115,11 +124,6 @@ class Task(Objective):
     def label_names(self) -> tuple[str, ...]:
         """The classes in the order of their numbers; empty for a task without classes."""
         return ()
-
-    @property
-    def rows_together(self) -> int:
-        """Default batch size of a trained model, in rows."""
-        return 32
 
     def reader(self, half: str = "") -> Self:
         """Returns the task that reads the files, or a half of them, on which a trained model is scored: this one.

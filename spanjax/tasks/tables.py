@@ -1,11 +1,12 @@
 """Files of examples: tab-separated with or without a header, comma-separated with one, JSON lines, a JSON list; plain or
 compressed; with line numbers."""
 
+import contextlib
 import csv
 import io
 import pathlib
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
+from typing import IO, Any, TypeGuard
 
 from spanjax.data.sources.documents import MAX_DOCUMENT
 from spanjax.data.sources.paths import open_decompressed
@@ -24,23 +25,41 @@ def kind_of(path: pathlib.Path) -> str:
     return bare.suffix.lower()
 
 
+def is_whole(value: Any) -> TypeGuard[int]:
+    """True for a whole number of JSON."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def shown(value: Any) -> str:
+    """The value for a message, cut to 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
+    """Opens a file of text, plain or compressed. ValueError where it is missing, not readable or not UTF-8."""
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    try:
+        with open_decompressed(str(path)) as content:
+            yield content
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
+    except (OSError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read ({error}): copy it again") from error
+
+
 def read_lines(path: pathlib.Path, most: int = MAX_DOCUMENT << 20) -> Generator[tuple[int, str], None, None]:
     """(number from 1, line without its end) of a text file.
 
     ValueError where it is missing, not readable or not UTF-8, or where a line has more than `most` characters (-1: any number).
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        with open_decompressed(str(path)) as content, io.TextIOWrapper(content, "utf-8-sig", newline="\n") as lines:
-            for number, line in enumerate(iter(lambda: lines.readline(most), ""), start=1):
-                if len(line) == most and not line.endswith("\n"):
-                    raise ValueError(f"{path}:{number}: the line has {most:,} characters or more; split it")
-                yield number, line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): copy it again") from error
+    with opened(path) as content, io.TextIOWrapper(content, "utf-8-sig", newline="\n") as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(most), ""), start=1):
+            if len(line) == most and not line.endswith("\n"):
+                raise ValueError(f"{path}:{number}: the line has {most:,} characters or more; split it")
+            yield number, line.rstrip("\r\n")
 
 
 def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Record]:

@@ -66,6 +66,7 @@ class Coref(Task):
 
     score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {"coref": {}}
     predict_command = "coref"
+    rows_together = 1  # a row is a whole document, and empty rows of a batch cost as much
 
     @property
     def metric(self) -> str:
@@ -97,11 +98,6 @@ class Coref(Task):
             return document
         clusters = tuple(cluster for cluster in document.clusters if len(cluster) > 1)
         return dataclasses.replace(document, clusters=clusters)
-
-    @property
-    def rows_together(self) -> int:
-        """One: a row is a whole document, and empty rows of a batch cost as much."""
-        return 1
 
     def is_labelled(self, example: Document) -> bool:
         """Implements `Task.is_labelled`."""

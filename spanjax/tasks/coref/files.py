@@ -46,13 +46,8 @@ def _examples_of(path: pathlib.Path, kind: str, language: str, others_are_text: 
 def _examples(records: Iterable[Record], language: str) -> Examples:
     examples = Examples()
     for number, (place, record, problem) in enumerate(records, start=1):
-        document = None
-        if record is not None:
-            document, problem = document_of(record, number, language)
-        if document is None:
-            examples.problems.append(f"{place}: {problem}")
-        else:
-            examples.append(document)
+        document, problem = (None, problem) if record is None else document_of(record, number, language)
+        examples.take(place, document, problem)
     return examples
 
 

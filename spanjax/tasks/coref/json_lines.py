@@ -3,11 +3,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from spanjax.tasks.coref.conll import NONE, genre_of
 from spanjax.tasks.coref.documents import Clusters, Document, sorted_clusters
 from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
+from spanjax.tasks.tables import is_whole, shown
 
 CONTENT = ("text", "words", "tokens", "sentences")
 _NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)
@@ -20,17 +21,6 @@ class Content(NamedTuple):
     sentences: Sentences
     text: str = ""
     offsets: Offsets = ()
-
-
-def whole(value: Any) -> TypeGuard[int]:
-    """True for a whole number of JSON."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def shown(value: Any) -> str:
-    """The value, cut to 60 characters."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def told(problems: Sequence[str]) -> str:
@@ -86,7 +76,7 @@ def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
     if not field:
         return str(number), 0, []
     value = record[field]
-    if not isinstance(value, str) and not whole(value):
+    if not isinstance(value, str) and not is_whole(value):
         return "", 0, [f"`{field}` is {shown(value)}: expected a name or a number"]
     if field == "doc_key" and (parted := _NAME_AND_PART.fullmatch(str(value))):
         return parted[1], int(parted[2]), []
@@ -126,7 +116,7 @@ def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
     for number, cluster in enumerate(given):
         mentions = []
         for mention in cluster:
-            if not isinstance(mention, list) or len(mention) != 2 or not all(map(whole, mention)):
+            if not isinstance(mention, list) or len(mention) != 2 or not all(map(is_whole, mention)):
                 problems.append(f"cluster {number} has {shown(mention)}: expected [first, last], two whole numbers")
             elif not 0 <= mention[0] <= mention[1] <= end:
                 problems.append(f"cluster {number} has {mention}: expected first <= last, both from 0 to {end}")

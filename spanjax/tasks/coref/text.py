@@ -9,9 +9,8 @@ from typing import Any
 
 from spanjax.data.sources.annotate import import_spacy
 from spanjax.data.sources.documents import MAX_DOCUMENT
-from spanjax.data.sources.paths import open_decompressed
 from spanjax.data.sources.sentences import sentence_spans
-from spanjax.tasks.tables import SUFFIXES
+from spanjax.tasks.tables import SUFFIXES, opened
 
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -80,18 +79,11 @@ def read_text(path: pathlib.Path) -> str:
 
     ValueError where the file is missing, not readable or not UTF-8.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file")
-    try:
-        with open_decompressed(str(path)) as content:
-            found = content.read(1 + (MAX_DOCUMENT << 20))
+    with opened(path) as content:
+        found = content.read(1 + (MAX_DOCUMENT << 20))
         if len(found) > MAX_DOCUMENT << 20:
             raise ValueError(f"{path} has more than {MAX_DOCUMENT} MiB of text; split it")
         return found.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8") from None
-    except (OSError, EOFError) as error:
-        raise ValueError(f"{path} cannot be read ({error}): copy it again") from error
 
 
 def bare_name(path: pathlib.Path, ending: str) -> str:

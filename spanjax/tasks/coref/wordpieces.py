@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from spanjax.tasks.coref.documents import Clusters, Document, sorted_clusters
-from spanjax.tasks.coref.json_lines import Content, checked_clusters, checked_speakers, document_with, shown, whole
+from spanjax.tasks.coref.json_lines import Content, checked_clusters, checked_speakers, document_with
+from spanjax.tasks.tables import is_whole, shown
 
 SEGMENT_MAPS = ("subtoken_map", "sentence_map")
 _ENDS = ("[CLS]", "[SEP]")
@@ -63,7 +64,7 @@ def _problem(record: Mapping[str, Any], segments: Any) -> str:
     pieces = sum(map(len, segments))
     for name in SEGMENT_MAPS:
         given = record.get(name)
-        if not isinstance(given, list) or not all(map(whole, given)):
+        if not isinstance(given, list) or not all(map(is_whole, given)):
             return f"`{name}` is {shown(given)}: expected a whole number for each piece"
         if large := [number for number in given if abs(number) > _MOST]:
             return f"`{name}` has {shown(large[0])}: expected numbers of words and sentences, at most {_MOST}"

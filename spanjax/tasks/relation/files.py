@@ -8,11 +8,11 @@ A list of objects in a .json file, or one a line in a .jsonl file, has `id`, `re
 import pathlib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from spanjax.scoring.relation import SEMEVAL_LABELS
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import read_lines, read_records
+from spanjax.tasks.tables import is_whole, read_lines, read_records, shown
 
 _BRACKETS = {
     f"-{letters}-": bracket
@@ -44,10 +44,7 @@ def read_tacred(path: pathlib.Path, labels: Sequence[str] = (), typed: bool = Tr
     examples = Examples()
     for number, (place, record, problem) in enumerate(read_records(path)):
         example, problem = (None, problem) if record is None else read_mentions(record, number, labels, typed)
-        if example is None:
-            examples.problems.append(f"{place}: {problem}")
-        else:
-            examples.append(example)
+        examples.take(place, example, problem)
     return examples
 
 
@@ -77,10 +74,10 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
         first, last = (record.get(f"{role}_{end}") for end in ("start", "end"))
         for end in ("start", "end"):
             place = record.get(f"{role}_{end}")
-            if not _whole(place) or (words and not 0 <= place < len(words)):
+            if not is_whole(place) or (words and not 0 <= place < len(words)):
                 what = f"0 to {len(words) - 1}" if words else "the number of a word from 0"
                 found.append(f"`{role}_{end}` is {_shown(record, f'{role}_{end}')}: expected {what}")
-        if _whole(first) and _whole(last) and last < first:
+        if is_whole(first) and is_whole(last) and last < first:
             found.append(f"`{role}_end` {last} is before `{role}_start` {first}: expected the last word of the entity")
         kind = record.get(f"{role}_type")
         if (typed or kind) and (not isinstance(kind, str) or not kind):
@@ -96,15 +93,8 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
     return found
 
 
-def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _shown(record: Mapping[str, Any], name: str) -> str:
-    if name not in record:
-        return "absent"
-    text = repr(record[name])
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shown(record[name]) if name in record else "absent"
 
 
 def read_semeval(path: pathlib.Path) -> Examples:
@@ -117,10 +107,8 @@ def read_semeval(path: pathlib.Path) -> Examples:
     begun: list[Any] = []  # place, example and problem of the last sentence read
 
     def finish() -> None:
-        if begun and begun[2]:
-            examples.problems.append(f"{begun[0]}: {begun[2]}")
-        elif begun:
-            examples.append(begun[1])
+        if begun:
+            examples.take(*begun)
         begun.clear()
 
     for number, line in read_lines(path):

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from spanjax.data.sources.cleaning import clean
 from spanjax.scoring.squad import normalize_answer
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import kind_of, read_json, read_records
+from spanjax.tasks.tables import kind_of, read_json, read_records, shown
 
-SHOWN = 60  # characters of a text in a message
 SHOWN_NAMES = 3  # ids in a note
 Span = tuple[int, int]
 
@@ -273,7 +272,4 @@ def _text(text: Any, what: str) -> str:
 
 
 def _short(value: Any) -> str:
-    if value is None:
-        return "missing"
-    shown = repr(value)
-    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."
+    return "missing" if value is None else shown(value)
