@@ -119,7 +119,7 @@ def test_an_objective_resumes_fills_masks_and_exports_its_encoder(
         folder = tmp_path / str(number)
         assert convert.main(["to-torch", str(smoothed), str(folder), *code]) == 0
         told = capsys.readouterr().out
-        assert "smooth left out: transformers has no class" in told and ("--code objective" in told) == (not code)
+        assert "smooth skipped: transformers has no class" in told and ("--code objective" in told) == (not code)
         assert {each.split("/")[0] for each in equal_weights(load_model(smoothed), load_model(folder))} == {"smooth"}
 
 

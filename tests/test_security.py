@@ -279,7 +279,7 @@ def test_a_class_that_a_run_names_is_neither_imported_nor_made(
     ):
         assert main([str(word) for word in words]) in (0, 2)
         assert not ran.exists() and "hostile" not in sys.modules
-    assert "is no class of spanjax" in capsys.readouterr().err
+    assert "is no class of spanjax" in capsys.readouterr().err + (tmp_path / "report.html").read_text()
     assert convert(["inspect", str(run), "--code=hostile"]) == 0 and ran.exists()
 
 

@@ -87,8 +87,10 @@ class Model:
 
     def objective(self) -> Pretraining:
         """Objective that uses the weights: that of the run if it is known, else the one that finds its heads among `KNOWN`."""
+        if self.trained and self.trained.parts.keys() <= self.params.keys():
+            return self.trained
         found = (known.of_parts(self.params, self.pair) for known in KNOWN)
-        return self.trained or next(objective for objective in found if objective)
+        return next(objective for objective in found if objective)
 
 
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:
