@@ -58,7 +58,7 @@ def rings(after: dict[str, set[str]]) -> int:
 
 def docstring_lines(tree: ast.Module) -> set[int]:
     """Returns the numbers of the lines of docstrings, also of those below fields and constants."""
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
     return {
         line
         for body in bodies
