@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from spanjax import run_format
 from spanjax.convert import main as convert
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.record_file import load_array
@@ -258,6 +259,8 @@ def test_a_class_that_a_run_names_is_neither_imported_nor_made(
 ) -> None:
     """By any command that reads runs; without --code, which alone runs a module."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(run_format, "CODE", {})
+    monkeypatch.delitem(sys.modules, "hostile", raising=False)
     ran = tmp_path / "ran"
     (tmp_path / "hostile.py").write_text(f"import pathlib\npathlib.Path({str(ran)!r}).touch()\n")
     run = pathlib.Path(shutil.copytree(run_folder, tmp_path / "run"))
