@@ -262,7 +262,8 @@ CHECKS: Mapping[str, Callable[[Facts], Result]] = {
 
 def diagnose(facts: Facts) -> list[Finding]:
     """One finding per known trap, in a fixed order."""
-    return [Finding(name, *next(check(facts), ())) for name, check in CHECKS.items()]
+    fine: tuple[Status, str] = ("ok", "")
+    return [Finding(name, *next(check(facts), fine)) for name, check in CHECKS.items()]
 
 
 def check_expected(facts: Facts, devices: int | None, platform: str | None) -> list[Finding]:
