@@ -85,9 +85,12 @@ class SentenceTask(Task):
                 module.pre_classifier = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs)
-        size = self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
-        module.classifier = linear(size, self.classes, encoder, rngs)
+        module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
         module.rate = encoder.dropout
+
+    def vector_size(self, encoder: EncoderConfig) -> int:
+        """Width of the classifier's input."""
+        return self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
 
     def vector(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of the classifier, [B, D]; with spans that of `SpanTuning.vector`, [B, 2 D] or [B, D]."""

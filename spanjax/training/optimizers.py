@@ -247,8 +247,7 @@ class Muon(Optimizer):
                 beta=self.momentum,
                 weight_dimension_numbers=lambda params: jax.tree.map(lambda _: stacked, params),
             ),
-            # the root mean square of orthogonal matrices is 1 / sqrt(larger side)
-            optax.stateless_with_tree_map(lambda update, _: update * (0.2 * max(jnp.shape(update)[1:]) ** 0.5)),
+            optax.stateless_with_tree_map(_as_large_as_adams),
         )
         parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
 
@@ -258,6 +257,11 @@ class Muon(Optimizer):
             )
 
         return optax.partition(parts, part), self.decay()
+
+
+def _as_large_as_adams(update: Any, _: Any) -> Any:
+    """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
+    return update * (0.2 * max(update.shape[1:]) ** 0.5)
 
 
 def warmup_linear_decay(
