@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from spanjax.scoring.coref import percents
 from spanjax.scoring.coref.classes import PRONOUNS
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 from spanjax.tasks.coref.files import read_documents
 
 DETERMINERS = frozenset(
@@ -63,7 +63,7 @@ def mentions_of(sentence: Sequence[str], start: int) -> list[tuple[Mention, str]
     return found
 
 
-def clusters_of(document: Document) -> Clusters:
+def clusters_of(document: CorefDocument) -> Clusters:
     """The baseline's clusters, without singletons."""
     start, all_mentions = 0, []
     for sentence in document.sentences:

@@ -27,7 +27,7 @@ HIDDEN = {"small": 150, "base": 3000}  # of mention and pair scores
 
 def made_document(words: int) -> Any:
     """Sentences of about 25 of 4,000 words, every 40th word one of 30 mentions' names."""
-    from spanjax.tasks.coref.documents import Document, sorted_clusters
+    from spanjax.tasks.coref.documents import CorefDocument, sorted_clusters
 
     random = np.random.default_rng(words)
     ends = np.cumsum(random.integers(10, 40, words // 10))
@@ -36,7 +36,7 @@ def made_document(words: int) -> Any:
     bounds = [0, *(int(end) for end in ends if end < words), words]
     sentences = tuple(tuple(text[a:b]) for a, b in zip(bounds, bounds[1:], strict=False))
     clusters = [[(place, place) for place, name in names.items() if name == own] for own in range(30)]
-    return Document("nw/made", 0, sentences, ("",) * words, sorted_clusters(clusters), "nw")
+    return CorefDocument("nw/made", 0, sentences, ("",) * words, sorted_clusters(clusters), "nw")
 
 
 def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     from spanjax.data.vocab.base import SPECIAL_PIECES
     from spanjax.data.vocab.loading import WordPieceVocabulary
     from spanjax.experiment.build import build
-    from spanjax.experiment.finetune import Set, predictor
+    from spanjax.experiment.finetune import EncodedExamples, predictor
     from spanjax.nn.config import EncoderConfig
     from spanjax.nn.coreference_parts import CoreferenceConfig
     from spanjax.run import Run, with_defaults
@@ -62,7 +62,7 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
     mesh = make_mesh(run.mesh, jax.devices()[:1])
     built = build(run, task.length, mesh)
     state = built.fresh_state()
-    given = Set.of(task, [made_document(words)], vocabulary)
+    given = EncodedExamples.of(task, [made_document(words)], vocabulary)
     pieces = int((given.rows[0].fields["sentence_BL"] > 0).sum())
     if training:
         step = built.train_step()

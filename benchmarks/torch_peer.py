@@ -29,14 +29,14 @@ class Theirs:
         import transformers
 
         from spanjax.objectives.loss_terms import canonical
-        from spanjax.torch_format.configs import their_config
+        from spanjax.torch_format.configs import config_to_hf
         from spanjax.torch_format.families import BERT
-        from spanjax.torch_format.tables import their_tensors
+        from spanjax.torch_format.tables import tensors_to_hf
 
-        theirs = their_config(encoder, None, {"mlm"}, "float32")
+        theirs = config_to_hf(encoder, None, {"mlm"}, "float32")
         config = transformers.BertConfig(**{**theirs, "attn_implementation": "sdpa"})
         self.model: Any = transformers.BertForMaskedLM(config)
-        weights = dict(their_tensors(canonical(params), encoder, BERT))
+        weights = dict(tensors_to_hf(canonical(params), encoder, BERT))
         tensors = {name: torch.from_numpy(np.array(array)) for name, array in weights.items()}
         boundary = {name.split("predictions.", 1)[1]: t for name, t in tensors.items() if ".pair_target_" in name}
         self.model.load_state_dict({n: t for n, t in tensors.items() if ".pair_target_" not in n}, strict=False)

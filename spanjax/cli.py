@@ -214,10 +214,10 @@ def start_problem(error: BaseException | None) -> str | None:
         importing = any(name.partition(".")[0] in ("jax", "jaxlib") for name in names)
         if importing or (isinstance(error, RuntimeError) and "nable to initialize backend" in str(error)):
             found = {name: value for name, value in sorted(os.environ.items()) if name.startswith(("JAX_", "XLA_"))}
-            told = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variable of jax"
+            message = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variable of jax"
             return (
                 f"jax does not start ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): correct or unset what is"
-                f" wrong of {told}; `python -m spanjax.doctor` looks for more"
+                f" wrong of {message}; `python -m spanjax.doctor` looks for more"
             )
         error = error.__cause__ or error.__context__
     return None
@@ -233,19 +233,19 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
         found = work()
         return found if isinstance(found, int) else 0
     except ValueError as error:
-        told, cause = start_problem(error) or f"{cannot}:\n{error}", error
+        message, cause = start_problem(error) or f"{cannot}:\n{error}", error
         code = SOME_FAILED if isinstance(error, SomeFailedError) else WRONG_INPUT
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        told, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error
+        message, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error
     except RuntimeError as error:
         # jax raises it if a backend does not start, which the user can correct; any other is a fault of ours
         problem = start_problem(error)
         if problem is None:
             raise
-        told, code, cause = problem, WRONG_INPUT, error
+        message, code, cause = problem, WRONG_INPUT, error
     except KeyboardInterrupt as error:
-        told, code, cause = stopped, INTERRUPTED, error
+        message, code, cause = stopped, INTERRUPTED, error
     notes = [f"  {note}" for note in getattr(cause, "__notes__", ())]
-    print(visible("\n".join([f"{command}: {told}", *notes])), file=sys.stderr)
+    print(visible("\n".join([f"{command}: {message}", *notes])), file=sys.stderr)
     return code

@@ -82,38 +82,38 @@ def evaluate(options: Evaluate) -> None:
         raise ValueError("\n".join(problems))
     found = model.predict(examples)
     scores = model.task.scores(examples, found.predictions) if labelled else {}
-    told: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
-    told |= {"decided": dict(model.inferred_settings), "scores": scores}
+    result: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
+    result |= {"decided": dict(model.inferred_settings), "scores": scores}
     notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]
     files, failed = [], None
     if folder:
         try:
             with output_files(folder) as work:
-                (work / "scores.json").write_text(json.dumps(told, indent=2) + "\n")
+                (work / "scores.json").write_text(json.dumps(result, indent=2) + "\n")
                 names = [file.name for file in model.task.write(work, examples, found.predictions)]
                 files = [folder / name for name in (*names, "scores.json")]
         except ValueError as error:  # the scores are printed first
             failed = error
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
     else:
         _say(
             model.inferred_settings,
-            told,
+            result,
             [*notes, *(f"skipped: {each}" for each in examples.problems), *(f"written: {f}" for f in files)],
         )
     if failed:
         raise failed
 
 
-def _say(inferred: Mapping[str, Any], told: Mapping[str, Any], lines: Sequence[str]) -> None:
+def _say(inferred: Mapping[str, Any], result: Mapping[str, Any], lines: Sequence[str]) -> None:
     """Prints the scores, and lines below them."""
     console = rich.console.Console(soft_wrap=True, highlight=False)
     table = rich.table.Table("score", "percent", box=None)
-    for name, value in told["scores"].items():
+    for name, value in result["scores"].items():
         table.add_row(name, f"{value:.4f}")
-    console.print(f"{told['examples']:,} examples, checkpoint of step {told['step']:,}", markup=False)
-    if told["scores"]:
+    console.print(f"{result['examples']:,} examples, checkpoint of step {result['step']:,}", markup=False)
+    if result["scores"]:
         console.print(table)
     for name, value in inferred.items():
         console.print(f"{name} {value}: the best on the dev examples of the training", markup=False)

@@ -53,7 +53,7 @@ def model_card(model: Model, name: str, license_: str, language: str) -> str:
     body += _section("Data", _data(rows)) if rows else []
     body += _section("Training", _training(run, model, rows)) if run else []
     body += _section("Results", _results(lines)) + _section("Hardware and time", _hardware(model, lines))
-    notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.said]
+    notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.notes]
     body += ["## Notes", "", *(f"- {markdown_line(note)}" for note in notes), ""] if notes else []
     return "\n".join([*front, *body])
 
@@ -84,8 +84,8 @@ def _usage(model: Model, name: str) -> list[str]:
 
 
 def _section(title: str, facts: Mapping[str, Any]) -> list[str]:
-    shown = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items() if value not in (None, "")]
-    return [f"## {title}", "", "| | |", "|---|---|", *shown, ""] if shown else []
+    listed = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items() if value not in (None, "")]
+    return [f"## {title}", "", "| | |", "|---|---|", *listed, ""] if listed else []
 
 
 def _architecture(model: Model) -> dict[str, Any]:
@@ -106,10 +106,10 @@ def task_words(model: Model) -> str:
     """Describes the task of a fine-tuned model, and its labels, in one line."""
     assert model.kind is not None
     labels = (model.task or {}).get("labels") or ()
-    shown = ", ".join(map(str, labels[:_SHOWN])) + ", ..." * (len(labels) > _SHOWN)
+    listed = ", ".join(map(str, labels[:_SHOWN])) + ", ..." * (len(labels) > _SHOWN)
     number = model.kind == "sequence" and model.params["classifier"]["bias"].shape == (1,)
     what = "a number for sentences and pairs of sentences" if number else _KINDS[model.kind]
-    return f"{what}, {len(labels)} labels: {shown}" if labels and not number else what
+    return f"{what}, {len(labels)} labels: {listed}" if labels and not number else what
 
 
 def _task(model: Model) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def _scores(model: Model) -> dict[str, str]:
     found = {name: value for name, value in _results(_lines(model)).items() if name.startswith(start)}
     if found:
         return {f"dev {name.removeprefix(start)}": value for name, value in found.items()}
-    judged = dict(model.meta.get(KEY) or ())
-    return {"dev score": f"{-judged[model.step]:.4f}"} if model.step in judged else {}
+    history = dict(model.meta.get(KEY) or ())
+    return {"dev score": f"{-history[model.step]:.4f}"} if model.step in history else {}
 
 
 def _data(rows: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
     import transformers
 
     with _silenced():
-        kind = their_class(transformers, model)
+        kind = transformers_class(transformers, model)
         theirs = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     given = {"input_ids": inputs.tokens_SL, "attention_mask": inputs.used_SL}
     if model.encoder.types:
@@ -160,7 +160,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
     except (OSError, ValueError):  # no tokenizer, or none that AutoTokenizer loads: the weights can still be compared
         ids = None
     by = f"transformers {transformers.__version__}"
-    return Outputs(states.numpy(), mlm, sbo, ids, by, their_scores(model, found), rtd)
+    return Outputs(states.numpy(), mlm, sbo, ids, by, transformers_scores(model, found), rtd)
 
 
 def _torch_boundaries(head: Mapping[str, Any], model: Model, hidden_SLD: Any, inputs: Inputs) -> Any:
@@ -285,8 +285,8 @@ def print_differences(found: tuple[str, list[Difference]], tolerance: float = TO
     above = [line.what for line in lines if not line.largest <= tolerance]
     for line in lines:
         value = f"{line.largest:.0f}" if line.what == "tokenizer ids" else f"{line.largest:.2e}"
-        shown = "-" if line.note.startswith("not compared") else value
-        table.add_row(line.what, shown, line.note or ("ABOVE" if line.what in above else ""))
+        cell = "-" if line.note.startswith("not compared") else value
+        table.add_row(line.what, cell, line.note or ("ABOVE" if line.what in above else ""))
     rich.console.Console(soft_wrap=True, highlight=False).print(table)
     print(f"above {tolerance:g}: {', '.join(above)}" if above else f"all within {tolerance:g}")
     return 1 if above else 0
@@ -319,7 +319,7 @@ def detection_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
     return np.asarray(head(jnp.asarray(hidden_SLD)))
 
 
-def their_class(transformers: Any, model: Model) -> Any:
+def transformers_class(transformers: Any, model: Model) -> Any:
     """The class of transformers that loads a folder of such a model."""
     if model.kind:
         return getattr(transformers, f"AutoModel{CLASSES[model.kind]}")
@@ -330,7 +330,7 @@ def their_class(transformers: Any, model: Model) -> Any:
     return transformers.AutoModelForMaskedLM if "mlm" in model.params else transformers.AutoModel
 
 
-def their_scores(model: Model, output: Any) -> np.ndarray | None:
+def transformers_scores(model: Model, output: Any) -> np.ndarray | None:
     """The same scores in the output of such a class."""
     if model.kind == "question":
         return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)

@@ -51,7 +51,7 @@ def report_lines(model: Model) -> list[str]:
         pieces = f"{vocabulary.kind}, {vocabulary.size:,} pieces, {vocabulary.casing}"
     task = [f"task      {task_words(model)}"] if model.kind else []
     return [
-        *(f"note      {line}" for line in model.said),
+        *(f"note      {line}" for line in model.notes),
         *task,
         f"loaded    {len(loaded.loaded)} tensors: {', '.join(['encoder', *sorted(model.parts - {'encoder'})])}",
         f"tied      {', '.join(loaded.repeated) or 'none is repeated in the file'}",

@@ -63,7 +63,7 @@ def contents(source: str, config: str | None = None) -> dict[str, Any]:
         if model.vocabulary is None
         else {name: getattr(model.vocabulary, name) for name in ("kind", "size", "casing", "fingerprint")},
         "run": run,
-        "notes": [*model.said, *unusable(named_leaves(model.params))],
+        "notes": [*model.notes, *unusable(named_leaves(model.params))],
         "tensors": _listed(leaves),
     }
 
@@ -94,8 +94,8 @@ def show(options: Inspect) -> None:
     console.print(f"{len(tensors)} tensors, {numbers:,} numbers, {total / 2**20:,.1f} MiB")
     for name, value in found.items():
         if value not in (None, [], {}):
-            told = str(value) if isinstance(value, str | int) else json.dumps(value)
-            console.print(f"{name:12s}{visible(told)}", markup=False)
+            printed = str(value) if isinstance(value, str | int) else json.dumps(value)
+            console.print(f"{name:12s}{visible(printed)}", markup=False)
 
 
 def main(arguments: list[str] | None = None) -> int:

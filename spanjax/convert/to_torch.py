@@ -25,7 +25,7 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run_format import inferred_settings, load_code
 from spanjax.storage.outputs import output_folder
-from spanjax.torch_format.configs import their_config
+from spanjax.torch_format.configs import config_to_hf
 from spanjax.torch_format.families import Family, family_of
 from spanjax.torch_format.folder import (
     CONFIGS,
@@ -37,8 +37,8 @@ from spanjax.torch_format.folder import (
     write_safetensors,
 )
 from spanjax.torch_format.pickles import write_torch_file
-from spanjax.torch_format.tables import their_tensors
-from spanjax.torch_format.task_configs import their_task
+from spanjax.torch_format.tables import tensors_to_hf
+from spanjax.torch_format.task_configs import task_to_hf
 from spanjax.torch_format.task_tables import with_heads, without_own_parts, without_unknown
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
@@ -91,9 +91,9 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     family, dtype = model.family, DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
     task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
-    tuned = their_task(task, model.kind, model.params, model.encoder) if model.kind else None
-    config = their_config(model.encoder, specials, model.parts, options.dtype, tuned)
-    tensors = their_tensors(model.params, model.encoder, with_heads(family, model.kind))
+    tuned = task_to_hf(task, model.kind, model.params, model.encoder) if model.kind else None
+    config = config_to_hf(model.encoder, specials, model.parts, options.dtype, tuned)
+    tensors = tensors_to_hf(model.params, model.encoder, with_heads(family, model.kind))
     if options.format == "fairseq":
         if model.kind:
             raise ValueError(
@@ -151,7 +151,7 @@ def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -
         "tensors": {name: list(array.shape) for name, array in written.items()},
         "heads": sorted(model.parts - {"encoder"}),
         "tokenizer": None if model.vocabulary is None else model.vocabulary.fingerprint,
-        "notes": list(model.said),
+        "notes": list(model.notes),
     }
 
 
@@ -164,11 +164,11 @@ def to_torch(options: ToTorch) -> int:
         # the names of a task's own parts must not decide the family
         family = family_of(model.encoder, model.parts & {"pooler"})
         params, left_out = without_own_parts(model.params, family, model.task)
-        model = dataclasses.replace(model, params=params, said=(*model.said, *left_out))
+        model = dataclasses.replace(model, params=params, notes=(*model.notes, *left_out))
     params, left_out = without_unknown(model.params, kept=(PART,))
     # what is compared afterwards are the heads that were written: its own objective may need others
-    model = dataclasses.replace(model, params=params, said=(*model.said, *left_out), trained=None)
-    for line in model.said:
+    model = dataclasses.replace(model, params=params, notes=(*model.notes, *left_out), trained=None)
+    for line in model.notes:
         print(visible_name(line))
     with output_folder(output, options.overwrite, written_files, [options.source]) as work:
         report = write_folder(model, work, options)

@@ -135,8 +135,8 @@ def coordinator_gone(error: BaseException) -> bool:
     import jax
 
     # measured on jax 0.10.2: "UNAVAILABLE: Socket closed" after a kill of process 0; DEADLINE_EXCEEDED is gRPC's for no answer
-    told = str(error).startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED"))
-    return isinstance(error, jax.errors.JaxRuntimeError) and told
+    gone = str(error).startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED"))
+    return isinstance(error, jax.errors.JaxRuntimeError) and gone
 
 
 def name_of(process: int) -> str:
@@ -157,13 +157,13 @@ def collective_call(name: str, work: Callable[[], Result]) -> Result:
         result = work()
     except ValueError as error:
         problem = error
-    said = all_gather_text(name, str(problem) if problem else "")
-    if not any(said):
+    texts = all_gather_text(name, str(problem) if problem else "")
+    if not any(texts):
         return result  # pyright: ignore[reportReturnType]
-    if problem and len(set(said)) == 1:
+    if problem and len(set(texts)) == 1:
         raise problem
     failed: dict[str, list[int]] = {}
-    for each, text in enumerate(said):
+    for each, text in enumerate(texts):
         if text:
             failed.setdefault(text, []).append(each)
     lines = [f"{name_processes(ids, HOSTS)}: {text}" for text, ids in failed.items()]

@@ -351,11 +351,11 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
     if number(environment, COUNT) == 1:
         return Launch("variables", f"{COUNT}=1", devices=expected)
     plain = {key: environment[key] for key in (ADDRESS, COUNT, INDEX) if environment.get(key)}
-    launch, also = _launcher(environment, tpu_chips, told=len(plain) == 3)
+    launch, also = _launcher(environment, tpu_chips, plain_complete=len(plain) == 3)
     notes = [f"{other} is set too and not used" for other in also]
     if plain:
-        launch, said = _override(launch, plain)
-        notes += said
+        launch, overrides = _override(launch, plain)
+        notes += overrides
     if launch.processes is not None and launch.processes > 1:
         _check(launch)
     ids, count, platform = launch.local_device_ids, launch.local_devices, launch.platform
@@ -371,22 +371,22 @@ def detect(environment: Environment, tpu_chips: int = 0) -> Launch:
     return dataclasses.replace(launch, **devices, notes=tuple(notes))
 
 
-def _launcher(environment: Environment, tpu_chips: int, told: bool) -> tuple[Launch, list[Kind]]:
+def _launcher(environment: Environment, tpu_chips: int, plain_complete: bool) -> tuple[Launch, list[Kind]]:
     """Returns the first launcher found, and the others.
 
-    If the plain variables give everything (`told`), it supplies only the share of the host's GPUs and may be half set.
+    If the plain variables give everything (`plain_complete`), it supplies only the share of the host's GPUs and may be half set.
     """
     for place, (_, _, find) in enumerate(LAUNCHERS):
         try:
             found = find(environment)
         except ValueError:
-            if not told:
+            if not plain_complete:
                 raise
             continue
         if found:
             return found, [other for other, marker, _ in LAUNCHERS[place + 1 :] if environment.get(marker)]
     wanted = environment.get("JAX_PLATFORMS") or "tpu"
-    if tpu_chips and not told and "tpu" in wanted.split(",") and not environment.get("TPU_SKIP_MDS_QUERY"):
+    if tpu_chips and not plain_complete and "tpu" in wanted.split(",") and not environment.get("TPU_SKIP_MDS_QUERY"):
         return Launch("tpu", f"{tpu_chips} TPU chips on this host", None, None, None, platform="tpu"), []
     return Launch("none"), []
 
@@ -401,14 +401,14 @@ def _override(found: Launch, plain: Mapping[str, str]) -> tuple[Launch, list[str
             f"several processes were requested by {dict(plain)}, but {missing} is not set: set all of"
             f" {[ADDRESS, COUNT, INDEX]} on every process, or none of them for one process"
         )
-    said = [
+    overrides = [
         f"{names[field]}={value} wins over {getattr(found, field)} of {found.kind}"
         for field, value in values.items()
         if found.kind != "none" and value is not None and getattr(found, field) not in (None, value)
     ]
     given = {field: value for field, value in values.items() if value is not None}
     why = ", ".join(filter(None, [*(f"{name}={value}" for name, value in plain.items()), found.why]))
-    return dataclasses.replace(found, **given, why=why, kind=found.kind if missing else "variables"), said
+    return dataclasses.replace(found, **given, why=why, kind=found.kind if missing else "variables"), overrides
 
 
 def _check(found: Launch) -> None:

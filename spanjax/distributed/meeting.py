@@ -128,19 +128,19 @@ class _Pending:
             # `_accept` may have dropped it in this very round
             if connection not in self.waiting:
                 continue
-            address, said, _ = self.waiting[connection]
+            address, reply, _ = self.waiting[connection]
             try:
                 new = connection.recv(MOST_GREETING)
             except BlockingIOError:
                 continue
             except OSError:
                 new = b""
-            said += new
-            if not new or len(said) > MOST_GREETING:
+            reply += new
+            if not new or len(reply) > MOST_GREETING:
                 self.reject(connection, address)
             elif b"\n" in new:
                 self._forget(connection)
-                yield connection, address, bytes(said)
+                yield connection, address, bytes(reply)
         now = time.monotonic()
         for connection, (address, _, until) in [*self.waiting.items()]:
             if now > until:
@@ -198,7 +198,7 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
 
     ProcessesMissing after the time limit; ValueError if two claim to be the same or the runs are not the same.
     """
-    began, said = time.monotonic(), time.monotonic()
+    began, reply = time.monotonic(), time.monotonic()
     count = ours["processes"]
     there: dict[int, tuple[str, socket.socket | None]] = {0: (ours["host"], None)}
     with _Pending(server) as pending:
@@ -211,9 +211,9 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
                         f"{len(there)} of {count} processes started within {timeout:.0f} s; missing: {names}. Start the same"
                         " command there and look at its output, or wait longer with SPANJAX_STARTUP_TIMEOUT=SECONDS"
                     )
-                if time.monotonic() - said > SAY_EVERY:
-                    said = time.monotonic()
-                    log.warning("waiting for %s since %.0f s", names, said - began)
+                if time.monotonic() - reply > SAY_EVERY:
+                    reply = time.monotonic()
+                    log.warning("waiting for %s since %.0f s", names, reply - began)
                 for connection, address, line in pending.lines(min(left, 1.0)):
                     _admit(pending, connection, address, line, ours, there)
                 if len(there) == count:  # one may have been killed while the others were awaited
@@ -233,12 +233,12 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
 def _greeting(line: bytes) -> dict[str, Any] | None:
     """Returns the greeting of a process of spanjax; None for any other line."""
     with contextlib.suppress(ValueError):
-        said = _parsed(line)
-        texts = [said.get(name) for name in ("greeting", "host", "jax")] + [said.get("token", "")]
-        numbers = [said.get(name) for name in ("process", "processes")]
+        reply = _parsed(line)
+        texts = [reply.get(name) for name in ("greeting", "host", "jax")] + [reply.get("token", "")]
+        numbers = [reply.get(name) for name in ("process", "processes")]
         good = all(isinstance(each, str) and each.isprintable() for each in texts)
         good &= all(type(each) is int and each >= 0 for each in numbers)
-        return said if good and said["greeting"] == GREETING else None
+        return reply if good and reply["greeting"] == GREETING else None
     return None
 
 
@@ -251,24 +251,24 @@ def _admit(
     there: dict[int, tuple[str, socket.socket | None]],
 ) -> None:
     """Admits a process by its greeting and rejects strangers. ValueError if these processes cannot form a run."""
-    said = _greeting(line)
-    if said is None:
+    reply = _greeting(line)
+    if reply is None:
         pending.reject(connection, address)
         return
-    each, host, token = said["process"], said["host"], ours.get("token", "")
-    if token and not hmac.compare_digest(said.get("token", "").encode(), token.encode()):
-        told = (
+    each, host, token = reply["process"], reply["host"], ours.get("token", "")
+    if token and not hmac.compare_digest(reply.get("token", "").encode(), token.encode()):
+        error = (
             f"process 0 refused process {each}: its SPANJAX_MEETING_TOKEN is not set or another one; all need the same"
         )
-        _tell(connection, {"error": told, "missing": True})
+        _tell(connection, {"error": error, "missing": True})
         pending.reject(connection, address, f"says that it is process {each} and has not the token of this run")
         return
     known = there.get(each)
     there[each if known is None else -1] = (host, connection)  # answered with the others in any case
     for name in ("processes", "jax"):
-        if said[name] != ours[name]:
+        if reply[name] != ours[name]:
             raise ValueError(
-                f"process {each} ({host}) says {name} = {said[name]!r}, process 0 ({ours['host']}) {ours[name]!r}:"
+                f"process {each} ({host}) says {name} = {reply[name]!r}, process 0 ({ours['host']}) {ours[name]!r}:"
                 " every process needs the same"
             )
     if each >= ours["processes"]:
@@ -344,7 +344,7 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
             with socket.create_connection((host, port), timeout=min(left, 5.0)) as connection:
                 connection.sendall(json.dumps(ours).encode() + b"\n")
                 # process 0 may have started after this one
-                said = _answered(connection, time.monotonic() + timeout + 2 * READ_SECONDS, ours["processes"])
+                reply = _answered(connection, time.monotonic() + timeout + 2 * READ_SECONDS, ours["processes"])
             break
         except ValueError:
             last = "what answers there is not process 0 of this run"
@@ -356,9 +356,9 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
             f"process 0 did not answer at {coordinator} within {timeout:.0f} s ({last}): is it started, is the address right on"
             " every process, is the port open between the hosts? SPANJAX_STARTUP_TIMEOUT=SECONDS waits longer"
         )
-    if "error" in said:
-        raise (ProcessesMissing if said["missing"] else ValueError)(said["error"])
-    return dict(enumerate(said["hosts"]))
+    if "error" in reply:
+        raise (ProcessesMissing if reply["missing"] else ValueError)(reply["error"])
+    return dict(enumerate(reply["hosts"]))
 
 
 def _answered(connection: socket.socket, deadline: float, count: int) -> dict[str, Any]:
@@ -374,9 +374,9 @@ def _answered(connection: socket.socket, deadline: float, count: int) -> dict[st
         line += new
         if len(line) > MOST_ANSWER:
             raise ValueError("an answer without end")
-    said = _parsed(bytes(line))
-    hosts = said.get("hosts")
+    reply = _parsed(bytes(line))
+    hosts = reply.get("hosts")
     roster = isinstance(hosts, list) and len(hosts) == count and all(isinstance(each, str) for each in hosts)
-    if not roster and not (isinstance(said.get("error"), str) and isinstance(said.get("missing"), bool)):
+    if not roster and not (isinstance(reply.get("error"), str) and isinstance(reply.get("missing"), bool)):
         raise ValueError("no answer of process 0")
-    return said
+    return reply

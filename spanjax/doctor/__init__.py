@@ -202,9 +202,9 @@ def fact_lines(facts: checks.Facts) -> list[tuple[str, str]]:
 
 def as_json(facts: checks.Facts, findings: Sequence[checks.Finding]) -> str:
     """Facts and findings as one JSON object; `versions` holds the stack only."""
-    shown = dataclasses.asdict(facts) | {"versions": {k: v for k, v in facts.versions.items() if k in SHOWN}}
+    described = dataclasses.asdict(facts) | {"versions": {k: v for k, v in facts.versions.items() if k in SHOWN}}
     ok = all(finding.status != "fail" for finding in findings)
-    return json.dumps({"ok": ok, "facts": shown, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2)
+    return json.dumps({"ok": ok, "facts": described, "findings": [dataclasses.asdict(f) for f in findings]}, indent=2)
 
 
 def show(console: rich.console.Console, facts: checks.Facts, findings: Sequence[checks.Finding]) -> None:

@@ -23,7 +23,7 @@ SCHEDULER_OFF = f"{SCHEDULER}=false"
 
 
 @dataclasses.dataclass(frozen=True)
-class Built:
+class CompiledRun:
     """Functions of a run of any objective; nothing is initialised or compiled yet."""
 
     run: Run
@@ -78,7 +78,7 @@ class Built:
         return []
 
 
-def build(run: Run, length: int, mesh: Mesh) -> Built:
+def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
@@ -100,7 +100,7 @@ def build(run: Run, length: int, mesh: Mesh) -> Built:
         seed=run.seed,
         fsdp=run.mesh.fsdp,
     )
-    return Built(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})")
+    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})")
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
-from spanjax.experiment.build import Built, attention_backend, build, open_mesh
+from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import plan_lines
 from spanjax.nn.config import Execution, Regularization
@@ -43,7 +43,7 @@ TOKENS = 128  # of an example in a dry run
 
 
 @dataclasses.dataclass(frozen=True)
-class Set:
+class EncodedExamples:
     """Examples and their rows."""
 
     examples: Sequence[Any]
@@ -52,7 +52,9 @@ class Set:
     """The rows once more with their notes, for predictions; empty in training."""
 
     @classmethod
-    def of(cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary, training: bool = False) -> "Set":
+    def of(
+        cls, task: Task, examples: Sequence[Any], vocabulary: Vocabulary, training: bool = False
+    ) -> "EncodedExamples":
         """Builds the task's rows of these examples, for predictions or packed only, for training."""
         rows = task.rows(examples, vocabulary)
         kept = () if training else list(rows)
@@ -79,7 +81,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
     host, hosts = jax.process_index(), jax.process_count()
     compiled: set[int] = set()
 
-    def predict(params: Any, given: Set, between: Callable[[], None] | None = None) -> Predicted:
+    def predict(params: Any, given: EncodedExamples, between: Callable[[], None] | None = None) -> Predicted:
         found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
         sums: dict[str, Mean] = {}
         given.packed.use_few_lengths(batch_size, compiled=compiled)
@@ -102,14 +104,14 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
 
 
 @dataclasses.dataclass(frozen=True)
-class TaskSession(Built):
+class TaskSession(CompiledRun):
     """A run of a task with its examples read; implements `training.loop.Session`."""
 
     vocabulary: Vocabulary
     model: Model | None
     """Source of the initial weights."""
-    training: Set
-    dev: Set | None
+    training: EncodedExamples
+    dev: EncodedExamples | None
     messages: tuple[str, ...]
     """Facts about the examples, and the settings that were derived from them."""
 
@@ -250,8 +252,8 @@ def _labelled(task: Task, examples: Examples) -> Examples:
     kept = [example for example in examples if task.is_labelled(example)]
     if not kept or len(kept) == len(examples):
         return examples
-    said = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
-    return Examples(kept, examples.problems, [*examples.notes, said])
+    skipped = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
+    return Examples(kept, examples.problems, [*examples.notes, skipped])
 
 
 def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
@@ -336,23 +338,23 @@ def open_task_session(run: Run) -> TaskSession:
     task = task.with_training_labels(examples, vocabulary)
     if problems := task.problems(run.encoder):
         raise ValueError("\n".join(problems))
-    training = Set.of(task, examples, vocabulary, training=True)
-    dev = Set.of(task, dev_examples, vocabulary) if dev_examples else None
+    training = EncodedExamples.of(task, examples, vocabulary, training=True)
+    dev = EncodedExamples.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
     training.packed.use_few_lengths(run.batch_size, run.steps)
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
     left_out = (*examples.problems, *dev_examples.problems)
-    said = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
-    said += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
-    said += [
+    skipped = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
+    skipped += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
+    skipped += [
         *derived,
         *examples.notes,
         *dev_examples.notes,
         *(f"dev examples: {note}" for note in task.notes(dev_examples)),
     ]
     return TaskSession(
-        **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(said)
+        **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(skipped)
     )
 
 

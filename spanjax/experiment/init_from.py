@@ -77,8 +77,8 @@ def start_from(
         known_V, lines = _known_pieces(model, vocabulary)
     except ValueError as error:
         problems.append(str(error))
-    found, said = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
-    lines += said
+    found, notes = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
+    lines += notes
     leaves: dict[str, np.ndarray] = {}
     comparable = not problems  # with other sizes or tokens every shape would differ, and tell nothing new
     unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -90,15 +90,15 @@ def start_from(
         if has_pieces(name) or (objective and objective.has_pieces(name)):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in RESIZED and comparable and len(array) != leaf.shape[0]:
-            array, said = _resized(name, array, leaf.shape[0], encoder, random, _boundary_flag(objective))
-            lines.append(said)
+            array, notes = _resized(name, array, leaf.shape[0], encoder, random, _boundary_flag(objective))
+            lines.append(notes)
         if array.shape != leaf.shape and comparable:
             unequal[name] = (np.shape(found[name]), tuple(leaf.shape))
         leaves[name] = array
     problems += _shape_problems(unequal, model, encoder, objective)
     if problems:
-        told = "\n".join(f"  - {problem}" for problem in problems)
-        raise ValueError(f"--init-from {model.source} does not fit this run:\n{told}")
+        messages = "\n".join(f"  - {problem}" for problem in problems)
+        raise ValueError(f"--init-from {model.source} does not fit this run:\n{messages}")
     fresh, unused = (
         sorted({_part(name) for name in names}) for names in (wanted.keys() - leaves, found.keys() - leaves)
     )
@@ -106,7 +106,7 @@ def start_from(
     lines = [f"loaded {', '.join(loaded)}", *lines]
     lines += [f"drawn fresh: {', '.join(fresh)}"] if fresh else []
     lines += [f"not used: {', '.join(unused)}"] if unused else []
-    return InitialWeights(leaves, (*model.said, *lines))
+    return InitialWeights(leaves, (*model.notes, *lines))
 
 
 def _classifier(
@@ -124,8 +124,8 @@ def _classifier(
         order = [list(theirs).index(label) for label in labels]
         return {**found, kernel: found[kernel][:, order], bias: found[bias][order]}, ["classifier: labels put in order"]
     before = ", ".join(theirs[:SHOWN]) or f"{found[kernel].shape[-1]} outputs"
-    said = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
-    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [said]
+    notes = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
+    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [notes]
 
 
 def _part(name: str) -> str:
@@ -161,7 +161,7 @@ def _shape_problems(
 ) -> list[str]:
     """Lists parameters whose shapes (in the weights, in the run) differ, with the flags that would make them alike; not one
     that differs because another one of its head does."""
-    told: dict[str, str] = {}
+    messages: dict[str, str] = {}
     genres = " ".join((model.task or {}).get("genres") or ())
     for name, (theirs, own) in unequal.items():
         flags = []
@@ -172,15 +172,15 @@ def _shape_problems(
                 flag = flag.format(boundary=_boundary_flag(objective), size=size, genres=genres, **ratios)
                 flags.append(f"--objective.{flag}".strip())
         if flags:
-            told[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
+            messages[name] = f"{name} is {theirs} in the weights, {own} in this run: give {' '.join(flags)}"
     # another parameter of the same head needs no flag of its own
-    explained = {_part(name) for name in told}
+    explained = {_part(name) for name in messages}
     rest = [
         f"{name} is {theirs} in the weights, {own} in this run: make the settings of {_part(name)} alike"
         for name, (theirs, own) in unequal.items()
         if _part(name) not in explained
     ]
-    return [*told.values(), *rest]
+    return [*messages.values(), *rest]
 
 
 def _known_pieces(model: Model, vocabulary: Vocabulary) -> tuple[np.ndarray, list[str]]:
@@ -249,5 +249,5 @@ def _resized(
         keep = f"--objective.{flag}.max-offset {known} keeps all"
         return array[:size], f"span boundary offsets: the first {size:,} of {known:,}; {keep}"
     drawn = random.normal(0, encoder.initializer_std, (size - known, *array.shape[1:])).astype(np.float32)
-    said = f"span boundary offsets: {known:,} trained ones, {size - known:,} drawn fresh"
-    return np.concatenate([array, drawn]), said
+    notes = f"span boundary offsets: {known:,} trained ones, {size - known:,} drawn fresh"
+    return np.concatenate([array, drawn]), notes

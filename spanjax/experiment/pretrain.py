@@ -20,7 +20,7 @@ from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.experiment.build import Built, attention_backend, build, open_mesh
+from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import filled_text, next_commands, plan_lines
 from spanjax.objectives.base import Mean, Pretraining
@@ -32,7 +32,7 @@ from spanjax.training.loop import Outcome
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingSession(Built):
+class PretrainingSession(CompiledRun):
     """A run of pretraining with its rows opened; implements `training.loop.Session`."""
 
     rows: AnyRows

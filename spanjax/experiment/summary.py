@@ -8,7 +8,7 @@ import numpy as np
 from spanjax.data.feed.batch import Batch
 from spanjax.data.inspect.as_text import first_block_length, first_block_spans, original_tokens
 from spanjax.data.vocab.loading import Vocabulary
-from spanjax.experiment.build import Built
+from spanjax.experiment.build import CompiledRun
 from spanjax.training.state import count_parameters
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -47,7 +47,7 @@ def sparkline(values: list[float]) -> str:
     return "".join(BARS[min(7, int(8 * value / top))] for value in values)
 
 
-def plan_lines(session: Built, batch: Mapping[str, jax.Array], data: Sequence[str], epochs: float) -> list[str]:
+def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Sequence[str], epochs: float) -> list[str]:
     """Describes any run before it starts: where it runs, on which `data`, what its compiled step costs, how long, its rates."""
     run, mesh, encoder = session.run, session.mesh, session.run.encoder
     leaves = jax.tree.leaves(session.abstract)
@@ -70,7 +70,7 @@ def plan_lines(session: Built, batch: Mapping[str, jax.Array], data: Sequence[st
     ]
 
 
-def compiled_peak(session: Built, batch: Mapping[str, jax.Array]) -> int | None:
+def compiled_peak(session: CompiledRun, batch: Mapping[str, jax.Array]) -> int | None:
     """Bytes a device needs for one training step, state included, by compiling it; None if XLA does not tell."""
     analysis = session.train_step().lower(session.abstract, batch).compile().memory_analysis()
     return None if analysis is None else analysis.argument_size_in_bytes + analysis.temp_size_in_bytes

@@ -76,7 +76,7 @@ class _Text(NamedTuple):
 
 def noted(model: Model) -> Model:
     """Prints the notes of reading the model on stderr (another step than the newest, unused heads), and returns the model."""
-    for line in model.said:
+    for line in model.notes:
         print(visible_name(f"note: {line}"), file=sys.stderr)
     return model
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import attention_backend
-from spanjax.experiment.finetune import Predicted, Set, predictor
+from spanjax.experiment.finetune import EncodedExamples, Predicted, predictor
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.run import Run
@@ -46,13 +46,13 @@ class TaskModel:
     """Settings of the task inferred from the scores of its dev examples, see `Task.inferred_settings`."""
 
     @functools.cached_property
-    def _predictor(self) -> Callable[[Any, Set], Predicted]:
+    def _predictor(self) -> Callable[[Any, EncodedExamples], Predicted]:
         """Predictor, kept with its compiled programs from one call to the next."""
         return predictor(self.builder, self.task, self.mesh, self.batch_size)
 
     def predict(self, examples: Iterable[Any]) -> Predicted:
         """Predicts examples, as `Task.read` or `Task.example` return them."""
-        return self._predictor(self.params, Set.of(self.task, list(examples), self.vocabulary))
+        return self._predictor(self.params, EncodedExamples.of(self.task, list(examples), self.vocabulary))
 
     def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yields the answer to each record, in order and as they come; {"error": ...} for one that cannot be used."""
@@ -68,7 +68,7 @@ class TaskModel:
         examples = [example for example, problem in waiting if not problem]
         answers = iter(())
         if examples:
-            given = Set.of(self.task, examples, self.vocabulary)
+            given = EncodedExamples.of(self.task, examples, self.vocabulary)
             found = self._predictor(self.params, given)
             outputs: list[list[Any]] = [[] for _ in examples]
             for row, output in zip(given.rows, found.outputs, strict=True):

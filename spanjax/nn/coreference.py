@@ -20,7 +20,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference_parts import (
     BUCKETS,
     CoreferenceConfig,
-    Pieces,
+    CorefInputs,
     Resolved,
     Scorer,
     by_parts,
@@ -64,7 +64,7 @@ class Coreference(nnx.Module):
     def __call__(
         self,
         hidden_ND: jax.Array,
-        pieces: Pieces,
+        pieces: CorefInputs,
         key: DropoutKey | None,
         site: int,
         sure_NW: jax.Array | None = None,
@@ -90,7 +90,7 @@ class Coreference(nnx.Module):
         table_WF = self.width_prior.embedding[...]
         return self.width_score.of(table_WF @ self.width_score.rows(0, table_WF.shape[1]) + self.width_score.bias[None])
 
-    def span_scores(self, hidden_ND: jax.Array, pieces: Pieces) -> jax.Array:
+    def span_scores(self, hidden_ND: jax.Array, pieces: CorefInputs) -> jax.Array:
         """Mention scores of all spans, float32 [N, W], without dropout; -inf for entries that are no span."""
         size, widths, length = self.size, self.config.max_width, hidden_ND.shape[0]
         chunk = min(length, CHUNK)
@@ -126,7 +126,7 @@ class Coreference(nnx.Module):
         score_NW = jax.lax.map(scored, jnp.arange(chunks) * chunk).reshape(-1, widths)[:length]
         return jnp.where(self._spans(pieces), score_NW, -jnp.inf)
 
-    def _spans(self, pieces: Pieces) -> jax.Array:
+    def _spans(self, pieces: CorefInputs) -> jax.Array:
         """bool[N, W]: True for valid spans: inside of one sentence and, with `words_only`, of whole words."""
         length, widths = pieces.sentence_N.shape[0], self.config.max_width
         last_NW = jnp.arange(length)[:, None] + jnp.arange(widths)[None]
@@ -191,7 +191,7 @@ class Coreference(nnx.Module):
         return antecedent_MA, score_MA
 
     def _fine(
-        self, vector_MG: jax.Array, found: Resolved, pieces: Pieces, key: DropoutKey | None, site: int
+        self, vector_MG: jax.Array, found: Resolved, pieces: CorefInputs, key: DropoutKey | None, site: int
     ) -> jax.Array:
         """Coarse plus fine scores [M, A], the fine ones from span vectors that their antecedents refined."""
         features = self._features(found, pieces)
@@ -200,7 +200,7 @@ class Coreference(nnx.Module):
             _, vector_MG = self._pairs(vector_MG, found, features, key, site + step * number, last=False)
         return self._pairs(vector_MG, found, features, key, site + step * self.config.refinements, last=True)[0]
 
-    def _features(self, found: Resolved, pieces: Pieces) -> tuple[jax.Array, ...]:
+    def _features(self, found: Resolved, pieces: CorefInputs) -> tuple[jax.Array, ...]:
         """Rows of the tables of features: same speaker, distances in spans and segments, each int32 [M, A]; the genre."""
         other_MA, own_M = found.antecedent_MA, jnp.arange(found.first_M.shape[0])
         speaker_M, segment_M = pieces.speaker_N[found.first_M], pieces.segment_N[found.first_M]

@@ -49,7 +49,7 @@ class CoreferenceConfig:
     """Distribution of initial weights, standard deviation 0.02; truncated_normal: cut off at twice that, as released."""
 
 
-class Pieces(NamedTuple):
+class CorefInputs(NamedTuple):
     """Inputs for a document's pieces other than their hidden states."""
 
     sentence_N: jax.Array

@@ -106,8 +106,8 @@ class ReplacedDetection(Pretraining):
         """Impossible sizes and weights."""
         found = super().problems(encoder)
         if not found and encoder.heads > 0:
-            told = f"objective.generator_size {self.generator_size}: the generator's "
-            found += [told + each for each in self.generator(encoder).problems()]
+            prefix = f"objective.generator_size {self.generator_size}: the generator's "
+            found += [prefix + each for each in self.generator(encoder).problems()]
         return found + type_problems(self.pairing, encoder)
 
     @property

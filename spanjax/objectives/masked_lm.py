@@ -109,7 +109,7 @@ class MaskedPrediction(Pretraining):
     @property
     def parts(self) -> Mapping[str, str]:
         """Parts of the terms."""
-        return {name: told for term in self.terms for name, told in term.parts.items()}
+        return {name: text for term in self.terms for name, text in term.parts.items()}
 
     def of_parts(self, params: Mapping[str, Any], pair: str) -> Self | None:
         """The terms that find their heads; none in an encoder alone."""

@@ -155,18 +155,18 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     settings = {"batch_size": run.batch_size, "microbatches": run.microbatches, "encoder.remat": run.encoder.remat}
     share = command.memory_fraction if topology.chip.platform == "cuda" else 1.0
     limit, begin = int(topology.chip.memory * share), time.monotonic()
-    said = {"topology": str(topology), "devices": topology.size, "settings": settings, "limit": limit, **sizes}
-    said["mesh"] = dataclasses.asdict(run.mesh)
-    said["versions"] = {"jax": jax.__version__, **places.compiler_version(topology.chip.platform)}
-    said["figures"] = {**dataclasses.asdict(topology.chip), "link": topology.link, "source": SOURCE}
+    summary = {"topology": str(topology), "devices": topology.size, "settings": settings, "limit": limit, **sizes}
+    summary["mesh"] = dataclasses.asdict(run.mesh)
+    summary["versions"] = {"jax": jax.__version__, **places.compiler_version(topology.chip.platform)}
+    summary["figures"] = {**dataclasses.asdict(topology.chip), "link": topology.link, "source": SOURCE}
     try:
         result = step.compile(compiler_options=places.flags_for(topology.chip, command.flags) or None)
     except jax.errors.JaxRuntimeError as error:
         # A program that needs more than the device has is a result, not an error: its message holds the bytes.
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise ValueError(f"the compiler for {topology} says: {str(error)[:1000]}") from error
-        return {**said, "fits": False, "memory": {"peak": exhausted(str(error))}}
-    said["compile_seconds"], text = round(time.monotonic() - begin, 1), result.as_text()
+        return {**summary, "fits": False, "memory": {"peak": exhausted(str(error))}}
+    summary["compile_seconds"], text = round(time.monotonic() - begin, 1), result.as_text()
     if command.hlo:
         pathlib.Path(command.hlo).write_text(text)
     memory, program = memory_of(result.memory_analysis()), Program(text)
@@ -174,7 +174,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     rows = places.moved(program.collectives, topology)
     near = [row for row in rows if not row["slices"]]
     return {
-        **said,
+        **summary,
         "fits": memory["peak"] <= limit,
         "memory": memory,
         "donated_arrays": program.donated(),
@@ -207,36 +207,37 @@ def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
         yield f"batch_size={shards}", dataclasses.replace(run, batch_size=shards, microbatches=1)
 
 
-def lines(said: dict[str, Any]) -> list[str]:
+def lines(summary: dict[str, Any]) -> list[str]:
     """Formats a report as human-readable lines."""
-    memory, figures, gib = said["memory"], said["figures"], 2**30
-    mesh = " ".join(f"{name}={size}" for name, size in said["mesh"].items())
-    settings = ", ".join(f"{name} {value}" for name, value in said["settings"].items())
+    memory, figures, gib = summary["memory"], summary["figures"], 2**30
+    mesh = " ".join(f"{name}={size}" for name, size in summary["mesh"].items())
+    settings = ", ".join(f"{name} {value}" for name, value in summary["settings"].items())
     peak = f"{memory['peak'] / gib:.2f} GiB" if memory["peak"] else "more than there is"
-    told = [
-        f"{said['topology']}: {said['devices']} devices, mesh {mesh}, {settings}, attention by {said['attention']}",
-        f"fits        {'yes' if said['fits'] else 'NO'}: peak {peak}, a device has {said['limit'] / gib:.2f} GiB",
+    printed = [
+        f"{summary['topology']}: {summary['devices']} devices, mesh {mesh}, {settings}, attention by {summary['attention']}",
+        f"fits        {'yes' if summary['fits'] else 'NO'}: peak {peak}, a device has {summary['limit'] / gib:.2f} GiB",
     ]
-    if "collectives" not in said:  # the compiler refused the program, so nothing but its memory is known
-        return told
-    copies = [said[name] / said["parameters"] for name in ("gradient_bytes", "parameter_bytes")]
+    if "collectives" not in summary:  # the compiler refused the program, so nothing but its memory is known
+        return printed
+    copies = [summary[name] / summary["parameters"] for name in ("gradient_bytes", "parameter_bytes")]
     return [
-        *told,
+        *printed,
         f"memory      arguments {memory['arguments'] / gib:.2f} GiB, temporaries {memory['temporaries'] / gib:.2f},"
-        f" code {memory['code'] / gib:.2f}; state {said['state'] / gib:.2f}, of which {said['donated_arrays']} of"
-        f" {said['state_arrays']} arrays are overwritten in place",
-        f"moved       gradients {said['gradient_bytes'] / 1e6:.1f} MB = {copies[0]:.3f} x parameters, parameters"
-        f" {said['parameter_bytes'] / 1e6:.1f} MB = {copies[1]:.3f} x parameters",
-        *places.table(said["collectives"]),
-        f"step        {said['step_seconds'] * 1e3:.1f} ms: computation {said['compute_seconds'] * 1e3:.1f} ms at an"
-        f" assumed {said['mfu']:g} % of the peak, transfers {said['transfer_seconds'] * 1e3:.1f} ms, of which"
-        f" {said['hidden_seconds'] * 1e3:.1f} ms can be hidden",
-        f"efficiency  {said['efficiency']:.1%}; {said['efficiency_all_hidden']:.1%} if all transfers were hidden,"
-        f" {said['efficiency_none_hidden']:.1%} if none",
-        f"run         {said['steps']:,} steps = {said['hours']:,.1f} hours = {said['device_hours']:,.0f} device-hours",
+        f" code {memory['code'] / gib:.2f}; state {summary['state'] / gib:.2f}, of which {summary['donated_arrays']} of"
+        f" {summary['state_arrays']} arrays are overwritten in place",
+        f"moved       gradients {summary['gradient_bytes'] / 1e6:.1f} MB = {copies[0]:.3f} x parameters, parameters"
+        f" {summary['parameter_bytes'] / 1e6:.1f} MB = {copies[1]:.3f} x parameters",
+        *places.table(summary["collectives"]),
+        f"step        {summary['step_seconds'] * 1e3:.1f} ms: computation {summary['compute_seconds'] * 1e3:.1f} ms at an"
+        f" assumed {summary['mfu']:g} % of the peak, transfers {summary['transfer_seconds'] * 1e3:.1f} ms, of which"
+        f" {summary['hidden_seconds'] * 1e3:.1f} ms can be hidden",
+        f"efficiency  {summary['efficiency']:.1%}; {summary['efficiency_all_hidden']:.1%} if all transfers were hidden,"
+        f" {summary['efficiency_none_hidden']:.1%} if none",
+        f"run         {summary['steps']:,} steps = {summary['hours']:,.1f} hours = {summary['device_hours']:,.0f} device-hours",
         f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
         f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet: a model, not a measurement)",
-        f"compiled    in {said['compile_seconds']} s by " + ", ".join(f"{k} {v}" for k, v in said["versions"].items()),
+        f"compiled    in {summary['compile_seconds']} s by "
+        + ", ".join(f"{k} {v}" for k, v in summary["versions"].items()),
     ]
 
 
@@ -244,23 +245,23 @@ def plan(command: Any, topology: places.Topology) -> int:
     """Compiles, searches if it does not fit, prints; returns the exit code."""
     run = prepared(command, topology)
     devices = places.devices(topology)
-    said = report(command, run, topology, devices)
+    summary = report(command, run, topology, devices)
     tried, replica_data = [], run.mesh.shape(topology.size)[:2]
-    for words, other in () if said["fits"] or not command.search else alternatives(run, math.prod(replica_data)):
+    for words, other in () if summary["fits"] or not command.search else alternatives(run, math.prod(replica_data)):
         print(f"does not fit: trying {words}", file=sys.stderr, flush=True)
         found = report(command, other, topology, devices)
         tried.append({"setting": words, "fits": found["fits"], "peak": found["memory"]["peak"]})
         if found["fits"]:
-            said["fitting"] = found
+            summary["fitting"] = found
             break
-    said["tried"] = tried
-    told = lines(said)
+    summary["tried"] = tried
+    printed = lines(summary)
     for one in tried:
         ends = "fits" if one["fits"] else "does not fit"
-        told.append(f"tried       {one['setting']}: peak {one['peak'] / 2**30:.2f} GiB, {ends}")
-    told += ["", *lines(said["fitting"])] if "fitting" in said else []
-    print(json.dumps(said, indent=1) if command.json else "\n".join(told))
-    return 0 if said["fits"] else 1
+        printed.append(f"tried       {one['setting']}: peak {one['peak'] / 2**30:.2f} GiB, {ends}")
+    printed += ["", *lines(summary["fitting"])] if "fitting" in summary else []
+    print(json.dumps(summary, indent=1) if command.json else "\n".join(printed))
+    return 0 if summary["fits"] else 1
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -232,17 +232,17 @@ def modelled(topology: Topology, rows: Sequence[dict], flops: float, mfu: float,
     """
     compute = flops / topology.size / (topology.chip.flops * mfu)
     hidden = sum(row["seconds"] for row in rows if row["asynchronous"])
-    shown = sum(row["seconds"] for row in rows if not row["asynchronous"])
-    step = max(compute, hidden) + shown
+    exposed = sum(row["seconds"] for row in rows if not row["asynchronous"])
+    step = max(compute, hidden) + exposed
     return {
         "flops": flops,
         "compute_seconds": compute,
-        "transfer_seconds": hidden + shown,
+        "transfer_seconds": hidden + exposed,
         "hidden_seconds": hidden,
         "step_seconds": step,
         "efficiency": compute / step,
-        "efficiency_all_hidden": compute / max(compute, hidden + shown),
-        "efficiency_none_hidden": compute / (compute + hidden + shown),
+        "efficiency_all_hidden": compute / max(compute, hidden + exposed),
+        "efficiency_none_hidden": compute / (compute + hidden + exposed),
         "hours": step * steps / 3600,
         "device_hours": step * steps / 3600 * topology.size,
     }

@@ -18,7 +18,7 @@ from spanjax.storage.outputs import output_problem
 from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
 
-Record = Mapping[str, Any]
+JsonRecord = Mapping[str, Any]
 UNREADABLE = "unreadable"
 """Only field of the placeholder for a line of a file that is no record."""
 Folder = Annotated[
@@ -100,8 +100,8 @@ def command(
 def answer_options(
     options: Options,
     command: str,
-    given: Sequence[Record],
-    of_text: Callable[[str], Record],
+    given: Sequence[JsonRecord],
+    of_text: Callable[[str], JsonRecord],
     nothing: str,
     **settings: Any,
 ) -> None:
@@ -143,7 +143,7 @@ def _is_answers(path: pathlib.Path) -> bool:
     return not start or start.startswith((b'{"input":', b'{"error":'))
 
 
-def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterator[Record]:
+def records_of(files: Iterable[str], of_text: Callable[[str], JsonRecord]) -> Iterator[JsonRecord]:
     """Yields the records of .jsonl, .json, .csv and tab-separated files, and one for each line of any other text file. A line
     that is no record yields its problem instead, see `answer`."""
     for name in files:
@@ -156,7 +156,7 @@ def records_of(files: Iterable[str], of_text: Callable[[str], Record]) -> Iterat
 
 
 def answer(
-    path: str, command: str, records: Iterable[Record], output: str, batch_size: int | None, **settings: Any
+    path: str, command: str, records: Iterable[JsonRecord], output: str, batch_size: int | None, **settings: Any
 ) -> None:
     """Writes {"input", and the model's answer} for each record, in order, as they are answered; {"error"} for a line
     that is no record.
@@ -165,12 +165,12 @@ def answer(
     answered; SomeFailedError if some could not be answered, after all others are.
     """
     model = open_model(path, batch_size, predict_command=command, **settings)
-    given: list[Record] = []
+    given: list[JsonRecord] = []
     failed: list[str] = []
     total = 0
 
     # The model reads records ahead to fill its batches, so each waits in `given` until its answer comes.
-    def noted() -> Iterator[Record]:
+    def noted() -> Iterator[JsonRecord]:
         for record in records:
             given.append(record)
             yield record
@@ -180,13 +180,13 @@ def answer(
     with open(output, "w", encoding="utf-8") if output else _Standard() as out:
         for answered in model.answers(noted()):
             record, total = given.pop(0), total + 1
-            told = {"input": dict(record), **answered}
+            value = {"input": dict(record), **answered}
             if {*record} == {UNREADABLE}:
                 failed.append(record[UNREADABLE])
-                told = {"error": record[UNREADABLE]}
+                value = {"error": record[UNREADABLE]}
             elif "error" in answered:
                 failed.append(f"record {total}: {answered['error']}")
-            out.write(json_line(told, "utf-8") + "\n")
+            out.write(json_line(value, "utf-8") + "\n")
     if not total:
         raise ValueError("no record in the files: expected one at least")
     if failed:
@@ -199,13 +199,13 @@ def answer(
         raise SomeFailedError("\n".join([*failed[:SHOWN], *more, some]))
 
 
-def json_line(told: Any, encoding: str) -> str:
+def json_line(value: Any, encoding: str) -> str:
     """JSON in one line; escaped to ASCII if the encoding lacks a character, as all lack halves of surrogate pairs."""
-    line = json.dumps(told, ensure_ascii=False)
+    line = json.dumps(value, ensure_ascii=False)
     try:
         line.encode(encoding)
     except UnicodeEncodeError:
-        return json.dumps(told)
+        return json.dumps(value)
     return line
 
 

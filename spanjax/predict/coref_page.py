@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from spanjax.cli import escaped
-from spanjax.tasks.coref.documents import Clusters, Document, Mention
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention
 
 STYLE = """
 :root { color-scheme: light dark; }
@@ -17,7 +17,7 @@ ol { columns: 16rem; font-size: .85rem; line-height: 1.5; }
 GOLDEN_ANGLE = 137.508
 
 
-def coref_page(documents: Sequence[Document], clusters: Sequence[Clusters]) -> str:
+def coref_page(documents: Sequence[CorefDocument], clusters: Sequence[Clusters]) -> str:
     """Builds the page: every document verbatim, mentions marked with the colour and number of their cluster, then a list."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -31,14 +31,14 @@ def coref_page(documents: Sequence[Document], clusters: Sequence[Clusters]) -> s
     )
 
 
-def _document(document: Document, clusters: Clusters, number: int) -> Iterator[str]:
+def _document(document: CorefDocument, clusters: Clusters, number: int) -> Iterator[str]:
     words = document.words
     yield f"<h2>{escaped(document.name or f'document {number + 1}')}</h2>"
     yield f'<p style="white-space: pre-wrap">{"".join(_marked(document, words, clusters))}</p>'
     yield "<ol>"
     for own, cluster in enumerate(clusters):
-        told = ", ".join(escaped(" ".join(words[first : last + 1])) for first, last in cluster)
-        yield f'<li><mark style="{_hue(own)}">{told}</mark></li>'
+        mentions = ", ".join(escaped(" ".join(words[first : last + 1])) for first, last in cluster)
+        yield f'<li><mark style="{_hue(own)}">{mentions}</mark></li>'
     yield "</ol>"
 
 
@@ -46,7 +46,7 @@ def _hue(cluster: int) -> str:
     return f"--hue: {cluster * GOLDEN_ANGLE % 360:.0f}"
 
 
-def _marked(document: Document, words: Sequence[str], clusters: Clusters) -> Iterator[str]:
+def _marked(document: CorefDocument, words: Sequence[str], clusters: Clusters) -> Iterator[str]:
     begins: dict[int, list[tuple[Mention, int]]] = {}
     for own, cluster in enumerate(clusters):
         for mention in cluster:
@@ -65,7 +65,7 @@ def _marked(document: Document, words: Sequence[str], clusters: Clusters) -> Ite
     yield escaped(gaps[len(words)])
 
 
-def _gaps(document: Document) -> list[str]:
+def _gaps(document: CorefDocument) -> list[str]:
     """Returns the text before each word and after the last: the document's own, else a blank, and a line between sentences."""
     if document.offsets:
         ends = [0, *(end for _, end in document.offsets)]

@@ -17,7 +17,7 @@ import numpy as np
 
 from spanjax.bounds import AtLeast1, OrAll, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
-from spanjax.data.ngrams.counting import Counted, Room, count_ngrams
+from spanjax.data.ngrams.counting import Counted, CountingLimits, count_ngrams
 from spanjax.data.ngrams.dictionary import NgramSettings, is_dictionary, write_ngrams
 from spanjax.data.sources.documents import Source
 from spanjax.data.sources.paths import local_files
@@ -76,7 +76,7 @@ def count_and_write(options: CountNgrams) -> Counted:
     skipped: collections.Counter[str] = collections.Counter()
     documents = itertools.islice(source.documents(skipped), options.max_documents or None)
     output.parent.mkdir(parents=True, exist_ok=True)
-    room = Room(options.memory_mb << 20, options.workers or os.cpu_count() or 1)
+    room = CountingLimits(options.memory_mb << 20, options.workers or os.cpu_count() or 1)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.counting-", dir=output.parent) as work:
         counted = count_ngrams(documents, options.settings, room, pathlib.Path(work))
     with whole_file(output) as file:

@@ -78,7 +78,7 @@ def measure(
     return masking.figures(), pairs.figures() if pairs.label else None
 
 
-def gather(options: Stats) -> Figures:
+def measured_figures(options: Stats) -> Figures:
     """Measures all figures; one ValueError with all problems."""
     # The output files are checked first: measuring all rows takes long.
     reading = options.reading
@@ -109,7 +109,7 @@ def gather(options: Stats) -> Figures:
 
 def stats(options: Stats) -> None:
     """Measures, prints and writes; ValueError with everything that is wrong."""
-    figures = gather(options)
+    figures = measured_figures(options)
     print_figures(coloured_console(options.color), figures)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(dataclasses.asdict(figures), indent=1) + "\n", "utf-8")

@@ -32,7 +32,7 @@ def generator_of(model: Model) -> Model:
         model,
         encoder=_encoder(model, part["layers"]),
         params={"encoder": {"embeddings": embeddings, **layers}, "mlm": part["mlm"]},
-        said=(),
+        notes=(),
         loaded=None,
         trained=None,
     )
@@ -79,7 +79,7 @@ def with_generator(model: Model, load: Callable[[pathlib.Path], Model]) -> Model
     own = {name: each for name, each in encoder.items() if name != "embeddings"}
     own |= {name: encoder["embeddings"][name] for name in encoder["embeddings"].keys() & {WIDEN}}
     part = {**own, "mlm": found.params["mlm"]}
-    return dataclasses.replace(model, params={**model.params, PART: part}, said=(*model.said, f"with its {FOLDER}"))
+    return dataclasses.replace(model, params={**model.params, PART: part}, notes=(*model.notes, f"with its {FOLDER}"))
 
 
 def _problems(model: Model, found: Model, folder: pathlib.Path) -> list[str]:

@@ -16,13 +16,13 @@ from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
 from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
-from spanjax.torch_format.configs import gelu_problem, guessed_config, our_config
+from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
 from spanjax.torch_format.families import BERT
-from spanjax.torch_format.folder import Found, is_weights, read_folder
+from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
-from spanjax.torch_format.tables import our_params
-from spanjax.torch_format.task_configs import our_task
-from spanjax.torch_format.task_tables import their_kind, with_heads, without_left_over
+from spanjax.torch_format.tables import params_from_hf
+from spanjax.torch_format.task_configs import described_task_from_hf
+from spanjax.torch_format.task_tables import head_from_hf, with_heads, without_left_over
 from spanjax.torch_format.tokenizer_files import vocabulary_of_folder
 from spanjax.training.checkpoint import read_weights
 from spanjax.training.checkpoint_files import best_step, steps_of, stored_losses, stored_meta, whole_step
@@ -36,10 +36,10 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     path = pathlib.Path(path)
     if (path / "checkpoints").is_dir():
         tuned = _fine_tuned(path)
-        step, said = best_step(path) if tuned else whole_step(path)
+        step, notes = best_step(path) if tuned else whole_step(path)
         if tuned and step in stored_losses(path):
-            said.append(f"step {step} is the best of the whole checkpoints of this fine-tuned run")
-        return _from_checkpoint(path / "checkpoints" / str(step), said)
+            notes.append(f"step {step} is the best of the whole checkpoints of this fine-tuned run")
+        return _from_checkpoint(path / "checkpoints" / str(step), notes)
     if path.name.isdigit() and (path / "state").is_dir():
         return _from_checkpoint(path, [])
     if is_weights(path):
@@ -58,7 +58,7 @@ def _fine_tuned(workdir: pathlib.Path) -> bool:
     return any(isinstance(meta, Mapping) and described_task(meta, workdir) is not None for meta in metas)
 
 
-def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
+def _from_checkpoint(folder: pathlib.Path, notes: list[str]) -> Model:
     step, params, meta = read_weights(folder)
     encoder = _stored_encoder(folder, meta)
     pair = next((name for name in PAIR_NAMES if name in params), meta.get("model", {}).get("pair", "nsp"))
@@ -77,7 +77,7 @@ def _from_checkpoint(folder: pathlib.Path, said: list[str]) -> Model:
         step=step,
         pair=pair,
         meta=meta,
-        said=(*said, *(() if objective else _own_lines(meta))),
+        notes=(*notes, *(() if objective else _own_lines(meta))),
         task=task,
         trained=objective if isinstance(objective, Pretraining) else None,
     )
@@ -99,9 +99,9 @@ def _own_lines(meta: Mapping[str, Any]) -> list[str]:
     files = meta.get("own_classes")
     if not isinstance(files, Mapping) or not files:
         return []
-    told = ", ".join(f"{name} ({module})" for name, module in files.items())
+    problem = ", ".join(f"{name} ({module})" for name, module in files.items())
     code = " ".join(dict.fromkeys(f"--code {module}" for module in files.values()))
-    return [f"its run has classes that are not spanjax's: {told}; to use heads of theirs give {code}"]
+    return [f"its run has classes that are not spanjax's: {problem}; to use heads of theirs give {code}"]
 
 
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:
@@ -123,40 +123,40 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
     return encoder
 
 
-def from_weights(path: pathlib.Path, found: Found) -> Model:
+def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
     """Builds the model of PyTorch weights that were read from `path`. ValueError if they are unknown or inconsistent."""
-    said: list[str] = []
+    notes: list[str] = []
     if found.config is None:
         family = family_of_names(found.tensors) or BERT
-        tensors, said = known_names(found.tensors, family)
+        tensors, notes = known_names(found.tensors, family)
         settings = guessed_config(tensors, found.recorded)
         heads = f"{settings['num_attention_heads']} heads"
         constants = "and constants from its args.config" if found.recorded else "of 64, BERT's constants"
-        said.append(f"no config.json: sizes from the weights, {heads} {constants}")
-        encoder, family = our_config(settings, f"the shapes{' and args.config' * bool(found.recorded)} of {path}")
+        notes.append(f"no config.json: sizes from the weights, {heads} {constants}")
+        encoder, family = config_from_hf(settings, f"the shapes{' and args.config' * bool(found.recorded)} of {path}")
     else:
-        encoder, family = our_config(found.config, str(found.files[-1]))
-        tensors, said = known_names(found.tensors, family)
+        encoder, family = config_from_hf(found.config, str(found.files[-1]))
+        tensors, notes = known_names(found.tensors, family)
     settings, task = found.config or {}, None
     try:
-        kind = their_kind(settings, tensors, family)
+        kind = head_from_hf(settings, tensors, family)
         tensors, unused = without_left_over(tensors, family, kind)
-        loaded = our_params(tensors, encoder, with_heads(family, kind))
-        task = our_task(settings, kind, loaded.params, encoder) if kind else None
-        if told := gelu_problem(encoder, loaded.params, family):
-            raise ValueError(f"{told}: read the encoder alone, as {family.class_prefix}Model saves it")
+        loaded = params_from_hf(tensors, encoder, with_heads(family, kind))
+        task = described_task_from_hf(settings, kind, loaded.params, encoder) if kind else None
+        if problem := gelu_problem(encoder, loaded.params, family):
+            raise ValueError(f"{problem}: read the encoder alone, as {family.class_prefix}Model saves it")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     _check_shapes(path, loaded.params, encoder)
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
-    said += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
+    notes += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
     # tokenizer files of another size belong to other weights: their ids would mean other tokens
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
-        said.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")
+        notes.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
-    return Model(encoder, loaded.params, vocabulary, path, pair=pair, said=tuple(said), loaded=loaded, task=task)
+    return Model(encoder, loaded.params, vocabulary, path, pair=pair, notes=tuple(notes), loaded=loaded, task=task)
 
 
 def _check_shapes(path: pathlib.Path, params: Mapping[str, Any], encoder: EncoderConfig) -> None:

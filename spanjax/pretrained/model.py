@@ -49,12 +49,12 @@ class Model:
     """Objective of the classifier of pairs, if there is one."""
     meta: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """A checkpoint's record of its run, rows and hardware."""
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Messages on parts that reading skipped, renamed or assumed."""
     loaded: Loaded | None = None
     """Their names, if read from a folder of PyTorch weights."""
     task: Mapping[str, Any] | None = None
-    """Task of the fine-tuning: the described objective of its run, or `our_task` of a folder of PyTorch weights."""
+    """Task of the fine-tuning: the described objective of its run, or `described_task_from_hf` of a folder of PyTorch weights."""
     trained: Pretraining | None = None
     """Objective of its pretraining run; None if unknown."""
 

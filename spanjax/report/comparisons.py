@@ -50,10 +50,10 @@ def welch_rows(groups: Sequence[Group]) -> list[Sequence[Cell]]:
         if not metric or first is None or second is None or min(len(first.values), len(second.values)) < 2:
             continue
         found = welch(first.values, second.values)
-        shown = (first.words(number), second.words(number))
+        cells = (first.words(number), second.words(number))
         test = (number(found.difference), number(found.t), number(found.degrees, 3))
         known = "no deviation: not known" if math.isnan(found.p) else p_text(found.p)
-        rows.append([task, metric.removeprefix(SCORE), one.name, other.name, *shown, *test, known])
+        rows.append([task, metric.removeprefix(SCORE), one.name, other.name, *cells, *test, known])
     return rows
 
 
@@ -68,7 +68,7 @@ def predictions_file(run: Recorded) -> pathlib.Path | None:
 def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[str]]:
     """Returns a row for every pair of single runs with predictions of the same examples, and notes on skipped ones."""
     rows: list[Sequence[Cell]] = []
-    said = []
+    notes = []
     files = {id(g): predictions_file(g.first) for g in groups if g.tuned and len(g.runs) == 1}
     read = {key: read_labelled(path) for key, path in files.items() if path}
     for task, one, other in pairs(groups):
@@ -77,16 +77,18 @@ def mcnemar_rows(groups: Sequence[Group]) -> tuple[list[Sequence[Cell]], list[st
         first, second = read[id(one)], read[id(other)]
         bad = len(first.problems) + len(second.problems)
         if first.labels != second.labels or not first.labels:
-            said.append(f"{one.name} and {other.name} have predictions of other examples, or none with labels as words")
+            notes.append(
+                f"{one.name} and {other.name} have predictions of other examples, or none with labels as words"
+            )
             continue
         found = compared(first, second).test
         sizes = (f"{len(first.labels):,}", f"{found.only_first:,}", f"{found.only_second:,}")
         rows.append([task, one.name, other.name, *sizes, number(found.chi_square), p_text(found.exact_p)])
         if bad:
-            said.append(
+            notes.append(
                 f"{one.name} and {other.name}: {bad} lines of predictions without a label of their own were skipped"
             )
-    return rows, said
+    return rows, notes
 
 
 def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
@@ -96,7 +98,7 @@ def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
     if rows:
         head = ["task", "score", "one", "other", "one: mean ± dev. (n)", "other: mean ± dev. (n)"]
         blocks.append(Table([*head, "difference", "t", "df", "p"], rows, "Welch's t-test between groups of seeds"))
-    exact, said = mcnemar_rows(groups)
+    exact, notes = mcnemar_rows(groups)
     if exact:
         head = ["task", "one", "other", "examples", "only one right", "only other right", "chi-square", "exact p"]
         blocks.append(Table(head, exact, "McNemar's test between single runs"))
@@ -112,4 +114,4 @@ def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
     else:
         need = "two comparable groups with at least two seeds each, or two single runs with predictions.jsonl"
         blocks.append(Text(f"Nothing could be tested: that needs {need}.", small=True))
-    return [*blocks, *(Text(f"{each}.", small=True) for each in said)]
+    return [*blocks, *(Text(f"{each}.", small=True) for each in notes)]

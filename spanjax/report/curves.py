@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, number
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
-from spanjax.report.runs import Group, Record, Recorded
+from spanjax.report.runs import Group, LogRecord, Recorded
 from spanjax.tasks.base import SCORE
 
 OTHERS: tuple[tuple[str, str, Scale], ...] = (
@@ -25,21 +25,23 @@ def _names(runs: Sequence[Recorded]) -> list[str]:
     return [*terms, *(["loss"] if "loss" in held_out else []), *sorted(n for n in held_out if n.startswith(SCORE))]
 
 
-def _curve(records: Sequence[Record], name: str) -> tuple[list[int], list[float]]:
+def _curve(records: Sequence[LogRecord], name: str) -> tuple[list[int], list[float]]:
     """Steps and values; NaN for a record of training without the value."""
     return [record.step for record in records], [record.values.get(name, math.nan) for record in records]
 
 
 def _lines(groups: Sequence[Group], name: str) -> Iterator[Line]:
     for group, colour in zip(groups, colours(len(groups)), strict=True):
-        said = f"{group.name}, {len(group.runs)} seeds" if len(group.runs) > 1 else group.name
+        caption = f"{group.name}, {len(group.runs)} seeds" if len(group.runs) > 1 else group.name
         for run in group.runs:
             own = f"{group.name}, seed {run.seed}"
             if any(name in record.values for record in run.training):
-                yield Line(said, colour, *_curve(run.training, name), name=own)
+                yield Line(caption, colour, *_curve(run.training, name), name=own)
             held_out = [record for record in run.evaluations if name in record.values]
             if held_out:
-                yield Line(f"{said}, held out", colour, *_curve(held_out, name), dotted=True, name=f"{own}, held out")
+                yield Line(
+                    f"{caption}, held out", colour, *_curve(held_out, name), dotted=True, name=f"{own}, held out"
+                )
 
 
 def _table(title: str, lines: Sequence[Line]) -> Table:
@@ -50,9 +52,9 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
         if not points:
             continue
         places = sorted({round(i * (len(points) - 1) / (SHOWN - 1)) for i in range(SHOWN)})
-        told = ", ".join(f"{points[at][0]:,}: {number(points[at][1])}" for at in places)
+        values = ", ".join(f"{points[at][0]:,}: {number(points[at][1])}" for at in places)
         least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
-        rows.append([line.name or line.label, told, number(least[1]), number(most[1])])
+        rows.append([line.name or line.label, values, number(least[1]), number(most[1])])
     return Table(["run", "step: value", "lowest", "highest"], rows, title, numbers=False)
 
 
@@ -62,10 +64,10 @@ def figure(title: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure |
     if not svg:
         return None
     gaps = sum(not math.isfinite(value) for line in lines for value in line.values)
-    said = [f"{gaps:,} values are missing or not finite: gaps"] if gaps else []
+    caption = [f"{gaps:,} values are missing or not finite: gaps"] if gaps else []
     if any(len(thinned(line.steps, line.values)) < len(line.steps) for line in lines):
-        said.append(f"thinned to at most {POINTS} points a curve; the highest and lowest of every stretch are kept")
-    return Figure(svg, "; ".join(said), _table(title, lines))
+        caption.append(f"thinned to at most {POINTS} points a curve; the highest and lowest of every stretch are kept")
+    return Figure(svg, "; ".join(caption), _table(title, lines))
 
 
 def curve_blocks(groups: Sequence[Group]) -> list[Block]:

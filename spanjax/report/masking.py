@@ -67,11 +67,11 @@ def _spans(
         truth = np.asarray(batch["slot_target_BK"][row][slots]).tolist()
         seen = np.asarray(batch["tokens_BL"][row])[batch["slot_position_BK"][row][slots]].tolist()
         bounded = bool((np.asarray(batch["slot_boundary_weight_BK"][row][slots]) > 0).any())
-        told = [
+        legend = [
             [Words("–")] if head.neighbours and not bounded else _pieces(ids[row, slots].tolist(), truth, vocabulary)
             for head, ids in found.items()
         ]
-        yield [_pieces(truth, None, vocabulary), _pieces(seen, None, vocabulary), *told]
+        yield [_pieces(truth, None, vocabulary), _pieces(seen, None, vocabulary), *legend]
 
 
 def masked_words(batch: Batch, row: int, vocabulary: Vocabulary) -> list[Words]:
@@ -91,8 +91,8 @@ def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: s
         found = guesses(model, batch)
     except (ValueError, OSError, KeyError) as error:
         # one run without a usable checkpoint must not end a report of many
-        said = " ".join(str(error).split())
-        return [Text(f"No examples of what {run.path.name} fills in: {said}.")]
+        reason = " ".join(str(error).split())
+        return [Text(f"No examples of what {run.path.name} fills in: {reason}.")]
     accuracy = []
     for head, ids in found.items():
         counted_BK = np.asarray(batch["slot_boundary_weight_BK" if head.neighbours else "slot_weight_BK"]) > 0

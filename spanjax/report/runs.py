@@ -24,7 +24,7 @@ BOOKKEEPING = (*MAY_CHANGE, "seed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class LogRecord:
     """Numbers of one step; NaN and infinity are kept."""
 
     step: int
@@ -38,9 +38,9 @@ class Recorded:
     path: pathlib.Path
     settings: Mapping[str, Any]
     """run.json."""
-    training: Sequence[Record]
+    training: Sequence[LogRecord]
     """Without "train/"; names of other kinds keep their prefix ("speed/data_wait")."""
-    evaluations: Sequence[Record]
+    evaluations: Sequence[LogRecord]
     """Without "eval/"; the one of summary.json among them."""
     bad_lines: int
     """Lines of metrics.jsonl that are no record."""
@@ -94,7 +94,7 @@ class Recorded:
         return own if own in names else scores[0] if scores else ""
 
     @property
-    def best(self) -> Record | None:
+    def best(self) -> LogRecord | None:
         """The best evaluation, the first of equals: highest score, or lowest loss. None without a finite one."""
         name, sign = self.metric, -1 if self.tuned else 1
         known = [record for record in self.evaluations if math.isfinite(record.values.get(name, math.nan))]
@@ -121,7 +121,7 @@ def _record(line: bytes) -> tuple[int, Values] | None:
     return found["step"], numbers
 
 
-def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
+def read_metrics(path: pathlib.Path) -> tuple[list[LogRecord], list[LogRecord], int]:
     """Returns (training records, evaluations, number of bad lines) of a metrics.jsonl; ignores an unfinished last line."""
     training, evaluations, bad = [], [], 0
     if not path.is_file():
@@ -135,23 +135,23 @@ def read_metrics(path: pathlib.Path) -> tuple[list[Record], list[Record], int]:
         step, numbers = found
         held_out = {name.removeprefix("eval/"): value for name, value in numbers.items() if name.startswith("eval/")}
         if held_out:
-            evaluations.append(Record(step, held_out))
+            evaluations.append(LogRecord(step, held_out))
         others = {name.removeprefix("train/"): v for name, v in numbers.items() if not name.startswith("eval/")}
         if others:
-            training.append(Record(step, others))
+            training.append(LogRecord(step, others))
     return sorted(training, key=_step), sorted(evaluations, key=_step), bad
 
 
-def _step(record: Record) -> int:
+def _step(record: LogRecord) -> int:
     return record.step
 
 
-def _summary(path: pathlib.Path) -> Record | None:
+def _summary(path: pathlib.Path) -> LogRecord | None:
     """Returns the record of a summary.json; None without a readable one."""
     try:
         found = read_json(path)
         held_out = {name: float(value) for name, value in found["eval"].items()}
-        return Record(int(found["step"]), held_out)
+        return LogRecord(int(found["step"]), held_out)
     except (OSError, ValueError, OverflowError, TypeError, KeyError, AttributeError):
         return None
 
@@ -292,8 +292,8 @@ def pretrained_name(run: Recorded) -> str:
     path = str(run.settings.get("init_from") or "")
     if not path:
         return "fresh weights"
-    said = str(run.meta.get("pretrained") or "")
-    return said or pretrained_folder(path).name
+    stored = str(run.meta.get("pretrained") or "")
+    return stored or pretrained_folder(path).name
 
 
 def pretrained_folder(path: str) -> pathlib.Path:
@@ -310,9 +310,9 @@ def pretrained_names(runs: Sequence[Recorded]) -> dict[str, str]:
     given = [path for path in origins if path]
     short = dict(zip(given, tails([pretrained_folder(path) for path in given]), strict=True))
     names = {}
-    for path, said in origins.items():
-        alike = any(other != path and name == said for other, name in origins.items())
-        name = short[path] if path and alike else said
+    for path, stored in origins.items():
+        alike = any(other != path and name == stored for other, name in origins.items())
+        name = short[path] if path and alike else stored
         checkpoint = pathlib.Path(path)
         if path and pretrained_folder(path) != checkpoint:
             name += f", step {int(checkpoint.name):,}"

@@ -128,9 +128,9 @@ def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
     tasks = {column.task for column in table.columns} | {task for column in table.columns for task, _ in column.mean_of}
     for task in sorted(tasks - {""}):
         groups = [group for model in models for group in model.by_task.get(task, ())]
-        said = [dev_files(run) for group in groups for run in group.runs]
-        if said:
-            parts.append(f"{task} on {'; '.join(dict.fromkeys(said))}")
+        files = [dev_files(run) for group in groups for run in group.runs]
+        if files:
+            parts.append(f"{task} on {'; '.join(dict.fromkeys(files))}")
         most = max((len(model.by_task.get(task, ())) for model in models), default=0)
         if most > 1:
             parts.append(f"of up to {most} settings of {task} the best counts")
@@ -145,14 +145,14 @@ def score_table(groups: Sequence[Group]) -> Table:
         best = [run.best for run in group.runs]
         scores = sorted({name for record in best if record for name in record.values if name.startswith(SCORE)})
         metric = group.first.metric
-        told = []
+        values = []
         for name in sorted(scores, key=lambda name: name != metric):
             spread = group.spread(name)
-            shown = spread.words(lambda value: f"{value:.2f}") if spread else "NaN"
-            told.append(f"{name.removeprefix(SCORE)} {shown}")
+            displayed = spread.words(lambda value: f"{value:.2f}") if spread else "NaN"
+            values.append(f"{name.removeprefix(SCORE)} {displayed}")
         steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
         start = names[str(group.first.settings.get("init_from") or "")]
-        rows.append([group.name, group.first.row.name, start, steps, "; ".join(told) or "not evaluated yet"])
+        rows.append([group.name, group.first.row.name, start, steps, "; ".join(values) or "not evaluated yet"])
     head = ["runs", "task", "started from", "best at step", "dev scores: mean ± deviation (runs)"]
     return Table(head, rows, "Scores at the best evaluation of each run", numbers=False)
 
@@ -176,11 +176,11 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
     blocks.append(Heading(2, "Beside the paper"))
     left = []
     for table in TABLES:
-        shown = filled(table, models)
-        if shown is None:
+        displayed = filled(table, models)
+        if displayed is None:
             left.append(table.source)
             continue
-        blocks += [shown, Text(f"{table.note} {_sources(table, models)}.", small=True)]
+        blocks += [displayed, Text(f"{table.note} {_sources(table, models)}.", small=True)]
     if left:
         listed = ", ".join(left)
         blocks.append(Text(f"No run fills a cell of {listed} (Joshi et al., 2020): skipped.", small=True))
@@ -193,9 +193,9 @@ def loss_table(groups: Sequence[Group]) -> Table | None:
     for group in groups:
         best = [run.best for run in group.runs]
         spreads = {name: group.spread(name) for name in sorted({name for each in best if each for name in each.values})}
-        told = "; ".join(f"{name} {spread.words(number)}" for name, spread in spreads.items() if spread)
+        values = "; ".join(f"{name} {spread.words(number)}" for name, spread in spreads.items() if spread)
         steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
-        rows.append([group.name, steps, told or "not evaluated yet"])
+        rows.append([group.name, steps, values or "not evaluated yet"])
     head = ["runs", "best at step", "held out: mean ± deviation (runs)"]
     return Table(head, rows, "Held-out rows at the lowest loss of each run", numbers=False) if rows else None
 

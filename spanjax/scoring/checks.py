@@ -10,9 +10,9 @@ SHOWN = 10
 
 def listed(items: Iterable[object]) -> str:
     """'a, b, c' of up to ten items, then the number of further ones."""
-    shown = [item if isinstance(item, str) else repr(item) for item in items]
-    more = len(shown) - SHOWN
-    return ", ".join(shown[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    texts = [item if isinstance(item, str) else repr(item) for item in items]
+    more = len(texts) - SHOWN
+    return ", ".join(texts[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def counted(items: Sequence[object], problem: str, remedy: str) -> list[str]:

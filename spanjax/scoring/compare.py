@@ -84,8 +84,8 @@ def read_labelled(path: pathlib.Path) -> Labelled:
 def compared(first: Labelled, second: Labelled) -> Comparison:
     """Compares predictions of the same examples. KeyError where the second lacks one."""
     names = tuple(first.by_id)
-    judged = [tuple(len({*given.by_id[name]}) == 1 for name in names) for given in (first, second)]
-    return Comparison(names, judged[0], judged[1], mcnemar(*judged))
+    scored = [tuple(len({*given.by_id[name]}) == 1 for name in names) for given in (first, second)]
+    return Comparison(names, scored[0], scored[1], mcnemar(*scored))
 
 
 def compare_predictions(first: pathlib.Path, second: pathlib.Path) -> Comparison:

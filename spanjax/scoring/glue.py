@@ -14,7 +14,7 @@ from spanjax.scoring.checks import counted, listed, raise_problems, unequal_leng
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class TaskScoring:
     """Scoring of one task: names of METRICS, its labels (none: a number), its file on the leaderboard if any."""
 
     metrics: tuple[str, ...]
@@ -25,19 +25,19 @@ class Task:
 _BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("entailment", "neutral", "contradiction")
-TASKS: Mapping[str, Task] = {
-    "CoLA": Task(("matthews",), _BINARY, "CoLA.tsv"),
-    "SST-2": Task(("accuracy",), _BINARY, "SST-2.tsv"),
-    "MRPC": Task(("accuracy", "f1"), _BINARY, "MRPC.tsv"),
-    "STS-B": Task(("pearson", "spearman"), (), "STS-B.tsv"),
-    "QQP": Task(("accuracy", "f1"), _BINARY, "QQP.tsv"),
-    "MNLI-m": Task(("accuracy",), _INFERENCE, "MNLI-m.tsv"),
-    "MNLI-mm": Task(("accuracy",), _INFERENCE, "MNLI-mm.tsv"),
-    "QNLI": Task(("accuracy",), _ENTAILMENT, "QNLI.tsv"),
-    "RTE": Task(("accuracy",), _ENTAILMENT, "RTE.tsv"),
-    "WNLI": Task(("accuracy",), _BINARY, "WNLI.tsv"),
-    "AX": Task(("matthews",), _INFERENCE, "AX.tsv"),
-    "SNLI": Task(("accuracy",), _INFERENCE, None),
+TASKS: Mapping[str, TaskScoring] = {
+    "CoLA": TaskScoring(("matthews",), _BINARY, "CoLA.tsv"),
+    "SST-2": TaskScoring(("accuracy",), _BINARY, "SST-2.tsv"),
+    "MRPC": TaskScoring(("accuracy", "f1"), _BINARY, "MRPC.tsv"),
+    "STS-B": TaskScoring(("pearson", "spearman"), (), "STS-B.tsv"),
+    "QQP": TaskScoring(("accuracy", "f1"), _BINARY, "QQP.tsv"),
+    "MNLI-m": TaskScoring(("accuracy",), _INFERENCE, "MNLI-m.tsv"),
+    "MNLI-mm": TaskScoring(("accuracy",), _INFERENCE, "MNLI-mm.tsv"),
+    "QNLI": TaskScoring(("accuracy",), _ENTAILMENT, "QNLI.tsv"),
+    "RTE": TaskScoring(("accuracy",), _ENTAILMENT, "RTE.tsv"),
+    "WNLI": TaskScoring(("accuracy",), _BINARY, "WNLI.tsv"),
+    "AX": TaskScoring(("matthews",), _INFERENCE, "AX.tsv"),
+    "SNLI": TaskScoring(("accuracy",), _INFERENCE, None),
 }
 STS_B_RANGE = (0.0, 5.0)
 
@@ -99,13 +99,13 @@ METRICS: Mapping[str, Callable[..., float]] = {
 }
 
 
-def _task(name: str) -> Task:
+def _task(name: str) -> TaskScoring:
     if name not in TASKS:
         raise ValueError(f"unknown GLUE task {name!r}: expected one of {', '.join(TASKS)}")
     return TASKS[name]
 
 
-def _value_problems(task: Task, values: Sequence[str] | Sequence[float], which: str) -> list[str]:
+def _value_problems(task: TaskScoring, values: Sequence[str] | Sequence[float], which: str) -> list[str]:
     if task.labels:
         return unknown_labels(values, task.labels, which)
     wrong = [x for x in values if isinstance(x, str | bool) or not math.isfinite(x)]

@@ -93,18 +93,18 @@ def _way(examples: Sequence[_Judged]) -> Way:
     guesses = collections.Counter(one.predicted for one in examples)
     correct = collections.Counter(one.gold for one in examples if one.correct)
     relations = {name: score(correct[name], guesses[name], golds[name]) for name in sorted(golds)}
-    judged = [one for name, one in relations.items() if name != OTHER]
+    scored = [one for name, one in relations.items() if name != OTHER]
     precision = recall = f1 = 0.0
-    for one in judged:
+    for one in scored:
         precision, recall, f1 = precision + one.precision, recall + one.recall, f1 + one.f1
     right, predicted = correct.total(), len(examples) - guesses[None]
     skipped_other = sum(one.gold == OTHER and one.predicted is None for one in examples)
     return Way(
         relations=relations,
-        micro=score(*(sum(getattr(one, key) for one in judged) for key in ("correct", "predicted", "gold"))),
-        macro_precision=precision / len(judged),
-        macro_recall=recall / len(judged),
-        macro_f1=f1 / len(judged),
+        micro=score(*(sum(getattr(one, key) for one in scored) for key in ("correct", "predicted", "gold"))),
+        macro_precision=precision / len(scored),
+        macro_recall=recall / len(scored),
+        macro_f1=f1 / len(scored),
         accuracy=100.0 * right / predicted,
         accuracy_skipped_wrong=100.0 * right / len(examples),
         accuracy_skipped_other=100.0 * (right + skipped_other) / len(examples),

@@ -42,8 +42,8 @@ def mcnemar(first: Sequence[bool], second: Sequence[bool]) -> McNemar:
     if len(first) != len(second):
         lengths = f"{len(first)} judgements of the first system and {len(second)} of the second"
         problems.append(f"{lengths}: expected one of each for every example, in order")
-    for which, judged in (("first", first), ("second", second)):
-        wrong = [one for one in judged if one not in (0, 1)]
+    for which, scored in (("first", first), ("second", second)):
+        wrong = [one for one in scored if one not in (0, 1)]
         problems += counted(
             wrong, f"judgements of the {which} system are neither right nor wrong", "expected True or False"
         )

@@ -24,7 +24,7 @@ from spanjax.tasks.base import Examples, ReportRow
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import TABLES, Record, kind_of, read_lines, read_records
+from spanjax.tasks.tables import TABLES, TableRecord, kind_of, read_lines, read_records
 from spanjax.tasks.tfds_records import HIDDEN, read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
@@ -257,10 +257,10 @@ class Glue(SentenceTask):
         )
         if self.regression or not unseen:
             return []
-        shown = ", ".join(repr(label) for label in sorted(unseen)[:SHOWN]) + ", ..." * (len(unseen) > SHOWN)
+        listed = ", ".join(repr(label) for label in sorted(unseen)[:SHOWN]) + ", ..." * (len(unseen) > SHOWN)
         count = sum(unseen.values())
         return [
-            f"{count:,} of {len(examples):,} have labels without training examples ({shown}): errors, not in the loss"
+            f"{count:,} of {len(examples):,} have labels without training examples ({listed}): errors, not in the loss"
         ]
 
     def scores(self, examples: Sequence[Sentences], predictions: Sequence[Any]) -> dict[str, float]:
@@ -319,7 +319,7 @@ def joined(
     return tokens.astype(np.int32), types.astype(np.int32)
 
 
-def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> Iterator[Record]:
+def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> Iterator[TableRecord]:
     """The records of a file, or of tfds:NAME with the labels of the files. Messages about its columns go to `notes`.
 
     ValueError for a file of another task, by its columns or their number of sentences (`wanted`, 0 for any).
@@ -339,7 +339,7 @@ def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> I
         yield place, record, problem
 
 
-def _tfds_records(task: str, path: pathlib.Path) -> Iterator[Record]:
+def _tfds_records(task: str, path: pathlib.Path) -> Iterator[TableRecord]:
     names = {name: str(number) for number, name in enumerate(TFDS_LABELS.get(task, ()))}
     for place, record, problem in read_tfds(str(path), (*FIRST, *SECOND, *LABEL, *INDEX)):
         if record and "label" in record:

@@ -15,7 +15,7 @@ from spanjax.json_files import parse_json
 SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 TABLES = (".jsonl", ".jsonlines", ".json", ".tsv", ".csv")
 """Kinds of files with a record for each example."""
-Record = tuple[str, dict[str, Any] | None, str]
+TableRecord = tuple[str, dict[str, Any] | None, str]
 """(place 'FILE:LINE', the columns by name or None, the problem of the line or "")."""
 
 
@@ -30,7 +30,7 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """The value for a message, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -62,7 +62,7 @@ def read_lines(path: pathlib.Path, most: int = MAX_DOCUMENT << 20) -> Generator[
             yield number, line.rstrip("\r\n")
 
 
-def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Record]:
+def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[TableRecord]:
     """The records of a .jsonl (or .jsonlines), .json, .csv or tab-separated file. `columns` names those of a tab-separated file
     without a header."""
     kind = kind_of(path)
@@ -76,7 +76,7 @@ def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[Re
         yield from _tab_separated(path, columns)
 
 
-def _json_lines(path: pathlib.Path) -> Iterator[Record]:
+def _json_lines(path: pathlib.Path) -> Iterator[TableRecord]:
     for number, line in read_lines(path):
         if not line.strip():
             continue
@@ -88,7 +88,7 @@ def _json_lines(path: pathlib.Path) -> Iterator[Record]:
         yield _object(f"{path}:{number}", record)
 
 
-def _object(place: str, record: Any) -> Record:
+def _object(place: str, record: Any) -> TableRecord:
     if isinstance(record, dict):
         return place, record, ""
     return place, None, f"a JSON {type(record).__name__}: expected an object with the columns by name"
@@ -103,7 +103,7 @@ def read_json(path: pathlib.Path) -> Any:
         raise ValueError(f"{path}: not JSON ({error}): correct the file") from None
 
 
-def _json_list(path: pathlib.Path) -> Iterator[Record]:
+def _json_list(path: pathlib.Path) -> Iterator[TableRecord]:
     content = read_json(path)
     if not isinstance(content, list):
         raise ValueError(f"{path}: a JSON {type(content).__name__}: expected a list of objects")
@@ -111,7 +111,7 @@ def _json_list(path: pathlib.Path) -> Iterator[Record]:
         yield _object(f"{path}:record {number}", record)
 
 
-def _comma_separated(path: pathlib.Path) -> Iterator[Record]:
+def _comma_separated(path: pathlib.Path) -> Iterator[TableRecord]:
     """Reads CSV as spreadsheets write it: quoted values may hold commas, doubled quotes and line ends."""
     names: list[str] = []
     rows = csv.reader((f"{line}\n" for _, line in read_lines(path)), strict=True)
@@ -131,7 +131,7 @@ def _comma_separated(path: pathlib.Path) -> Iterator[Record]:
         yield f"{path}:{rows.line_num}", None, f"no comma-separated values from here on ({error}): correct the quotes"
 
 
-def _tab_separated(path: pathlib.Path, columns: Sequence[str]) -> Iterator[Record]:
+def _tab_separated(path: pathlib.Path, columns: Sequence[str]) -> Iterator[TableRecord]:
     names = list(columns)
     for number, line in read_lines(path):
         if not line.strip():

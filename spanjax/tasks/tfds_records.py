@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from spanjax.data.sources.tfds import TFDS_PREFIX, Place, open_split, stored_examples
-from spanjax.tasks.tables import Record
+from spanjax.tasks.tables import TableRecord
 
 HIDDEN = -1  # the label of examples whose label is not published
 FOLDER = "TFDS_DATA_DIR"
 
 
-def read_tfds(name: str, columns: Sequence[str]) -> Iterator[Record]:
+def read_tfds(name: str, columns: Sequence[str]) -> Iterator[TableRecord]:
     """The records of tfds:NAME[/CONFIG][:VERSION][@SPLIT] (train, where no split is named) in stored order, with those of
     `columns` that the data set has; their place is tfds:NAME/CONFIG/VERSION@SPLIT:NUMBER, from 0.
 

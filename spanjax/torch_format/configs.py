@@ -134,14 +134,14 @@ def _unknown_settings(encoder: EncoderConfig, family: Family) -> list[str]:
     ]
 
 
-def their_config(
+def config_to_hf(
     encoder: EncoderConfig,
     specials: Specials | None,
     parts: set[str],
     dtype: str,
     task: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Builds config.json of a model with these parts of the canonical tree; `task` is the result of `their_task`, if fine-tuned.
+    """Builds config.json of a model with these parts of the canonical tree; `task` is the result of `task_to_hf`, if fine-tuned.
 
     ValueError if transformers has no class for the encoder, or would number its positions differently.
     """
@@ -150,16 +150,16 @@ def their_config(
     if family.model_type == "modernbert":
         problems += _modern_problems(encoder, parts, task)
     elif family.model_type != "xlnet":
-        problems += _their_problems(encoder, specials, parts, family)
+        problems += _problems_for_hf(encoder, specials, parts, family)
     # one error with everything that transformers' class of the family lacks or computes differently
     _raise_listed(problems)
     found = {"architectures": [pretraining_class(family, parts)], "model_type": family.model_type}
     if family.model_type == "modernbert":
-        found |= _their_modern_config(encoder, specials)
+        found |= _modern_config_to_hf(encoder, specials)
     elif family.model_type == "xlnet":
-        found |= _their_xlnet_config(encoder)
+        found |= _xlnet_config_to_hf(encoder)
     else:
-        found |= _their_bert_config(encoder, family)
+        found |= _bert_config_to_hf(encoder, family)
     found |= {"tie_word_embeddings": True, "dtype": dtype, "torch_dtype": dtype}
     if specials and family.model_type != "modernbert":
         names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
@@ -167,7 +167,7 @@ def their_config(
     return found | task
 
 
-def _their_bert_config(encoder: EncoderConfig, family: Family) -> dict[str, Any]:
+def _bert_config_to_hf(encoder: EncoderConfig, family: Family) -> dict[str, Any]:
     others = {theirs: ours for theirs, (ours, _) in _OTHERS.items()}
     found = {**_theirs(encoder, _SIZES | others), "hidden_act": _ACTIVATIONS[encoder.activation]}
     # transformers counts the unused first rows of RoBERTa's position table, `encoder.positions` does not
@@ -184,15 +184,17 @@ def _their_bert_config(encoder: EncoderConfig, family: Family) -> dict[str, Any]
     return found
 
 
-def _their_problems(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
+def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: set[str], family: Family) -> list[str]:
     """Settings that transformers' class of BERT's kind computes differently, as text."""
     problems = []
     if family.model_type == "albert" and not encoder.embedding_size:
         problems.append(
             "encoder.embedding_size is 0: transformers' ALBERT always widens its embeddings, train with a size"
         )
-    if told := gelu_problem(encoder, parts, family):
-        problems.append(f"{told}: train with gelu to write such a folder, or use these weights with spanjax")
+    if activation_problem := gelu_problem(encoder, parts, family):
+        problems.append(
+            f"{activation_problem}: train with gelu to write such a folder, or use these weights with spanjax"
+        )
     if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
         problems.append(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
@@ -230,7 +232,7 @@ def _modern_problems(encoder: EncoderConfig, parts: set[str], task: Mapping[str,
     return problems
 
 
-def _their_modern_config(encoder: EncoderConfig, specials: Specials | None) -> dict[str, Any]:
+def _modern_config_to_hf(encoder: EncoderConfig, specials: Specials | None) -> dict[str, Any]:
     roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
     return {
         **_theirs(encoder, _SIZES),
@@ -252,7 +254,7 @@ def _their_modern_config(encoder: EncoderConfig, specials: Specials | None) -> d
     }
 
 
-def _their_xlnet_config(encoder: EncoderConfig) -> dict[str, Any]:
+def _xlnet_config_to_hf(encoder: EncoderConfig) -> dict[str, Any]:
     others = {theirs: ours for theirs, (ours, _) in _XLNET_OTHERS.items()}
     return {
         **_theirs(encoder, _XLNET_SIZES | others),
@@ -276,7 +278,7 @@ def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family)
     return f"{own}, the masked token head of {family.class_prefix}ForMaskedLM computes gelu"
 
 
-def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:
+def config_from_hf(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Family]:
     """Returns encoder and family of a config.json, with model_type or as the original BERT wrote it (11 fields, no model_type).
 
     ValueError lists all settings that are missing or that this package computes differently.
@@ -285,17 +287,17 @@ def our_config(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig, Fam
     if kind not in FAMILIES:
         raise ValueError(f"{name}: model_type is {kind!r}: expected one of {', '.join(FAMILIES)}")
     if kind == "modernbert":
-        settings = _our_modern_settings(config, name)
+        settings = _modern_settings_from_hf(config, name)
     elif kind == "xlnet":
-        settings = _our_xlnet_settings(config, name)
+        settings = _xlnet_settings_from_hf(config, name)
     else:
-        settings = _our_bert_settings(config, name, kind)
+        settings = _bert_settings_from_hf(config, name, kind)
     encoder = EncoderConfig(**settings)
     _raise_listed(encoder.problems(), name)
     return encoder, FAMILIES[kind]
 
 
-def _our_bert_settings(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     problems = _missing(config, _SIZES)
     problems += _no_numbers(config, (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id"))
     activation = config.get("hidden_act", "gelu")
@@ -320,7 +322,7 @@ def _our_bert_settings(config: Mapping[str, Any], name: str, kind: str) -> dict[
     return settings
 
 
-def _our_modern_settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _modern_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     problems = _missing(config, _SIZES) + _not_computed(config, _MODERN_FIXED)
     if _windows(config):
         problems.append(
@@ -349,7 +351,7 @@ def _windows(config: Mapping[str, Any]) -> bool:
     return config.get(_EVERY, _THEIR_EVERY) != 1
 
 
-def _our_xlnet_settings(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _xlnet_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     problems, fixed = _missing(config, _XLNET_SIZES), dict(_XLNET_FIXED)
     # only this class reads the summary settings, and transformers' default ('last') is not supported, so one is required
     if any(str(each).endswith("ForSequenceClassification") for each in config.get("architectures") or ()):

@@ -21,7 +21,7 @@ _INDEX = ".index.json"  # of weights in several files
 WEIGHTS = ("model.safetensors", "pytorch_model.bin", "model.pt")
 
 
-class Found(NamedTuple):
+class FolderContents(NamedTuple):
     """Contents of a folder, or of a single file of weights."""
 
     tensors: dict[str, np.ndarray]
@@ -40,7 +40,7 @@ def is_weights(path: pathlib.Path) -> bool:
     return path.is_file() or any((path / f"{name}{end}").is_file() for name in WEIGHTS for end in ("", _INDEX))
 
 
-def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found:
+def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> FolderContents:
     """Reads the weights of a file or a folder (safetensors first) and its config.json, or the given one.
 
     ValueError if something is missing or damaged, or if reading it would execute code.
@@ -64,7 +64,7 @@ def read_folder(path: pathlib.Path, config: pathlib.Path | None = None) -> Found
         tensors |= found
     configs = [config] if config else [folder / name for name in CONFIGS if (folder / name).is_file()]
     settings = read_json(configs[0]) if configs else None
-    return Found(tensors, settings, (*files, *configs[:1]), recorded, tuple(notes))
+    return FolderContents(tensors, settings, (*files, *configs[:1]), recorded, tuple(notes))
 
 
 def _weight_files(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -29,24 +29,24 @@ def known_names(tensors: Mapping[str, Any], family: Family) -> tuple[dict[str, A
     ValueError if two names become one.
     """
     renamed = {name: name for name in tensors}
-    said = []
+    notes = []
     # A prefix counts only if every name has it: `decoder.bias` is also a name of ModernBERT's own.
     for prefix, what in (("module.", "data parallel"), ("decoder.", "SpanBERT's archive with heads")):
         if renamed and all(name.startswith(prefix) for name in renamed.values()):
             renamed = {old: name.removeprefix(prefix) for old, name in renamed.items()}
-            said.append(f"{prefix} taken off every name ({what})")
+            notes.append(f"{prefix} taken off every name ({what})")
     norms = {old: re.sub(r"\.(gamma|beta)$", lambda m: f".{_NORM_NAMES[m[1]]}", name) for old, name in renamed.items()}
     if norms != renamed:
-        said.append("gamma and beta are LayerNorm's weight and bias")
+        notes.append("gamma and beta are LayerNorm's weight and bias")
     renamed = norms
     if not any(name.startswith(family.prefix) for name in renamed.values()):
         bare = {old: family.prefix + name if name.startswith(_BARE) else name for old, name in renamed.items()}
         if bare != renamed:
-            said.append(f"{family.prefix} put before the encoder's names")
+            notes.append(f"{family.prefix} put before the encoder's names")
         renamed = bare
     result: dict[str, Any] = {}
     for old, name in renamed.items():
         if name in result:
             raise ValueError(f"two tensors are {name}, one of them named {old}: take one of them out of the file")
         result[name] = tensors[old]
-    return result, said
+    return result, notes

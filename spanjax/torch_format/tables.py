@@ -15,7 +15,7 @@ def _rows(entry: Entry, encoder: EncoderConfig) -> int:
     return encoder.own_layers if entry.ours.startswith(LAYER) else 0
 
 
-def their_tensors(params: Any, encoder: EncoderConfig, family: Family) -> Iterator[tuple[str, np.ndarray]]:
+def tensors_to_hf(params: Any, encoder: EncoderConfig, family: Family) -> Iterator[tuple[str, np.ndarray]]:
     """Yields every parameter of a canonical tree under their name, in the order of the table; views if possible.
 
     ValueError lists parameters that the table does not have.
@@ -77,14 +77,14 @@ class Loaded(NamedTuple):
     """Their names that hold no parameter."""
 
 
-def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family: Family) -> Loaded:
+def params_from_hf(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family: Family) -> Loaded:
     """Builds the canonical tree of the tensors; a head exists if the file has all of it.
 
     ValueError lists names that the table does not have, names that are missing, wrong shapes and tied tensors that differ.
     """
     if encoder.own_layers > len(tensors):  # before a list of so many names is made
-        told = f"config.json says {encoder.own_layers:,} layers, there are {len(tensors):,} tensors in all"
-        raise ValueError(_told(family, [], [], [told]))
+        mismatch = f"config.json says {encoder.own_layers:,} layers, there are {len(tensors):,} tensors in all"
+        raise ValueError(_told(family, [], [], [mismatch]))
     used: set[str] = set()
     leaves: dict[str, np.ndarray] = {}
     missing: list[str] = []
@@ -100,8 +100,8 @@ def our_params(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, family
             continue
         for entry, each in names.items():
             if entry.transform == "pieces" and (rows := {len(tensors[name]) for name in each} - {encoder.vocab_size}):
-                told = f"{rows.pop():,} rows, config.json says vocab_size {encoder.vocab_size:,}"
-                problems.append(f"{entry.theirs} has {told}")
+                mismatch = f"{rows.pop():,} rows, config.json says vocab_size {encoder.vocab_size:,}"
+                problems.append(f"{entry.theirs} has {mismatch}")
                 continue
             arrays = (_part(np.asarray(tensors[name], np.float32), entry) for name in each)
             found = [_ours(array, entry.transform, encoder) for array in arrays]
@@ -130,12 +130,12 @@ def unusable(tensors: Mapping[str, Any]) -> list[str]:
     found = []
     for name, array in tensors.items():
         if array.dtype.kind in "iub":
-            told = f"{array.dtype}, expected floating-point numbers: quantised weights are not known here"
+            mismatch = f"{array.dtype}, expected floating-point numbers: quantised weights are not known here"
         elif wrong := int(array.size - np.isfinite(np.asarray(array, np.float32)).sum()):
-            told = f"{wrong:,} of {array.size:,} numbers that are NaN or infinite: take other weights"
+            mismatch = f"{wrong:,} of {array.size:,} numbers that are NaN or infinite: take other weights"
         else:
             continue
-        found.append(f"{name} holds {told}")
+        found.append(f"{name} holds {mismatch}")
     return found
 
 

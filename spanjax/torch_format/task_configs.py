@@ -14,7 +14,7 @@ PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean n
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
-def their_task(
+def task_to_hf(
     task: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
     """Returns the settings of config.json that make transformers load its class for this task, with all settings of the task
@@ -57,10 +57,10 @@ def their_task(
     return {**found, "task_specific_params": {OWN: settings}} if settings else found
 
 
-def our_task(
+def described_task_from_hf(
     config: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig
 ) -> dict[str, Any]:
-    """Returns the task of a config.json and its weights, in the form of `run.describe`: the settings that `their_task` wrote,
+    """Returns the task of a config.json and its weights, in the form of `run.describe`: the settings that `task_to_hf` wrote,
     else the task that reads such a head with its labels, for rows as long as the encoder can read.
 
     ValueError if weights are missing or have other sizes, the labels do not match them, or the task is multi-label.
@@ -78,7 +78,7 @@ def our_task(
 
 
 def _labels(config: Mapping[str, Any], kind: HfHead, outputs: int) -> list[str]:
-    """Returns the names of the classes of a config.json; none for one number. ValueError as in `our_task`."""
+    """Returns the names of the classes of a config.json; none for one number. ValueError as in `described_task_from_hf`."""
     problem_type, listed = config.get("problem_type"), config.get("id2label")
     if problem_type == MULTI_LABEL or (problem_type == REGRESSION and outputs != 1):
         raise ValueError(

@@ -51,7 +51,7 @@ HEADS: Mapping[str, Mapping[HfHead, tuple[Entry, ...]]] = {
 
 _NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
 _NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
-"""Parts of our tree that some family has, or that `their_task` refuses with a reason."""
+"""Parts of our tree that some family has, or that `task_to_hf` refuses with a reason."""
 
 
 def needed(family: Family, kind: HfHead) -> tuple[str, ...]:
@@ -98,8 +98,8 @@ def without_own_parts(
     own = [name for name, part in params.items() if not named_leaves({name: part}).keys() <= known]
     kept = {name: part for name, part in params.items() if name not in own}
     kind = task.get("class", "its task")
-    said = f"{', '.join(own)} skipped: transformers has no class for {kind}; what lies below is written"
-    return kept, [said] if own else []
+    note = f"{', '.join(own)} skipped: transformers has no class for {kind}; what lies below is written"
+    return kept, [note] if own else []
 
 
 def without_unknown(params: Mapping[str, Any], kept: Collection[str] = ()) -> tuple[dict[str, Any], list[str]]:
@@ -108,8 +108,8 @@ def without_unknown(params: Mapping[str, Any], kept: Collection[str] = ()) -> tu
     `kept` are parts that the caller writes itself.
     """
     own = [name for name in params if name not in {*_NAMED, *kept}]
-    said = f"{', '.join(own)} skipped: transformers has no class with such a head; what lies below is written"
-    return {name: part for name, part in params.items() if name not in own}, [said] if own else []
+    note = f"{', '.join(own)} skipped: transformers has no class with such a head; what lies below is written"
+    return {name: part for name, part in params.items() if name not in own}, [note] if own else []
 
 
 def head_of(parts: Collection[str], task: Mapping[str, Any] | None) -> HfHead | None:
@@ -124,7 +124,7 @@ def head_of(parts: Collection[str], task: Mapping[str, Any] | None) -> HfHead | 
     return head if head and OUTPUTS[head] in parts else None
 
 
-def their_kind(config: Mapping[str, Any], names: Collection[str], family: Family) -> HfHead | None:
+def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Family) -> HfHead | None:
     """Returns the kind of a file of weights: from `architectures` in its config.json, else from its names.
 
     ValueError for a class whose scores are computed differently here: XLNet's beam search for answers.

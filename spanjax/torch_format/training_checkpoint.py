@@ -8,7 +8,7 @@ meters). Objects come as the stand-ins of `unpickling`: their plain attributes a
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.torch_format.unpickling import Opaque, Record, Tensor, held
+from spanjax.torch_format.unpickling import Namespace, Opaque, Tensor, held
 
 ENCODER_SETTINGS = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
@@ -25,8 +25,8 @@ _LISTED = 8  # names of classes in a note
 def encoder_settings(top: Any) -> dict[str, Any]:
     """Returns the plain settings of `args.config` under the names of config.json; {} if it records no attention heads."""
     args = top.get("args") if isinstance(top, dict) else None
-    config = args.attributes.get("config") if isinstance(args, Record) else None
-    if not isinstance(config, Record):
+    config = args.attributes.get("config") if isinstance(args, Namespace) else None
+    if not isinstance(config, Namespace):
         return {}
     recorded = {name: config.attributes.get(name) for name in ENCODER_SETTINGS}
     settings: dict[str, Any] = {name: value for name, value in recorded.items() if type(value) in (int, float, str)}

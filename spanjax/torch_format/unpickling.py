@@ -66,7 +66,7 @@ class _Object(_Inert):
     __slots__ = ("given",)
 
 
-class Record(_Object):
+class Namespace(_Object):
     """argparse.Namespace: an object of attributes."""
 
     __slots__ = ()
@@ -77,7 +77,7 @@ class Record(_Object):
         return next((state for state in self.given[1:] if type(state) is dict), {})
 
 
-class Opaque(Record):
+class Opaque(Namespace):
     """An object of a class that weights do not need. `Opaque` has one subclass for each unknown name in a file."""
 
     __slots__ = ()
@@ -176,7 +176,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch.storage", "UntypedStorage"): "uint8",
     **{("torch", storage): name for name, storage in STORAGES.items()},
     **{("torch", name): name for name in DTYPES},
-    ("argparse", "Namespace"): Record,
+    ("argparse", "Namespace"): Namespace,
     **dict.fromkeys([("torch", "Size"), ("torch", "device"), ("torch", "Tensor")], _Object),
 }
 

@@ -70,11 +70,11 @@ def _silence_abandoned() -> None:
     logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
     # asyncio's reports of tasks that nobody waited for
     logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
-    shown = sys.unraisablehook
+    hook = sys.unraisablehook
 
     def show(unraisable: Any) -> None:
         if str(unraisable.exc_value) != "Event loop is closed":
-            shown(unraisable)
+            hook(unraisable)
 
     sys.unraisablehook = show
 
@@ -274,9 +274,9 @@ class Checkpoints:
                 return state
             passed.append((step, reason))
         if found:
-            said = "".join(f"\n  {step}: {reason}" for step, reason in passed)
+            reasons = "".join(f"\n  {step}: {reason}" for step, reason in passed)
             raise CheckpointError(
-                f"none of the checkpoints {found} in {self.folder} could be read, all are damaged:{said}\n"
+                f"none of the checkpoints {found} in {self.folder} could be read, all are damaged:{reasons}\n"
                 "copy a good one there, or use another --workdir to start again"
             )
         return None

@@ -153,17 +153,20 @@ def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
 
 
 def _first_whole(workdir: pathlib.Path, steps: list[int]) -> tuple[int, list[str]]:
-    folder, said = workdir / "checkpoints", []
+    folder, notes = workdir / "checkpoints", []
     unfinished = [p.name for p in folder.glob(f"*{UNFINISHED}*")] if folder.is_dir() else []
-    said += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
+    notes += [f"{name} was never finished: passed over" for name in sorted(unfinished)]
     for step in steps:
         reason = damage(folder / str(step)) or incomplete(folder / str(step))
         if reason is None:
             unchecked = not (folder / str(step) / CHECKSUMS).exists()
-            return step, [*said, f"checkpoint {step} is {UNCHECKED}; its files were not checked"] if unchecked else said
-        said.append(f"checkpoint {step} is damaged ({reason}): passed over")
+            return step, [
+                *notes,
+                f"checkpoint {step} is {UNCHECKED}; its files were not checked",
+            ] if unchecked else notes
+        notes.append(f"checkpoint {step} is damaged ({reason}): passed over")
     raise CheckpointError(
-        "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *said])
+        "\n".join([f"{workdir}: no whole checkpoint in {folder}: give another run, or copy it again", *notes])
     )
 
 

@@ -24,7 +24,7 @@ from spanjax.sharding import to_global
 from spanjax.training.checkpoint import Checkpoints, Saving
 from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.eval_history import EvalHistory
-from spanjax.training.metrics import Window, Writer
+from spanjax.training.metrics import MetricsWindow, Writer
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
@@ -217,17 +217,17 @@ class Log:
 
     def __init__(self, session: Session, outputs: Outputs, watchdog: Watchdog, start: int):
         self.session, self.outputs, self.watchdog = session, outputs, watchdog
-        self.ended = list[tuple[int, Window]]()
+        self.ended = list[tuple[int, MetricsWindow]]()
         folder = outputs.workdir if jax.process_index() == 0 else None
         self.watch = Watch(session.run.guard, folder, session.batch_rows)
-        self.window = Window(outputs.checkpoints.meta(start))
+        self.window = MetricsWindow(outputs.checkpoints.meta(start))
         self.since = time.perf_counter()
         self.waited = self.handed = 0.0  # seconds of waiting for rows and of dispatching work since then
 
     def end(self, step: int) -> None:
         """Ends the window with this step."""
         self.ended.append((step, self.window))
-        self.window = Window()
+        self.window = MetricsWindow()
 
     def write(self, before: int) -> None:
         """Writes the windows that ended before this step, waiting for the devices to finish them."""

@@ -66,8 +66,8 @@ class JsonLines:
                 if record and record["step"] == resumed_from:
                     self.known.add(frozenset(record))
             if bad := [n for n, line in enumerate(lines[:-1], 1) if line.strip() and steps[n - 1] is None]:
-                shown = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-                log.warning("%s: %d damaged line(s) dropped, the others are kept (line %s)", path, len(bad), shown)
+                listed = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+                log.warning("%s: %d damaged line(s) dropped, the others are kept (line %s)", path, len(bad), listed)
             kept = (line for line, step in zip(lines, steps, strict=True) if step is not None and step <= resumed_from)
             write_whole(path, b"".join(line + b"\n" for line in kept))
         self.file = path.open("a", buffering=1)
@@ -132,7 +132,7 @@ class ResilientWriter:
     def __init__(self, name: str, open_writer: Callable[[int], Writer], resumed_from: int):
         self.name, self.open_writer, self.last = name, open_writer, resumed_from
         self.writer: Writer | None = None
-        self.said = False
+        self.reported = False
         self._carefully(self._open)
 
     def _open(self) -> Writer:
@@ -144,13 +144,13 @@ class ResilientWriter:
             action()
             return True
         except (OSError, UnicodeError) as error:  # disks and what lies on them; an error in our own code ends the run
-            if not self.said:
+            if not self.reported:
                 log.warning(
                     "%s cannot be written (%s): training continues without it, and it is retried at every log",
                     self.name,
                     error,
                 )
-            self.said = True
+            self.reported = True
             broken, self.writer = self.writer, None
             with contextlib.suppress(OSError):
                 if broken is not None:
@@ -211,8 +211,8 @@ class Terminal:
         """Updates the live line from a training record, or prints held-out results."""
         held_out = {name: value for name, value in values.items() if name.startswith("eval/")}
         if held_out:
-            shown = "  ".join(f"{name[5:]} {value:.4f}" for name, value in held_out.items())
-            self.note(f"step {step:,}  held-out  {shown}")
+            listed = "  ".join(f"{name[5:]} {value:.4f}" for name, value in held_out.items())
+            self.note(f"step {step:,}  held-out  {listed}")
         elif self.live:
             self.live.update(rich.text.Text(progress_line(step, self.steps, values)))
         else:
@@ -251,7 +251,7 @@ KEY = "window"  # in the meta of a checkpoint, with the entries of version 0.1: 
 Stored = dict[str, Any]
 
 
-class Window:
+class MetricsWindow:
     """Losses, speed and batch statistics since the last log record."""
 
     def __init__(self, meta: Mapping[str, Any] | None = None) -> None:

@@ -113,12 +113,12 @@ class StopRequest:
 
     def _listen(self) -> None:
         """Runs on a thread, with several processes: from the mark to the agreement. Ends with the loop."""
-        told = False
+        reported = False
         while not self._ended.is_set():
             try:
-                if self.signal is not None and not told:
+                if self.signal is not None and not reported:
                     ask(ASKED, signal.Signals(self.signal).name)
-                    told = True
+                    reported = True
                 if not asked(ASKED, LOOK_SECONDS):
                     continue
                 with self._exit:  # a process that announces its exit stays inside `leavable` until all have answered

@@ -112,16 +112,16 @@ class StepBuilder:
         return jax.jit(lambda params, batch: mapped(params, batch, jnp.uint32(0)))
 
     def predict_step(
-        self, judged: Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]
+        self, evaluated: Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]
     ) -> Callable[[Any, Batch], tuple[Means, dict[str, jax.Array]]]:
         """(parameters, global batch) -> (means as from `eval_step`, outputs of all rows on every device).
 
-        `judged` returns both for the rows of one device.
+        `evaluated` returns both for the rows of one device.
         """
 
         def local(params: Any, batch: Batch, _: jax.Array) -> tuple[Means, dict[str, jax.Array]]:
             module = self._module(self._gather(params))
-            means, outputs = judged(module, batch)
+            means, outputs = evaluated(module, batch)
             return jax.lax.psum(means, ROW_AXES), outputs
 
         mapped = self._mapped(local, lambda specs, rows, whole: (whole, rows))
@@ -163,18 +163,18 @@ class StepBuilder:
     def _gather(self, params: Any) -> Any:
         """Shards of master weights -> whole parameters in the compute type; `_late` ones stay unchanged."""
 
-        def gather(name: str, leaf: jax.Array) -> jax.Array:
+        def gathered(name: str, leaf: jax.Array) -> jax.Array:
             if self._late(name):
                 return leaf
             leaf, dimension = leaf.astype(self.compute_dtype), self._dimension(name)
             return leaf if dimension is None else jax.lax.all_gather(leaf, "data", axis=dimension, tiled=True)
 
-        return map_named(gather, params)
+        return map_named(gathered, params)
 
     def _fetch(self, layers: str, layer: Any) -> Any:
         """Gathers the parameters of one layer in the compute type; the gradient of this is a reduce-scatter."""
 
-        def gather(name: str, leaf: jax.Array) -> jax.Array:
+        def gathered(name: str, leaf: jax.Array) -> jax.Array:
             name = f"{layers}/{name}"
             if not self._late(name):
                 return leaf
@@ -184,7 +184,7 @@ class StepBuilder:
             leaf = jax.lax.all_gather(leaf, "data", axis=dimension - 1, tiled=True)
             return leaf.astype(self.compute_dtype)
 
-        return map_named(gather, layer)
+        return map_named(gathered, layer)
 
     def _module(self, params: Any) -> Any:
         """Builds the module from parameters of `_gather`."""

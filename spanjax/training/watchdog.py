@@ -38,7 +38,7 @@ class Watchdog:
         limits = [seconds for seconds in (guard.stall_seconds, guard.stall_exit_seconds) if seconds]
         self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
         self.now = (0, STEP, time.monotonic())
-        self.heartbeats, self.listens, self.said = 0, 0, -1.0
+        self.heartbeats, self.listens, self.reported = 0, 0, -1.0
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
         # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
@@ -67,8 +67,8 @@ class Watchdog:
             try:
                 if jax.process_count() > 1:
                     put_mark("heartbeat", json.dumps([self.heartbeats, step, phase, round(spent)]))
-                if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.said != since:
-                    self.said = since if self._say(step, phase, spent) else self.said
+                if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.reported != since:
+                    self.reported = since if self._say(step, phase, spent) else self.reported
             except Exception as error:  # the coordinator is gone: jax ends the process
                 log.debug("watchdog: %s", error)
             if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
@@ -85,13 +85,13 @@ class Watchdog:
         if jax.process_count() == 1:
             log.warning("step %d does not end: this process %s for %.0f s", step, phase, spent)
             return True
-        said, silent = self._listen()
+        reported, silent = self._listen()
         self.listens += 1
         if self.listens < SILENT_TICKS + 2:
             return False
         self.listens = 0
-        if min(said.keys() - silent.keys()) == jax.process_index():
-            log.warning("step %d does not end for %.0f s: %s", step, spent, blame(said, silent))
+        if min(reported.keys() - silent.keys()) == jax.process_index():
+            log.warning("step %d does not end for %.0f s: %s", step, spent, blame(reported, silent))
         return True
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
@@ -122,12 +122,12 @@ class Watchdog:
         return sorted(silent)
 
 
-def blame(said: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
+def blame(reported: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
     """Names the processes that block a step, as text."""
     parts = [f"{name_of(each)} has not been heard of for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
     parts += [
         f"{name_of(each)} {phase} (step {step}) for {seconds} s"
-        for each, (_, step, phase, seconds) in sorted(said.items())
+        for each, (_, step, phase, seconds) in sorted(reported.items())
         if each not in silent and phase != DEVICES
     ]
     return "; ".join(parts[:10]) if parts else "all processes wait for their devices: look at the network between them"

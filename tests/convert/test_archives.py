@@ -18,7 +18,7 @@ from spanjax.pretrained.model import equal_weights
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import original_names
-from spanjax.torch_format.tables import their_tensors
+from spanjax.torch_format.tables import tensors_to_hf
 from tests.running import ROOT, environment, shrunk
 from tests.torch_format.references import REASON, reference, tensors, vocabulary
 
@@ -119,7 +119,7 @@ def test_a_training_checkpoint_of_the_original(
     encoder = {"heads": 2, "activation": "relu", "dropout": 0.05, "attention_dropout": 0.15, "initializer_std": 0.03}
     assert encoder.items() <= dataclasses.asdict(found.encoder).items() and found.encoder.norm_epsilon == 1e-12
     assert found.parts == {"encoder", "mlm", "sbo"} and found.objective().problems(found.encoder) == []
-    written = their_tensors(found.params, found.encoder, BERT)
+    written = tensors_to_hf(found.params, found.encoder, BERT)
     back = with_tied_tables({original_names(name): array for name, array in written}, BERT)
     assert back.keys() == theirs.state_dict().keys()
     for name, tensor in theirs.state_dict().items():

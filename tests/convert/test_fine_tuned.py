@@ -29,7 +29,7 @@ from spanjax.training.checkpoint import write_weights
 from spanjax.training.state import abstract_module
 from tests.running import ROOT, TINY
 from tests.torch_format.references import REASON, saved, vocabulary
-from tests.torch_format.test_task_tables import batch_of_rows, our_scores, their_scores
+from tests.torch_format.test_task_tables import batch_of_rows, our_scores, transformers_scores
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
@@ -184,7 +184,7 @@ def test_every_kind_there_and_back(family: str, kind: str, tmp_path: pathlib.Pat
     theirs = getattr(transformers, config["architectures"][0]).from_pretrained(tmp_path / "hf")
     batch = batch_of_rows(before.encoder)
     with jax.default_matmul_precision("highest"):
-        ours, expected = our_scores(before, batch), their_scores(theirs.eval(), batch)
+        ours, expected = our_scores(before, batch), transformers_scores(theirs.eval(), batch)
     used = batch["segments_BL"] > 0 if ours.ndim > 2 else slice(None)
     assert np.ptp(ours[used]) > 0.1
     np.testing.assert_allclose(ours[used], expected[used], atol=1e-5)
@@ -221,7 +221,7 @@ def test_the_best_checkpoint_is_taken(pairs: pathlib.Path, tmp_path: pathlib.Pat
     assert "step 3 is the best" in capsys.readouterr().out
     shutil.rmtree(run / "checkpoints" / "3" / "state")
     model = load_model(run)
-    assert model.step == 6 and any("checkpoint 3 is damaged (without state)" in line for line in model.said)
+    assert model.step == 6 and any("checkpoint 3 is damaged (without state)" in line for line in model.notes)
 
 
 def test_the_card_says_task_labels_and_scores(pairs: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -128,7 +128,7 @@ def test_halves_are_written_and_become_float32(
     assert {str(array.dtype) for array in read_folder(tmp_path / "hf").tensors.values()} == {dtype}
     model = load_model(tmp_path / "hf")
     table = model.params["encoder"]["embeddings"]["token"]["embedding"]
-    assert table.dtype == np.float32 and any(f"{dtype} became float32" in line for line in model.said)
+    assert table.dtype == np.float32 and any(f"{dtype} became float32" in line for line in model.notes)
     expected = load_model(run_folder).params["encoder"]["embeddings"]["token"]["embedding"]
     np.testing.assert_allclose(
         table[: model.encoder.vocab_size], expected[: model.encoder.vocab_size], rtol=close, atol=1e-6

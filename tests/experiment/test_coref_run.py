@@ -13,7 +13,7 @@ from spanjax.convert import main as convert
 from spanjax.data.vocab.loading import save_vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.predict import main as predict
-from spanjax.tasks.coref.documents import Document, sorted_clusters
+from spanjax.tasks.coref.documents import CorefDocument, sorted_clusters
 from spanjax.tasks.coref.files import read_documents
 from spanjax.tasks.coref.writing import write_conll
 from tests.running import ROOT, TINY, final_leaves, records
@@ -28,7 +28,7 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
 
 
-def document(number: int, sentences: int = 6) -> Document:
+def document(number: int, sentences: int = 6) -> CorefDocument:
     """Sentences in which all mentions of one name are one cluster."""
     rng = random.Random(number)
     lines, clusters, words = [], {name: [] for name in NAMES}, 0
@@ -39,7 +39,7 @@ def document(number: int, sentences: int = 6) -> Document:
         words += len(line)
         lines.append(tuple(line))
     found = sorted_clusters(each for each in clusters.values() if len(each) > 1)
-    return Document(f"nw/made_{number}", 0, tuple(lines), ("",) * words, found, "nw")
+    return CorefDocument(f"nw/made_{number}", 0, tuple(lines), ("",) * words, found, "nw")
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from flax import nnx
 from spanjax.bounds import range_problems
 from spanjax.nn import coreference, coreference_parts
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, distance_bucket
+from spanjax.nn.coreference_parts import CoreferenceConfig, CorefInputs, Resolved, antecedent_loss, distance_bucket
 from spanjax.nn.dropout import DropoutKey
 from tests.made import tiny_encoder
 
@@ -29,7 +29,7 @@ def module(config: CoreferenceConfig = CONFIG) -> Coreference:
     return nnx.merge(structure, jax.tree.map(lambda leaf: 25 * leaf + 0.1, state))
 
 
-def pieces(size: int = PIECES) -> Pieces:
+def pieces(size: int = PIECES) -> CorefInputs:
     """Sentences of 7 pieces, words of one to three, four speakers, segments of 10; zeros behind PIECES."""
     place = np.arange(size)
     real = place < PIECES
@@ -37,7 +37,7 @@ def pieces(size: int = PIECES) -> Pieces:
     speaker = np.random.default_rng(2).integers(0, 4, size)
     arrays = [np.where(real, each, 0).astype(np.int32) for each in (place // 7 + 1, word, speaker, place // 10)]
     sentence_N, word_N, speaker_N, segment_N = map(jnp.asarray, arrays)
-    return Pieces(sentence_N, word_N, speaker_N, segment_N, jnp.int32(1))
+    return CorefInputs(sentence_N, word_N, speaker_N, segment_N, jnp.int32(1))
 
 
 def hidden(size: int = PIECES, fill: float = 0.0) -> jax.Array:
@@ -47,7 +47,7 @@ def hidden(size: int = PIECES, fill: float = 0.0) -> jax.Array:
 
 
 @jax.jit
-def resolved(model: Coreference, states: jax.Array, known: Pieces, key: DropoutKey | None) -> Resolved:
+def resolved(model: Coreference, states: jax.Array, known: CorefInputs, key: DropoutKey | None) -> Resolved:
     """The model, compiled."""
     return model(states, known, key, 0)
 
@@ -65,7 +65,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 class WrittenOut:
     """The same model with every vector concatenated, in float64."""
 
-    def __init__(self, model: Coreference, states: jax.Array, known: Pieces):
+    def __init__(self, model: Coreference, states: jax.Array, known: CorefInputs):
         self.model, self.config = model, model.config
         self.x = np.asarray(states, np.float64)
         self.known = [np.asarray(each) for each in known]

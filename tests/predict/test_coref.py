@@ -12,8 +12,8 @@ import pytest
 
 from spanjax.predict import coref, main
 from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref.answers import Answer
-from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.answers import CorefPrediction
+from spanjax.tasks.coref.documents import CorefDocument
 
 pytest.importorskip("spacy", reason="spaCy is not installed (spanjax[spacy])")
 CLUSTER = ((0, 0), (3, 3))
@@ -23,8 +23,8 @@ CLUSTER = ((0, 0), (3, 3))
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model to which the first and the fourth word are one."""
 
-    def predict(documents: list[Document]) -> Any:
-        answers = [Answer((CLUSTER,), dict.fromkeys(CLUSTER, 0.5)) for _ in documents]
+    def predict(documents: list[CorefDocument]) -> Any:
+        answers = [CorefPrediction((CLUSTER,), dict.fromkeys(CLUSTER, 0.5)) for _ in documents]
         return types.SimpleNamespace(predictions=answers)
 
     def opened(path: str, batch_size: int, predict_command: str, **settings: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import random
 
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 
 WORDS = (
     "red",
@@ -46,7 +46,7 @@ def made_clusters(rng: random.Random, words: int) -> Clusters:
     return sorted_clusters(clusters)
 
 
-def made_document(seed: int, longest: int = 12, vocabulary: tuple[str, ...] = WORDS) -> Document:
+def made_document(seed: int, longest: int = 12, vocabulary: tuple[str, ...] = WORDS) -> CorefDocument:
     """A document of 1 to 9 sentences of 1 to `longest` words."""
     rng = random.Random(seed)
     lengths = [rng.randint(1, longest) for _ in range(rng.randint(1, 9))]
@@ -54,4 +54,4 @@ def made_document(seed: int, longest: int = 12, vocabulary: tuple[str, ...] = WO
     speakers = tuple(rng.choice(["", "Anna", "日本"]) for _ in range(sum(lengths)))
     name = rng.choice(NAMES).replace(" ", "_")
     genre = "nw" if name.startswith("nw/") else ""
-    return Document(name, rng.choice([0, 7, 123]), sentences, speakers, made_clusters(rng, sum(lengths)), genre)
+    return CorefDocument(name, rng.choice([0, 7, 123]), sentences, speakers, made_clusters(rng, sum(lengths)), genre)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
-from spanjax.tasks.squad.passage_windows import Layout
+from spanjax.tasks.squad.passage_windows import WindowSettings
 from spanjax.tasks.squad.questions import Question, read_questions
 
 REASON = "compares with transformers: pip install transformers (the extra `verify`)"
@@ -33,7 +33,7 @@ def cased(shared_data: pathlib.Path) -> WordPieceVocabulary:
     return found
 
 
-def their_tokenizer(shared_data: pathlib.Path) -> Any:
+def tokenizer_to_hf(shared_data: pathlib.Path) -> Any:
     """The same in transformers."""
     transformers = pytest.importorskip("transformers", reason=REASON)
     return transformers.BertTokenizerFast(str(shared_data / "vocab" / "bert-base-cased-vocab.txt"), do_lower_case=False)
@@ -49,7 +49,7 @@ def real_questions(shared_data: pathlib.Path, count: int) -> list[Question]:
     return chosen
 
 
-def their_features(tokenizer: Any, question: Question, layout: Layout, separators: int = 1) -> list[Feature]:
+def their_features(tokenizer: Any, question: Question, layout: WindowSettings, separators: int = 1) -> list[Feature]:
     """The windows of a question by transformers, whose tokenizer puts so many `separators` between question and passage.
     Its `stride` is what windows share, ours the step from one to the next."""
     asked = tokenizer(question.question, add_special_tokens=False, return_offsets_mapping=True)
@@ -71,7 +71,7 @@ def their_features(tokenizer: Any, question: Question, layout: Layout, separator
         offsets = [
             offset if part == 1 else None for offset, part in zip(found["offset_mapping"][number], parts, strict=True)
         ]
-        start, end = their_positions(offsets, question.spans[0] if question.spans else None)
+        start, end = positions_to_hf(offsets, question.spans[0] if question.spans else None)
         features.append(Feature(ids, types, offsets, start, end, []))
     widest = _widest([[offset for offset in each.offsets if offset] for each in features])
     return [
@@ -80,7 +80,7 @@ def their_features(tokenizer: Any, question: Question, layout: Layout, separator
     ]
 
 
-def their_positions(offsets: Sequence[tuple[int, int] | None], span: tuple[int, int] | None) -> tuple[int, int]:
+def positions_to_hf(offsets: Sequence[tuple[int, int] | None], span: tuple[int, int] | None) -> tuple[int, int]:
     """Token positions of an answer: those that enclose it, (0, 0) where it is not wholly in the window."""
     inside = [place for place, offset in enumerate(offsets) if offset]
     if span is None or not inside:

@@ -15,7 +15,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.glue import Glue, Sentences, joined
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 from spanjax.tasks.squad import Questions
-from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
+from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
 from spanjax.tasks.squad.questions import Question
 from spanjax.torch_format.tokenizer_files import tokenizer_files
 from tests.made import made_sentences
@@ -25,7 +25,7 @@ from tests.tasks.test_glue import cut_by_turns
 TRAINED = train_byte_bpe(made_sentences(200), 400)
 ROBERTA = ByteBpeVocabulary(TRAINED)
 FIRST, SECOND = made_sentences(8, seed=3), [*made_sentences(6, seed=4), "Naïve 老船 (x)", "a"]
-NARROW = Layout(length=96, stride=32, max_query=24, first="question")
+NARROW = WindowSettings(length=96, stride=32, max_query=24, first="question")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_windows_are_those_of_robertatokenizer(theirs: Any, shared_data: pathlib
 
 def test_a_passage_comes_first_where_it_is_asked_for() -> None:
     query, passage = pieces_of([FIRST[0], SECOND[0]], ROBERTA)
-    layout = Layout(length=96, stride=32, max_query=24, first="passage")
+    layout = WindowSettings(length=96, stride=32, max_query=24, first="passage")
     (placed,) = windows(query.ids_T, passage, (0, 3), ROBERTA, layout)
     cls, sep = ROBERTA.specials.cls, ROBERTA.specials.sep
     assert placed.tokens_T.tolist() == [cls, *passage.ids_T, sep, sep, *query.ids_T[:24], sep] and placed.start == 1

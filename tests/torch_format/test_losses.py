@@ -16,9 +16,9 @@ from spanjax.objectives.loss_terms import canonical
 from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.pretrained.model import Model, module_params
 from spanjax.tasks.base import TaskModule
-from spanjax.torch_format.configs import our_config
+from spanjax.torch_format.configs import config_from_hf
 from spanjax.torch_format.names import known_names
-from spanjax.torch_format.tables import our_params, their_tensors
+from spanjax.torch_format.tables import params_from_hf, tensors_to_hf
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import reference, tensors
 
@@ -27,8 +27,8 @@ PAIRS = {"bert_pairs": ("nsp", "next_sentence_label"), "albert_pairs": ("sop", "
 
 
 def opened(theirs: Any, pair: str = "nsp") -> Model:
-    encoder, family = our_config(theirs.config.to_dict(), "config.json")
-    found = our_params(known_names(tensors(theirs), family)[0], encoder, family)
+    encoder, family = config_from_hf(theirs.config.to_dict(), "config.json")
+    found = params_from_hf(known_names(tensors(theirs), family)[0], encoder, family)
     return Model(encoder, found.params, None, source=None, pair=pair)  # pyright: ignore[reportArgumentType]
 
 
@@ -58,7 +58,7 @@ def compared(theirs: Any, loss: Any, model: Model, ours: Callable[[Any], jax.Arr
     with jax.default_matmul_precision("highest"):
         value, gradient = jax.value_and_grad(ours)(jax.tree.map(jnp.asarray, params))
     assert float(value) == pytest.approx(float(loss.detach()), rel=1e-5)
-    found = dict(their_tensors(canonical(jax.tree.map(np.asarray, gradient)), model.encoder, model.family))
+    found = dict(tensors_to_hf(canonical(jax.tree.map(np.asarray, gradient)), model.encoder, model.family))
     expected = {name: each.grad.numpy() for name, each in theirs.named_parameters() if each.grad is not None}
     assert expected.keys() <= found.keys()
     for name, array in found.items():

@@ -17,11 +17,11 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.sharding import map_named, named_leaves
-from spanjax.torch_format.configs import guessed_config, our_config, their_config
+from spanjax.torch_format.configs import config_from_hf, config_to_hf, guessed_config
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
 from spanjax.torch_format.names import known_names
-from spanjax.torch_format.tables import our_params, their_tensors
+from spanjax.torch_format.tables import params_from_hf, tensors_to_hf
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import REASON, reference, saved, tensors
 
@@ -36,19 +36,19 @@ KINDS = pytest.mark.parametrize(
 
 def loaded(model: Any) -> tuple[Any, EncoderConfig, Any, dict[str, np.ndarray]]:
     theirs = tensors(model)
-    encoder, family = our_config(model.config.to_dict(), "config.json")
-    return our_params(known_names(theirs, family)[0], encoder, family), encoder, family, theirs
+    encoder, family = config_from_hf(model.config.to_dict(), "config.json")
+    return params_from_hf(known_names(theirs, family)[0], encoder, family), encoder, family, theirs
 
 
 @KINDS
 def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
     found, encoder, family, theirs = loaded(reference(kind))
-    back = dict(their_tensors(found.params, encoder, family))
+    back = dict(tensors_to_hf(found.params, encoder, family))
     prefix = family.prefix if kind == "bert_encoder" else ""
     assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
     assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
     assert family_of(encoder, found.params) is family
-    again, second = our_config(their_config(encoder, None, set(found.params), "float32"), "config.json")
+    again, second = config_from_hf(config_to_hf(encoder, None, set(found.params), "float32"), "config.json")
     assert (again, second) == (encoder, family)
 
 
@@ -94,15 +94,15 @@ def test_hidden_states_and_scores_are_those_of_transformers(kind: str) -> None:
 
 def test_old_names_are_brought_to_the_tables() -> None:
     theirs = tensors(reference("bert_pairs"))
-    encoder, _ = our_config(reference("bert_pairs").config.to_dict(), "config.json")
-    expected = our_params(theirs, encoder, BERT).params
+    encoder, _ = config_from_hf(reference("bert_pairs").config.to_dict(), "config.json")
+    expected = params_from_hf(theirs, encoder, BERT).params
     for rename, said in (
         (original_names, "decoder. taken off"),
         (lambda name: f"module.{name}", "module. taken off"),
     ):
         known, notes = known_names({rename(name): array for name, array in theirs.items()}, BERT)
         assert said in " ".join(notes)
-        found = named_leaves(our_params(known, encoder, BERT).params)
+        found = named_leaves(params_from_hf(known, encoder, BERT).params)
         assert all(np.array_equal(found[name], array) for name, array in named_leaves(expected).items())
     assert original_names("bert.embeddings.LayerNorm.weight") == "decoder.bert.embeddings.LayerNorm.gamma"
     with pytest.raises(ValueError, match=r"two tensors are x\.LayerNorm\.weight"):
@@ -111,20 +111,20 @@ def test_old_names_are_brought_to_the_tables() -> None:
 
 def test_what_does_not_fit_is_listed_on_both_sides() -> None:
     model = reference("bert")
-    theirs, (encoder, _) = tensors(model), our_config(model.config.to_dict(), "config.json")
+    theirs, (encoder, _) = tensors(model), config_from_hf(model.config.to_dict(), "config.json")
     broken = {name: array for name, array in theirs.items() if "layer.1.attention.self.query" not in name}
     with pytest.raises(ValueError, match=r"missing \(2\): bert\.encoder\.layer\.1.*\n.*not explained \(1\): surprise"):
-        our_params({**broken, "surprise": np.zeros(2)}, encoder, BERT)
+        params_from_hf({**broken, "surprise": np.zeros(2)}, encoder, BERT)
     untied = {**theirs, "cls.predictions.decoder.weight": theirs["cls.predictions.decoder.weight"] + 1}
     with pytest.raises(ValueError, match="to which it is tied"):
-        our_params(untied, encoder, BERT)
+        params_from_hf(untied, encoder, BERT)
     with pytest.raises(ValueError, match="bert has no names for encoder/embeddings/widen/kernel"):
-        dict(their_tensors({"encoder": {"embeddings": {"widen": {"kernel": np.zeros((2, 2))}}}}, encoder, BERT))
+        dict(tensors_to_hf({"encoder": {"embeddings": {"widen": {"kernel": np.zeros((2, 2))}}}}, encoder, BERT))
 
 
 def test_sizes_are_read_from_weights_that_come_alone() -> None:
     theirs = tensors(reference("bert", hidden_size=64, num_attention_heads=1))
-    encoder, _ = our_config(guessed_config(theirs, {}), "shapes")
+    encoder, _ = config_from_hf(guessed_config(theirs, {}), "shapes")
     assert (encoder.layers, encoder.hidden_size, encoder.heads, encoder.intermediate_size) == (3, 64, 1, 64)
     with pytest.raises(ValueError, match="give --config FILE"):
         guessed_config({"a": np.zeros(2)}, {})
@@ -140,7 +140,7 @@ def test_a_config_that_is_computed_otherwise_is_refused() -> None:
         ({"is_decoder": True}, "is_decoder is True"),
     ):
         with pytest.raises(ValueError, match=message):
-            our_config(good | change, "config.json")
+            config_from_hf(good | change, "config.json")
 
 
 def test_layers_and_rotary_bases_of_modernbert_under_both_names() -> None:
@@ -148,18 +148,18 @@ def test_layers_and_rotary_bases_of_modernbert_under_both_names() -> None:
     transformers = pytest.importorskip("transformers", reason=REASON)
     recipe: Any = {"norm_first": True, "gated_mlp": True, "biases": False, "types": 0, "dropout": 0.0, "layers": 4}
     encoder = EncoderConfig(vocab_size=20, rope_theta=20_000.0, **recipe)
-    config = their_config(encoder, None, {"mlm"}, "float32")
+    config = config_to_hf(encoder, None, {"mlm"}, "float32")
     older = {name: value for name, value in config.items() if name not in ("layer_types", "rope_parameters")}
     newer = {name: value for name, value in config.items() if "global" not in name and "local" not in name}
     assert len(older) == len(config) - 2 and len(newer) == len(config) - 3
     for each in (config, older, newer):
-        assert our_config(each, "config.json")[0] == encoder
+        assert config_from_hf(each, "config.json")[0] == encoder
         read = transformers.ModernBertConfig(**each)
         assert read.layer_types == ["full_attention"] * 4
         assert {rope["rope_theta"] for rope in read.rope_parameters.values()} == {20_000.0}
     for change in ({"global_attn_every_n_layers": 3}, {"global_attn_every_n_layers": None}):
         with pytest.raises(ValueError, match="only layers that see the whole row"):
-            our_config(older | change, "config.json")
+            config_from_hf(older | change, "config.json")
 
 
 def test_a_product_between_equal_widths_is_alberts() -> None:
@@ -170,8 +170,8 @@ def test_a_product_between_equal_widths_is_alberts() -> None:
     objective = MaskedPrediction(terms=(MaskedTokens(),))
     params = map_named(lambda _, leaf: np.zeros(leaf.shape, np.float32), abstract_module(objective, encoder)[1])
     family = family_of(encoder, params)
-    written = dict(their_tensors(params, encoder, family))
-    config = transformers.AlbertConfig(**their_config(encoder, None, set(params), "float32"))
+    written = dict(tensors_to_hf(params, encoder, family))
+    config = transformers.AlbertConfig(**config_to_hf(encoder, None, set(params), "float32"))
     expected = transformers.AlbertForMaskedLM(config).state_dict().keys()
     assert {*written} == {*expected} - {*family.tied} - {*family.buffers}
 
@@ -186,26 +186,26 @@ def test_heads_that_compute_gelu_whatever_the_config_says(kind: str, tmp_path: p
     theirs.base_model.save_pretrained(folder)
     model = load_model(folder)
     assert model.encoder.activation == "relu" and model.parts == {"encoder"}
-    assert their_config(model.encoder, None, model.parts, "float32")["hidden_act"] == "relu"
+    assert config_to_hf(model.encoder, None, model.parts, "float32")["hidden_act"] == "relu"
     with pytest.raises(ValueError, match="computes gelu: train with gelu"):
-        their_config(model.encoder, None, {*model.parts, "mlm"}, "float32")
+        config_to_hf(model.encoder, None, {*model.parts, "mlm"}, "float32")
 
 
 def test_families_that_transformers_cannot_compute_are_refused() -> None:
     shared = EncoderConfig(vocab_size=10, num_layer_groups=1)
     with pytest.raises(ValueError, match="embedding_size is 0"):
-        their_config(shared, None, {"mlm"}, "float32")
+        config_to_hf(shared, None, {"mlm"}, "float32")
     wide = EncoderConfig(vocab_size=10, embedding_size=768)
     with pytest.raises(ValueError, match="embedding_size is 768, as wide as the layers.* train with 0"):
-        their_config(wide, None, {"rtd"}, "float32")
+        config_to_hf(wide, None, {"rtd"}, "float32")
     shared = EncoderConfig(vocab_size=10, relative_attention=True, num_layer_groups=1)
     with pytest.raises(ValueError, match="encoder.num_layer_groups is 1: transformers' XLNet computes 0 alone"):
-        their_config(shared, None, {"plm"}, "float32")
+        config_to_hf(shared, None, {"plm"}, "float32")
     from spanjax.data.vocab.base import Specials
 
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
-        their_config(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
+        config_to_hf(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
     assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet"}
 
 
@@ -220,6 +220,6 @@ def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
         {"relative_attention": True},
         modern,
     ):
-        their_config(later(vocab_size=10, **recipe), None, set(), "float32")
+        config_to_hf(later(vocab_size=10, **recipe), None, set(), "float32")
         with pytest.raises(ValueError, match="encoder.window is 4: transformers' .* computes 0 alone"):
-            their_config(later(vocab_size=10, window=4, **recipe), None, set(), "float32")
+            config_to_hf(later(vocab_size=10, window=4, **recipe), None, set(), "float32")

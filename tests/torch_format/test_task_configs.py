@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spanjax.tasks.base import HfHead
-from spanjax.torch_format.task_configs import our_task, their_task
+from spanjax.torch_format.task_configs import described_task_from_hf, task_to_hf
 from tests.made import tiny_encoder
 
 ENCODER = tiny_encoder(vocab_size=20, hidden_size=8, layers=1, intermediate_size=8, positions=32)
@@ -23,40 +23,44 @@ def params(outputs: int = 3, head: str = "classifier", width: int = 8, pooler: b
 
 def test_labels_of_classes() -> None:
     task = {"class": "Glue", "labels": ["a", "b", "c"], "train": ["somewhere"], "task": "own"}
-    config = their_task(task, "sequence", params(), ENCODER)
+    config = task_to_hf(task, "sequence", params(), ENCODER)
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "a", "1": "b", "2": "c"} and config["label2id"] == {"a": 0, "b": 1, "c": 2}
     assert config["problem_type"] == "single_label_classification"
-    back = our_task(config, "sequence", params(), ENCODER)
+    back = described_task_from_hf(config, "sequence", params(), ENCODER)
     assert back == {"class": "Glue", "labels": ["a", "b", "c"], "task": "own"}
     renamed = config | {"id2label": {"0": "x", "1": "y", "2": "z"}}
-    assert our_task(renamed, "sequence", params(), ENCODER)["labels"] == ["x", "y", "z"]
+    assert described_task_from_hf(renamed, "sequence", params(), ENCODER)["labels"] == ["x", "y", "z"]
     other = config | {"task_specific_params": {"spanjax": {"class": "Ner"}}}
-    assert our_task(other, "sequence", params(), ENCODER)["class"] == "Glue", "settings of another kind"
+    assert described_task_from_hf(other, "sequence", params(), ENCODER)["class"] == "Glue", "settings of another kind"
 
 
 def test_a_number() -> None:
-    config = their_task({"class": "Glue", "labels": [], "task": "STS-B"}, "sequence", params(1), ENCODER)
+    config = task_to_hf({"class": "Glue", "labels": [], "task": "STS-B"}, "sequence", params(1), ENCODER)
     assert config["problem_type"] == "regression" and config["id2label"] == {"0": "LABEL_0"}
-    assert our_task(config, "sequence", params(1), ENCODER) == {"class": "Glue", "labels": [], "task": "STS-B"}
-    foreign = our_task({"id2label": {"0": "LABEL_0"}}, "sequence", params(1), ENCODER)
+    assert described_task_from_hf(config, "sequence", params(1), ENCODER) == {
+        "class": "Glue",
+        "labels": [],
+        "task": "STS-B",
+    }
+    foreign = described_task_from_hf({"id2label": {"0": "LABEL_0"}}, "sequence", params(1), ENCODER)
     assert foreign == {"class": "Glue", "length": 32, "labels": [], "numbers": True}
 
 
 def test_tags_and_answers() -> None:
-    config = their_task({"class": "Ner", "labels": ["O", "B-A"]}, "token", params(2, pooler=False), ENCODER)
+    config = task_to_hf({"class": "Ner", "labels": ["O", "B-A"]}, "token", params(2, pooler=False), ENCODER)
     assert config["architectures"] == ["BertForTokenClassification"] and "problem_type" not in config
     ends = {"id2label": {"0": "O", "1": "S-A"}}
-    assert our_task(ends, "token", params(2), ENCODER) == {
+    assert described_task_from_hf(ends, "token", params(2), ENCODER) == {
         "scheme": "bioes",
         "class": "Ner",
         "length": 32,
         "labels": ["O", "S-A"],
     }
-    config = their_task({"class": "Questions"}, "question", params(2, "qa", pooler=False), ENCODER)
+    config = task_to_hf({"class": "Questions"}, "question", params(2, "qa", pooler=False), ENCODER)
     assert config["architectures"] == ["BertForQuestionAnswering"] and "id2label" not in config
-    assert our_task({}, "question", params(2, "qa"), ENCODER) == {"class": "Questions", "length": 32}
-    assert our_task({}, "token", params(2), ENCODER)["labels"] == ["LABEL_0", "LABEL_1"]
+    assert described_task_from_hf({}, "question", params(2, "qa"), ENCODER) == {"class": "Questions", "length": 32}
+    assert described_task_from_hf({}, "token", params(2), ENCODER)["labels"] == ["LABEL_0", "LABEL_1"]
 
 
 @pytest.mark.parametrize(
@@ -75,16 +79,16 @@ def test_what_does_not_fit_is_refused(
     kind: HfHead, config: dict[str, Any], given: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        our_task(config, kind, given, ENCODER)
+        described_task_from_hf(config, kind, given, ENCODER)
 
 
 def test_what_transformers_cannot_compute_is_refused() -> None:
     """All problems at once; a span network is one problem, whatever it leads to."""
     with pytest.raises(ValueError, match="--objective.pooler dense") as error:
-        their_task({"labels": ["a"]}, "sequence", params(pooler=False), ENCODER)
+        task_to_hf({"labels": ["a"]}, "sequence", params(pooler=False), ENCODER)
     assert "the task has 1 labels, the classifier 3 outputs" in str(error.value)
     with pytest.raises(ValueError, match="the classifier reads 16 numbers"):
-        their_task({}, "sequence", params(width=16), ENCODER)
+        task_to_hf({}, "sequence", params(width=16), ENCODER)
     with pytest.raises(ValueError, match="span_network") as error:
-        their_task({}, "sequence", params(width=16, pooler=False) | {"span_network": {}}, ENCODER)
+        task_to_hf({}, "sequence", params(width=16, pooler=False) | {"span_network": {}}, ENCODER)
     assert str(error.value).count("\n") == 0

@@ -17,8 +17,8 @@ from spanjax.tasks.base import HfHead, TaskModule
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.torch_format.families import BERT, FAMILIES
-from spanjax.torch_format.tables import their_tensors
-from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, head_of, needed, their_kind, with_heads
+from spanjax.torch_format.tables import tensors_to_hf
+from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, head_from_hf, head_of, needed, with_heads
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors
 
@@ -63,7 +63,7 @@ def our_scores(model: Model, batch: dict[str, np.ndarray]) -> np.ndarray:
     return np.asarray(getattr(module, head)(module.encoder(*inputs, None)))
 
 
-def their_scores(theirs: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
+def transformers_scores(theirs: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     import torch
 
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_scores_are_those_of_transformers(tuned: tuple[str, Any, Model]) -> None
     assert f"{model.family.model_type}_{model.kind}" == name
     batch = batch_of_rows(model.encoder)
     with jax.default_matmul_precision("highest"):
-        ours, expected = our_scores(model, batch), their_scores(theirs, batch)
+        ours, expected = our_scores(model, batch), transformers_scores(theirs, batch)
     used = batch["segments_BL"] > 0 if ours.ndim > 2 else slice(None)
     assert ours.shape == expected.shape and np.abs(expected[used]).max() > 0.1
     np.testing.assert_allclose(ours[used], expected[used], atol=1e-5)
@@ -92,7 +92,7 @@ def test_every_name_is_consumed_and_comes_back(tuned: tuple[str, Any, Model]) ->
     name, theirs, model = tuned
     names, family = tensors(theirs), model.family
     assert model.loaded is not None and {*model.loaded.loaded} | {*model.loaded.buffers} == {*names}
-    back = dict(their_tensors(model.params, model.encoder, with_heads(family, model.kind)))
+    back = dict(tensors_to_hf(model.params, model.encoder, with_heads(family, model.kind)))
     assert back.keys() == {*model.loaded.loaded}
     assert all(np.array_equal(array, names[each]) for each, array in back.items())
     assert model.task is not None and model.task.get("labels") == (
@@ -111,7 +111,7 @@ def test_older_files_of_roberta_hold_a_pooler_that_computes_nothing(tmp_path: pa
     }
     save_file({**tensors(theirs), **stale}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     model = load_model(tmp_path)
-    assert any("roberta.pooler.dense.weight skipped: RobertaForSequenceClassification" in line for line in model.said)
+    assert any("roberta.pooler.dense.weight skipped: RobertaForSequenceClassification" in line for line in model.notes)
     np.testing.assert_array_equal(
         model.params["pooler"]["dense"]["bias"], theirs.classifier.dense.bias.detach().numpy()
     )
@@ -138,7 +138,7 @@ def test_the_kind_is_told_by_class_then_by_names() -> None:
         ({"architectures": ["BertForMaskedLM"]}, {"cls.predictions.bias", "bert.pooler.dense.weight"}, None),
     )
     for config, names, kind in listed:
-        assert their_kind(config, names, BERT) == kind, (config, names)
+        assert head_from_hf(config, names, BERT) == kind, (config, names)
     ours: tuple[tuple[set[str], dict[str, Any], HfHead | None], ...] = (
         ({"encoder", "qa", "pooler"}, {"class": "Questions"}, "question"),
         ({"encoder", "classifier"}, {"class": "Ner"}, "token"),

@@ -60,7 +60,7 @@ def ours(module: Any, given: dict[str, np.ndarray], memory: Memory | None = None
     return np.asarray(logits), read
 
 
-def their_scores(model: Any, given: dict[str, np.ndarray], mems: Any = None) -> Any:
+def transformers_scores(model: Any, given: dict[str, np.ndarray], mems: Any = None) -> Any:
     """What XLNetLMHeadModel says with the same permutation mask and targets, and its memory."""
     import torch
 
@@ -82,7 +82,7 @@ def their_scores(model: Any, given: dict[str, np.ndarray], mems: Any = None) -> 
 def test_both_streams_are_those_of_transformers(theirs: Any, module: Any) -> None:
     given = inputs()
     found, _ = ours(module, given)
-    np.testing.assert_allclose(found, their_scores(theirs, given).logits.numpy(), atol=TOLERANCE)
+    np.testing.assert_allclose(found, transformers_scores(theirs, given).logits.numpy(), atol=TOLERANCE)
 
 
 def test_a_memory_of_the_row_before_is_that_of_transformers(theirs: Any, module: Any) -> None:
@@ -95,11 +95,11 @@ def test_a_memory_of_the_row_before_is_that_of_transformers(theirs: Any, module:
     with_nothing, _ = ours(module, first, empty)
     np.testing.assert_allclose(with_nothing, alone, atol=TOLERANCE)
     memory = remembered(read, jnp.ones((ROWS, LENGTH), jnp.int32), empty)
-    mems = [each[-REMEMBERED:] for each in their_scores(theirs, first).mems]
+    mems = [each[-REMEMBERED:] for each in transformers_scores(theirs, first).mems]
     for layer, each in enumerate(mems):
         np.testing.assert_allclose(memory.states_BNMD[:, layer], each.numpy().swapaxes(0, 1), atol=TOLERANCE)
     found, _ = ours(module, second, memory)
-    np.testing.assert_allclose(found, their_scores(theirs, second, mems).logits.numpy(), atol=TOLERANCE)
+    np.testing.assert_allclose(found, transformers_scores(theirs, second, mems).logits.numpy(), atol=TOLERANCE)
     assert np.abs(found - ours(module, second)[0]).max() > 100 * TOLERANCE
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.feed.pairing import FullSentences
-from spanjax.experiment.build import Built, build
+from spanjax.experiment.build import CompiledRun, build
 from spanjax.objectives.xlnet import STATES, USED, PermutedPrediction
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh, to_global
@@ -25,7 +25,7 @@ OBJECTIVE = PermutedPrediction(pairing=FullSentences(), memory=8, block=16)
 ROWS, LENGTH, STEPS = 8, 32, 4
 
 
-def of(mesh: MeshConfig, devices: int, microbatches: int = 1) -> Built:
+def of(mesh: MeshConfig, devices: int, microbatches: int = 1) -> CompiledRun:
     run = Run(
         objective=OBJECTIVE,
         encoder=ENCODER,
@@ -39,7 +39,7 @@ def of(mesh: MeshConfig, devices: int, microbatches: int = 1) -> Built:
     return build(run, LENGTH, make_mesh(mesh, jax.devices()[:devices]))
 
 
-def trained(built: Built, steps: int = STEPS, state: TrainState | None = None) -> tuple[list[float], TrainState]:
+def trained(built: CompiledRun, steps: int = STEPS, state: TrainState | None = None) -> tuple[list[float], TrainState]:
     now: TrainState = built.fresh_state() if state is None else state
     step, losses = built.train_step(), []
     first = int(now.step)

@@ -17,7 +17,7 @@ from spanjax.experiment.pretrain import PretrainingSession
 from spanjax.nn.dropout import step_key
 from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, to_global
-from spanjax.training.metrics import Window
+from spanjax.training.metrics import MetricsWindow
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.state import TrainState
 from tests.made import synthetic_batch
@@ -117,7 +117,7 @@ def shown(loss: float, skipped: int) -> dict[str, Any]:
 
 
 def test_a_window_sums_up_the_finite_steps() -> None:
-    window = Window()
+    window = MetricsWindow()
     window.statistics = [{"tokens": 1.0}] * 3
     values = window.record([shown(2, 0), shown(np.nan, 1), shown(4, 0)], 0, 1.0)
     assert values["train/mlm/loss"] == 3 and values["train/gradient_norm"] == 3 and values["train/skipped"] == 1

@@ -23,7 +23,7 @@ from spanjax.pretrained.model import Model, module_params
 from spanjax.sharding import MeshConfig, make_mesh, named_leaves, to_global
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.names import known_names
-from spanjax.torch_format.tables import our_params
+from spanjax.torch_format.tables import params_from_hf
 from spanjax.training.optimizers import AdamW
 from spanjax.training.state import TrainState, abstract_module, state_shardings
 from spanjax.training.step import StepBuilder
@@ -93,7 +93,7 @@ def ours(kind: str) -> dict[str, np.ndarray]:
     """Recorded arrays of one kind ("weight", "gradient", "after") by our names, padding pieces included."""
     recorded = np.load(ORACLE / "model.npz")
     tensors = {name.removeprefix(f"{kind}/"): recorded[name] for name in recorded if name.startswith(f"{kind}/")}
-    loaded = our_params(known_names(tensors, BERT)[0], ENCODER, BERT)
+    loaded = params_from_hf(known_names(tensors, BERT)[0], ENCODER, BERT)
     model = Model(ENCODER, loaded.params, None, source=pathlib.Path())
     return module_params(model, abstract_module(OBJECTIVE, ENCODER)[1])
 

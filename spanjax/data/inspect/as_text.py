@@ -75,14 +75,14 @@ def spelled(ids: Sequence[int], vocabulary: Vocabulary) -> list[str]:
     A token that ends inside a character has the text before it, and the character comes with the token that completes it.
     """
     texts: list[str] = []
-    anchor, shown = 0, ""  # the text of ids[anchor:] so far
+    anchor, displayed = 0, ""  # the text of ids[anchor:] so far
     for place in range(len(ids)):
         whole = vocabulary.decode(ids[anchor : place + 1])
         finished = whole if place + 1 == len(ids) else whole.rstrip(_UNFINISHED)
-        texts.append(finished[len(shown) :])
-        shown = max(shown, finished, key=len)
+        texts.append(finished[len(displayed) :])
+        displayed = max(displayed, finished, key=len)
         if texts[-1].strip() and finished == whole:
-            anchor, shown = place, vocabulary.decode(ids[place : place + 1])
+            anchor, displayed = place, vocabulary.decode(ids[place : place + 1])
     return texts
 
 

@@ -75,7 +75,7 @@ class PairCounts:
 
     def figures(self) -> PairFigures:
         """The figures of all added batches."""
-        pairs, unpaired, labels, foreign, first, second, stored, shown, theirs = self._sums.tolist()
+        pairs, unpaired, labels, foreign, first, second, stored, kept, theirs = self._sums.tolist()
         some = max(1, pairs)
         return PairFigures(
             label=self.label,
@@ -85,6 +85,6 @@ class PairCounts:
             foreign_share=foreign / some,
             first_tokens=first / some,
             second_tokens=second / some,
-            kept_text=(shown - theirs) / max(1, stored),
-            foreign_text=theirs / max(1, shown),
+            kept_text=(kept - theirs) / max(1, stored),
+            foreign_text=theirs / max(1, kept),
         )

@@ -35,7 +35,7 @@ log = logging.getLogger("spanjax.prepare")
 
 
 @dataclasses.dataclass(frozen=True)
-class Room:
+class CountingLimits:
     """Resource limits of the counting; none of them changes the result."""
 
     memory: int
@@ -109,7 +109,7 @@ def read_portion(texts: Sequence[str], settings: NgramSettings, files: _Portion)
 
 
 def _read_portions(
-    portions: Iterable[list[Document]], settings: NgramSettings, room: Room, work: pathlib.Path
+    portions: Iterable[list[Document]], settings: NgramSettings, room: CountingLimits, work: pathlib.Path
 ) -> list[int]:
     """`read_portion` of every portion, in this process or in several; at most one portion a process waits."""
     tasks = (([document.text for document in one], settings, _portion(work, n)) for n, one in enumerate(portions))
@@ -172,7 +172,9 @@ def _ordered(words: int, levels: Sequence[_Grams], settings: NgramSettings) -> t
     return words_KN[order], count_K[order]
 
 
-def count_ngrams(documents: Iterable[Document], settings: NgramSettings, room: Room, work: pathlib.Path) -> Counted:
+def count_ngrams(
+    documents: Iterable[Document], settings: NgramSettings, room: CountingLimits, work: pathlib.Path
+) -> Counted:
     """The n-grams of these documents; equal for every `room`. ValueError where no document has a word.
 
     `work` is an empty folder for files of 8 bytes a word of the text, its lists of words and, at one time, the runs of one n:

@@ -132,6 +132,6 @@ def merge_words(paths: Sequence[pathlib.Path], folder: pathlib.Path) -> Iterator
 
 
 def _merged(paths: Sequence[pathlib.Path]) -> Iterator[tuple[str, int]]:
-    together = heapq.merge(*map(read_words, paths))
-    for word, group in itertools.groupby(together, operator.itemgetter(0)):
+    merged = heapq.merge(*map(read_words, paths))
+    for word, group in itertools.groupby(merged, operator.itemgetter(0)):
         yield word, sum(count for _, count in group)

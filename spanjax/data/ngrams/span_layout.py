@@ -70,7 +70,7 @@ class SpanLayout:
         own = int(self.special_spans)
         parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = [_special(specials.cls, 0, own)]
         spans = own
-        for number, (ids_T, span_T) in enumerate(self.fitted(row)):
+        for number, (ids_T, span_T) in enumerate(self.fit_to_length(row)):
             parts.append((ids_T, np.full(len(ids_T), number), spans + 1 + span_T))
             spans += _spans(span_T)
             for _ in range(self.separators if number + 1 < len(row) else 1):
@@ -78,7 +78,7 @@ class SpanLayout:
                 parts.append(_special(specials.sep, number, own * spans))
         return LaidRow(*(np.concatenate(arrays).astype(np.int32) for arrays in zip(*parts, strict=True)))
 
-    def fitted(self, row: Sequence[Sentence]) -> list[Sentence]:
+    def fit_to_length(self, row: Sequence[Sentence]) -> list[Sentence]:
         """The sentences of a row without the spans that do not fit."""
         specials = 2 + self.separators * (len(row) - 1)
         pieces, spans = self.length - specials, self.spans - specials * self.special_spans

@@ -112,9 +112,9 @@ def _continues(work: pathlib.Path, plan: Mapping[str, Any], overwrite: bool) -> 
         return False
     lines = list(_differences(old, json.loads(json.dumps(plan))))
     if lines and not overwrite:
-        shown = "\n".join(f"  - {line}" for line in lines)
+        listed = "\n".join(f"  - {line}" for line in lines)
         raise ValueError(
-            f"{work} holds unfinished work of other settings or another input:\n{shown}\n"
+            f"{work} holds unfinished work of other settings or another input:\n{listed}\n"
             "continue it with its settings and input, or throw it away and start again with --overwrite"
         )
     if lines:

@@ -113,8 +113,8 @@ def compare(reference: Reference, documents: Iterable[str], cleaning: Cleaning) 
         for text, own, plain in zip(texts, ours, theirs, strict=True):
             if own != plain or _without_surrogates(text) != text:
                 kinds = _Causes(reference, text, own, cleaning).kinds()
-                shown = _shown(reference.vocabulary, own, plain)
-                yield Difference(kinds, text, *shown)
+                excerpts = _shown(reference.vocabulary, own, plain)
+                yield Difference(kinds, text, *excerpts)
             else:
                 yield None
 

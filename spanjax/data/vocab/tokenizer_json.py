@@ -30,8 +30,10 @@ def pieces_by_id(ids: Mapping[str, int], name: str) -> list[str]:
             problems.append(f"id {number} is both {pieces[number]!r} and {piece!r}")
         pieces[number] = piece
     if missing := sorted(set(range(max(pieces, default=-1) + 1)) - set(pieces)):
-        shown = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-        problems.append(f"{len(missing)} id(s) have no piece ({shown}): add a piece for each, [unused{missing[0]}] say")
+        listed = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+        problems.append(
+            f"{len(missing)} id(s) have no piece ({listed}): add a piece for each, [unused{missing[0]}] say"
+        )
     if not pieces:
         problems.append("the vocabulary is empty")
     raise_problems(problems[:10], f"{name}: every id from 0 on needs one piece:")

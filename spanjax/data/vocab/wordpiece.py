@@ -91,8 +91,8 @@ def _check(pieces: Sequence[str], name: str) -> None:
     if missing := [piece for piece in SPECIAL_PIECES if piece not in pieces]:
         problems.append(f"no line for {', '.join(missing)}; append the missing pieces at the end of the file")
     if repeated := [piece for piece, count in collections.Counter(pieces).items() if count > 1]:
-        shown = ", ".join(map(repr, repeated[:5])) + (", ..." if len(repeated) > 5 else "")
-        problems.append(f"{len(repeated)} piece(s) on more than one line ({shown}); every piece must have one id")
+        listed = ", ".join(map(repr, repeated[:5])) + (", ..." if len(repeated) > 5 else "")
+        problems.append(f"{len(repeated)} piece(s) on more than one line ({listed}); every piece must have one id")
     raise_problems(problems, f"{name}: not a usable WordPiece vocabulary:")
 
 

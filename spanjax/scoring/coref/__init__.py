@@ -69,7 +69,7 @@ class Blanc(Summed):
 
 
 @dataclasses.dataclass(frozen=True)
-class Coref(Summed):
+class CorefScores(Summed):
     """All scores of some documents together."""
 
     muc: Ratio = Ratio()
@@ -186,16 +186,18 @@ def found_mentions(document: Chains) -> Ratio:
     return Ratio(document.in_both, document.in_key, document.in_both, document.in_response)
 
 
-def score(documents: Iterable[tuple[Clusters, Clusters]]) -> Coref:
+def score(documents: Iterable[tuple[Clusters, Clusters]]) -> CorefScores:
     """The scores of documents, given as (key, response); a document without a response has an empty one.
 
     The order of clusters matters only where a mention is in several. ValueError on invalid mentions.
     """
-    total = Coref()
+    total = CorefScores()
     for key, response in documents:
         one = chains(key, response)
         clusters, mentions = ceaf(one)
-        total += Coref(muc(one), bcub(one), clusters, mentions, blanc(one), lea(one), found_mentions(one), one.dropped)
+        total += CorefScores(
+            muc(one), bcub(one), clusters, mentions, blanc(one), lea(one), found_mentions(one), one.dropped
+        )
     return total
 
 

@@ -21,15 +21,15 @@ from spanjax.bounds import AtLeast1, NotNegative
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
-from spanjax.nn.coreference_parts import CoreferenceConfig, Pieces, Resolved, antecedent_loss, in_parts, log_total
+from spanjax.nn.coreference_parts import CoreferenceConfig, CorefInputs, Resolved, antecedent_loss, in_parts, log_total
 from spanjax.nn.dropout import DropoutKey, hash32
 from spanjax.nn.layer import linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import coref as scoring
 from spanjax.scoring.coref.classes import classes
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, ReportRow, Task
-from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
-from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.answers import CorefPrediction, answer_of, gold_clusters, prediction_json
+from spanjax.tasks.coref.documents import CorefDocument
 from spanjax.tasks.coref.files import document_of, read_documents
 from spanjax.tasks.coref.segments import independent, mention_pieces, overlapping, pieces_of
 from spanjax.tasks.coref.writing import write_json, write_jsonl, write_writable
@@ -103,15 +103,15 @@ class Coref(Task):
         ]
         return Examples(documents, found.problems, found.notes)
 
-    def is_labelled(self, example: Document) -> bool:
+    def is_labelled(self, example: CorefDocument) -> bool:
         """Implements `Task.is_labelled`."""
         return example.clusters is not None
 
-    def example(self, record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
+    def example(self, record: Mapping[str, Any], number: int) -> tuple[CorefDocument | None, str]:
         """Implements `Task.example` by `document_of`."""
         return document_of(record, number, self.language)
 
-    def with_training_labels(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Self:
+    def with_training_labels(self, examples: Sequence[CorefDocument], vocabulary: Vocabulary) -> Self:
         """Infers the genres from these documents. ValueError where none of them has clusters."""
         if not any(each.clusters for each in examples):
             raise ValueError("no training document has clusters: give documents with coreference")
@@ -125,7 +125,7 @@ class Coref(Task):
         counts = [1, *(each for power in range(1, 30) for each in (2**power, 3 * 2 ** (power - 1)))]
         return (*(self.length * count for count in sorted(counts) if count < most), self.length * most)
 
-    def rows(self, examples: Sequence[Document], vocabulary: Vocabulary) -> Iterator[Row]:
+    def rows(self, examples: Sequence[CorefDocument], vocabulary: Vocabulary) -> Iterator[Row]:
         """The segments of every document one after the other. Fields of pieces in order, zeros after the last: `sentence_BL`
         from 1, `word_BL`, `speaker_BL` from 1 and 0 for nobody, `place_BL` in the row, `cluster_BLW` the gold cluster from 1
         of the span that begins there with each width; with overlap also `shifted_BL` (tokens) and `shifted_place_BL`. `genre_B`
@@ -184,7 +184,7 @@ class Coref(Task):
         def one(given: tuple[Any, ...]) -> tuple[Resolved, jax.Array]:
             states_ND, sentence_N, word_N, speaker_N, place_N, cluster_NW, genre, row = given
             own = DropoutKey(key.key, row[None]) if key else None
-            pieces = Pieces(sentence_N, word_N, speaker_N, place_N // self.length, genre)
+            pieces = CorefInputs(sentence_N, word_N, speaker_N, place_N // self.length, genre)
             sure_NW = cluster_NW > 0 if key and self.keep_gold else None
             found = module.coreference(states_ND, pieces, own, HEAD_SITE, sure_NW)
             return found, cluster_NW[found.first_M, found.last_M - found.first_M] * found.real_M
@@ -240,20 +240,20 @@ class Coref(Task):
         return float(encoder.flops(tokens, tokens * self.length))
 
     def predictions(
-        self, examples: Sequence[Document], rows: Sequence[Row], outputs: Sequence[Outputs]
-    ) -> list[Answer]:
+        self, examples: Sequence[CorefDocument], rows: Sequence[Row], outputs: Sequence[Outputs]
+    ) -> list[CorefPrediction]:
         """Clusters of every document: spans joined with their best antecedents, and these with theirs."""
         keep = self.singletons == "keep"
         return [answer_of(row.notes, output, keep) for row, output in zip(rows, outputs, strict=True)]
 
-    def scores(self, examples: Sequence[Document], predictions: Sequence[Answer]) -> dict[str, float]:
+    def scores(self, examples: Sequence[CorefDocument], predictions: Sequence[CorefPrediction]) -> dict[str, float]:
         """The official scores over all documents; `f1` is the mean of MUC's, B-cubed's and CEAF-phi4's."""
         return scoring.percents(
             list(zip(gold_clusters(examples), (each.clusters for each in predictions), strict=True))
         )
 
     def write(
-        self, folder: pathlib.Path, examples: Sequence[Document], predictions: Sequence[Answer]
+        self, folder: pathlib.Path, examples: Sequence[CorefDocument], predictions: Sequence[CorefPrediction]
     ) -> list[pathlib.Path]:
         """Writes predictions.jsonl; predictions.conll for the official scorer; where clusters are known key.conll too, and
         recall.json: of mentions and right antecedents by class, and by width. Columns lack mentions that brackets cannot hold
@@ -270,7 +270,9 @@ class Coref(Task):
         left_out = {name: write_writable(folder / name, examples, given, fewest) for name, given in columns.items()}
         return [*files, *(folder / name for name in columns), write_json(folder / "left_out.json", left_out)]
 
-    def prediction_json(self, example: Document, prediction: Answer, outputs: Sequence[Outputs]) -> dict[str, Any]:
+    def prediction_json(
+        self, example: CorefDocument, prediction: CorefPrediction, outputs: Sequence[Outputs]
+    ) -> dict[str, Any]:
         """Implements `Task.prediction_json` by that of `answers`."""
         return prediction_json(example, prediction)
 

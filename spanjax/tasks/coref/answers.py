@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
-from spanjax.tasks.coref.segments import Pieces, word_span
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
+from spanjax.tasks.coref.segments import DocumentTokens, word_span
 
 
-class Answer(NamedTuple):
+class CorefPrediction(NamedTuple):
     """Prediction for a document."""
 
     clusters: Clusters
@@ -17,7 +17,7 @@ class Answer(NamedTuple):
     """Probability of each mention of a cluster to have an antecedent."""
 
 
-def gold_clusters(documents: Sequence[Document]) -> list[Clusters]:
+def gold_clusters(documents: Sequence[CorefDocument]) -> list[Clusters]:
     """The gold clusters of documents; ValueError where one has none known."""
     if missing := [each.name for each in documents if each.clusters is None]:
         raise ValueError(
@@ -26,7 +26,7 @@ def gold_clusters(documents: Sequence[Document]) -> list[Clusters]:
     return [each.clusters or () for each in documents]
 
 
-def answer_of(pieces: Pieces, output: Mapping[str, np.ndarray], keep_singletons: bool) -> Answer:
+def answer_of(pieces: DocumentTokens, output: Mapping[str, np.ndarray], keep_singletons: bool) -> CorefPrediction:
     """Clusters from one row's `Coref.outputs`: every span joins its antecedent; a span alone counts where singletons are kept
     and its mention score is above 0. Spans of pieces with the same words are one mention."""
     cluster_of: dict[int, int] = {}
@@ -55,24 +55,24 @@ def answer_of(pieces: Pieces, output: Mapping[str, np.ndarray], keep_singletons:
                 mentions.append(mention)
         if len(mentions) > 1 or (mentions and keep_singletons):
             clusters.append(mentions)
-    return Answer(sorted_clusters(clusters), linked)
+    return CorefPrediction(sorted_clusters(clusters), linked)
 
 
-def prediction_json(document: Document, answer: Answer) -> dict[str, Any]:
+def prediction_json(document: CorefDocument, answer: CorefPrediction) -> dict[str, Any]:
     """{"prediction": clusters, each a list of mentions with `words`, `first` and `last` word, and of a text `start` and `end`
     characters, the end excluded; `sentences`, the document's words; `id`}."""
     words = document.words
 
-    def told(mention: Mention) -> dict[str, Any]:
+    def mention_json(mention: Mention) -> dict[str, Any]:
         first, last = mention
-        said: dict[str, Any] = {"words": words[first : last + 1], "first": first, "last": last}
+        described: dict[str, Any] = {"words": words[first : last + 1], "first": first, "last": last}
         if document.offsets:
             start, end = document.offsets[first][0], document.offsets[last][1]
-            said |= {"start": start, "end": end, "text": document.text[start:end]}
-        return said | {"linked": round(answer.linked[mention], 4)}
+            described |= {"start": start, "end": end, "text": document.text[start:end]}
+        return described | {"linked": round(answer.linked[mention], 4)}
 
     return {
         "id": document.name,
-        "prediction": [[told(mention) for mention in cluster] for cluster in answer.clusters],
+        "prediction": [[mention_json(mention) for mention in cluster] for cluster in answer.clusters],
         "sentences": [list(sentence) for sentence in document.sentences],
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from spanjax.tasks.base import Examples
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 from spanjax.tasks.coref.text import bare_name, sentences_of
 from spanjax.tasks.tables import kind_of, read_lines
 
@@ -88,7 +88,7 @@ def _endless(path: pathlib.Path, begun: _Part | None) -> list[str]:
     return [f"{path}:{begun.line}: document {begun.name!r} does not end: expected #end document after its words"]
 
 
-def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
+def _document(part: _Part) -> tuple[CorefDocument, list[tuple[int, str]]]:
     """The document, and the problems of its lines by number."""
     sentences: list[list[str]] = [[]]
     speakers: list[str] = []
@@ -124,7 +124,7 @@ def _document(part: _Part) -> tuple[Document, list[tuple[int, str]]]:
     words = tuple(tuple(sentence) for sentence in sentences if sentence)
     if short and len(words) == 1:
         words = sentences_of(words[0])
-    return Document(part.name, part.part, words, tuple(speakers), brackets.found(), genre_of(part.name)), problems
+    return CorefDocument(part.name, part.part, words, tuple(speakers), brackets.found(), genre_of(part.name)), problems
 
 
 def _wordless(columns: list[str], short: bool) -> str:

@@ -9,7 +9,7 @@ Clusters = tuple[tuple[Mention, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Document:
+class CorefDocument:
     """One part of a document: coreference is resolved inside it."""
 
     name: str

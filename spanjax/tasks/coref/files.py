@@ -9,10 +9,10 @@ from typing import Any
 
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.conll import read_conll
-from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.documents import CorefDocument
 from spanjax.tasks.coref.json_lines import SEGMENT_MAPS, read_record, read_segments
 from spanjax.tasks.coref.text import bare_name, read_text
-from spanjax.tasks.tables import Record, kind_of, read_records
+from spanjax.tasks.tables import TableRecord, kind_of, read_records
 
 COLUMNS = (".key", ".response")  # names of the official scorer's files; also every name that ends in conll
 RECORDS = (".jsonl", ".jsonlines", ".json")
@@ -42,7 +42,7 @@ def _examples_of(path: pathlib.Path, kind: str, language: str, others_are_text: 
     return Examples([], [f"{path}:1: the ending {kind!r} is of no known layout: expected {expected}"])
 
 
-def _examples(records: Iterable[Record], language: str) -> Examples:
+def _examples(records: Iterable[TableRecord], language: str) -> Examples:
     examples = Examples()
     for number, (place, record, problem) in enumerate(records, start=1):
         document, problem = (None, problem) if record is None else document_of(record, number, language)
@@ -50,7 +50,7 @@ def _examples(records: Iterable[Record], language: str) -> Examples:
     return examples
 
 
-def document_of(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
+def document_of(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[CorefDocument | None, str]:
     """(the document of a record, or None; its problem, or ""). A document without a name gets `number`.
 
     A record has `text`, `words` (`tokens`) or `sentences`, and may have `clusters`, `speakers`, `genre` and `id`

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.tasks.coref.conll import NONE, genre_of
-from spanjax.tasks.coref.documents import Clusters, Document, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, sorted_clusters
 from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
-from spanjax.tasks.tables import is_whole, shown
+from spanjax.tasks.tables import is_whole, quoted
 
 CONTENT = ("text", "words", "tokens", "sentences")
 _NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)
@@ -36,13 +36,13 @@ class Content(NamedTuple):
     offsets: Offsets = ()
 
 
-def told(problems: Sequence[str]) -> str:
+def joined(problems: Sequence[str]) -> str:
     """The first problems in one line, and how many more there are."""
     more = len(problems) - _SHOWN
     return "; ".join([*problems[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
 
 
-def read_record(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[Document | None, str]:
+def read_record(record: Mapping[str, Any], number: int, language: str = "en") -> tuple[CorefDocument | None, str]:
     """(the document, or None; the problem of the record, or ""), for `files.document_of`.
 
     Mentions are [first word, last word], the last included; with `text` [first character, the one behind the last].
@@ -70,17 +70,17 @@ def document_with(
     content: Content,
     found: tuple[tuple[str, ...], Clusters | None],
     problems: Sequence[str],
-) -> tuple[Document | None, str]:
+) -> tuple[CorefDocument | None, str]:
     """Builds the document with its name and genre, `found` being its speakers and clusters; or returns all problems."""
     name, part, wrong = _name(record, number)
     genre = record.get("genre")
     if not isinstance(genre, str | None):
-        wrong = [*wrong, f"`genre` is {shown(genre)}: expected a name"]
+        wrong = [*wrong, f"`genre` is {quoted(genre)}: expected a name"]
     if problems := [*problems, *wrong]:
-        return None, told(problems)
+        return None, joined(problems)
     genre = genre_of(name) if genre is None else genre
     speakers, clusters = found
-    return Document(name, part, content.sentences, speakers, clusters, genre, content.text, content.offsets), ""
+    return CorefDocument(name, part, content.sentences, speakers, clusters, genre, content.text, content.offsets), ""
 
 
 def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
@@ -90,7 +90,7 @@ def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
         return str(number), 0, []
     value = record[field]
     if not isinstance(value, str) and not is_whole(value):
-        return "", 0, [f"`{field}` is {shown(value)}: expected a name or a number"]
+        return "", 0, [f"`{field}` is {quoted(value)}: expected a name or a number"]
     if field == "doc_key" and (parted := _NAME_AND_PART.fullmatch(str(value))):
         return parted[1], int(parted[2]), []
     return str(value), 0, []
@@ -99,20 +99,20 @@ def _name(record: Mapping[str, Any], number: int) -> tuple[str, int, list[str]]:
 def _content(record: Mapping[str, Any], language: str) -> tuple[Content | None, str]:
     fields = [field for field in CONTENT if record.get(field) is not None]
     if len(fields) != 1:
-        has = " and ".join(f"`{field}`" for field in fields) or f"no words (fields: {shown(list(record))})"
+        has = " and ".join(f"`{field}`" for field in fields) or f"no words (fields: {quoted(list(record))})"
         return None, f"{has}: expected one of {', '.join(f'`{field}`' for field in CONTENT)}"
     (field,) = fields
     value = record[field]
     if field == "text":
         if not isinstance(value, str):
-            return None, f"`text` is {shown(value)}: expected a text"
+            return None, f"`text` is {quoted(value)}: expected a text"
         sentences, offsets = split_text(value, language)
         return Content(sentences, value, offsets), ""
     groups = value if field == "sentences" else [value]
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
-        return None, f"`{field}` is {shown(value)}: expected a list of {'lists of ' * (field == 'sentences')}words"
+        return None, f"`{field}` is {quoted(value)}: expected a list of {'lists of ' * (field == 'sentences')}words"
     if wrong := [word for group in groups for word in group if not isinstance(word, str) or not word.strip()]:
-        return None, f"`{field}` has {shown(wrong[0])}: expected words, none of them empty"
+        return None, f"`{field}` has {quoted(wrong[0])}: expected words, none of them empty"
     if field == "sentences":
         return Content(tuple(tuple(group) for group in groups if group)), ""
     return Content(sentences_of(value)), ""
@@ -124,13 +124,13 @@ def checked_clusters(given: Any, end: int) -> tuple[Clusters | None, list[str]]:
     if given is None:
         return None, []
     if not isinstance(given, list) or not all(isinstance(cluster, list) for cluster in given):
-        return None, [f"`clusters` is {shown(given)}: expected a list of lists of [first, last]"]
+        return None, [f"`clusters` is {quoted(given)}: expected a list of lists of [first, last]"]
     problems, found = [], []
     for number, cluster in enumerate(given):
         mentions = []
         for mention in cluster:
             if not isinstance(mention, list) or len(mention) != 2 or not all(map(is_whole, mention)):
-                problems.append(f"cluster {number} has {shown(mention)}: expected [first, last], two whole numbers")
+                problems.append(f"cluster {number} has {quoted(mention)}: expected [first, last], two whole numbers")
             elif not 0 <= mention[0] <= mention[1] <= end:
                 problems.append(f"cluster {number} has {mention}: expected first <= last, both from 0 to {end}")
             else:
@@ -163,7 +163,7 @@ def _from_characters(clusters: Clusters, content: Content, problems: list[str]) 
             else:
                 near = _around(content, start, end)
                 problems.append(
-                    f"characters {[start, end]}, {shown(content.text[start:end])}, are no whole words: expected {near}"
+                    f"characters {[start, end]}, {quoted(content.text[start:end])}, are no whole words: expected {near}"
                 )
         found.append(mentions)
     return sorted_clusters(found), problems
@@ -174,7 +174,7 @@ def _around(content: Content, start: int, end: int) -> str:
     if not inside:
         return "the first character of a word and the one behind the last of a word"
     first, last = inside[0][0], inside[-1][1]
-    return f"{[first, last]}, {shown(content.text[first:last])}"
+    return f"{[first, last]}, {quoted(content.text[first:last])}"
 
 
 def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tuple[tuple[str, ...], list[str]]:
@@ -186,16 +186,16 @@ def checked_speakers(given: Any, sizes: Sequence[int], text: bool = False) -> tu
         return unknown, ["`speakers` beside `text`: expected them beside `words` or `sentences`"]
     groups = given if isinstance(given, list) and given and all(isinstance(each, list) for each in given) else [given]
     if not isinstance(given, list) or not all(isinstance(name, str | None) for group in groups for name in group):
-        return unknown, [f"`speakers` is {shown(given)}: expected a name for each word"]
+        return unknown, [f"`speakers` is {quoted(given)}: expected a name for each word"]
     found = [len(group) for group in groups]
     if groups is given and found != list(sizes):
-        return unknown, [f"`speakers` are of {shown(found)} words: expected {shown(list(sizes))}, as the sentences"]
+        return unknown, [f"`speakers` are of {quoted(found)} words: expected {quoted(list(sizes))}, as the sentences"]
     if sum(found) != sum(sizes):
         return unknown, [f"`speakers` are {sum(found)}: expected {sum(sizes)}, one for each word"]
     return tuple("" if name is None or name in NONE else name for group in groups for name in group), []
 
 
-def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | None, str]:
+def read_segments(record: Mapping[str, Any], number: int) -> tuple[CorefDocument | None, str]:
     """(the document, or None; the problem of the record, or "")."""
     segments = record.get("sentences")
     if problem := _segment_problem(record, segments):
@@ -229,18 +229,18 @@ def read_segments(record: Mapping[str, Any], number: int) -> tuple[Document | No
 
 def _segment_problem(record: Mapping[str, Any], segments: Any) -> str:
     if not isinstance(segments, list) or not all(isinstance(each, list) for each in segments):
-        return f"`sentences` is {shown(segments)}: expected a list of segments, each a list of pieces"
+        return f"`sentences` is {quoted(segments)}: expected a list of segments, each a list of pieces"
     if not all(isinstance(piece, str) for each in segments for piece in each):
         return "`sentences` has what is no piece: expected lists of texts"
     if bad := [each for each in segments if len(each) < 2 or (each[0], each[-1]) != _ENDS]:
-        return f"the segment {shown(bad[0])}: expected [CLS] pieces [SEP]"
+        return f"the segment {quoted(bad[0])}: expected [CLS] pieces [SEP]"
     pieces = sum(map(len, segments))
     for name in SEGMENT_MAPS:
         given = record.get(name)
         if not isinstance(given, list) or not all(map(is_whole, given)):
-            return f"`{name}` is {shown(given)}: expected a whole number for each piece"
+            return f"`{name}` is {quoted(given)}: expected a whole number for each piece"
         if large := [number for number in given if abs(number) > _MOST]:
-            return f"`{name}` has {shown(large[0])}: expected numbers of words and sentences, at most {_MOST}"
+            return f"`{name}` has {quoted(large[0])}: expected numbers of words and sentences, at most {_MOST}"
         if len(given) != pieces:
             return f"`{name}` has {len(given)} numbers: expected {pieces}, one for each piece, [CLS] and [SEP] included"
     return ""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from spanjax.data.vocab.base import Specials, Vocabulary
-from spanjax.tasks.coref.documents import Document, Mention
+from spanjax.tasks.coref.documents import CorefDocument, Mention
 from spanjax.tasks.ner import word_pieces
 
 
-class Pieces(NamedTuple):
+class DocumentTokens(NamedTuple):
     """Pieces of a document in order, without specials; every word has one at least."""
 
     ids_N: np.ndarray
@@ -27,7 +27,7 @@ class Pieces(NamedTuple):
     """int32, the number of its sentence."""
 
 
-class Layout(NamedTuple):
+class SegmentedDocument(NamedTuple):
     """Segments one after the other."""
 
     tokens_T: np.ndarray
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
     """int32: index of each piece of the document in tokens_T."""
 
 
-def pieces_of(document: Document, vocabulary: Vocabulary) -> Pieces:
+def pieces_of(document: CorefDocument, vocabulary: Vocabulary) -> DocumentTokens:
     """Pieces of the words, each distinct one encoded once and on its own; [UNK] for a word that has none."""
     words = document.words
     unknown = np.array([vocabulary.specials.unk], np.int32)
@@ -45,22 +45,22 @@ def pieces_of(document: Document, vocabulary: Vocabulary) -> Pieces:
     word_N = np.repeat(np.arange(len(words), dtype=np.int32), [len(ids) for ids in found])
     sizes = [len(sentence) for sentence in document.sentences]
     sentence = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    return Pieces(np.concatenate([np.zeros(0, np.int32), *found]), word_N, sentence[word_N])
+    return DocumentTokens(np.concatenate([np.zeros(0, np.int32), *found]), word_N, sentence[word_N])
 
 
-def mention_pieces(pieces: Pieces, mention: Mention) -> tuple[int, int]:
+def mention_pieces(pieces: DocumentTokens, mention: Mention) -> tuple[int, int]:
     """First and last piece of a mention, the last included."""
     first = np.searchsorted(pieces.word_N, mention[0], side="left")
     last = np.searchsorted(pieces.word_N, mention[1], side="right") - 1
     return int(first), int(last)
 
 
-def word_span(pieces: Pieces, first: int, last: int) -> Mention:
+def word_span(pieces: DocumentTokens, first: int, last: int) -> Mention:
     """The words that the pieces `first` to `last`, the last included, are of."""
     return int(pieces.word_N[first]), int(pieces.word_N[last])
 
 
-def independent(pieces: Pieces, segment: int, specials: Specials) -> Layout:
+def independent(pieces: DocumentTokens, segment: int, specials: Specials) -> SegmentedDocument:
     """Segments that do not overlap, each as long as fits into `segment` positions.
 
     A segment ends at the last sentence end that fits, else at the last word end, else (a word longer than a segment)
@@ -76,7 +76,9 @@ def independent(pieces: Pieces, segment: int, specials: Specials) -> Layout:
     return _laid_out(pieces, cuts, segment, specials)
 
 
-def overlapping(pieces: Pieces, segment: int, specials: Specials, first: Layout) -> Layout:
+def overlapping(
+    pieces: DocumentTokens, segment: int, specials: Specials, first: SegmentedDocument
+) -> SegmentedDocument:
     """The second pass of the overlap variant (Joshi et al., 2019, section 3): segments that begin and end in the middle half
     of those of `first`, the result of `independent` for the same pieces and `segment`.
 
@@ -131,7 +133,7 @@ def _last(ends: np.ndarray, start: int, limit: int) -> int:
     return int(ends[place]) if place >= 0 and ends[place] > start else 0
 
 
-def _laid_out(pieces: Pieces, cuts: Sequence[int], segment: int, specials: Specials) -> Layout:
+def _laid_out(pieces: DocumentTokens, cuts: Sequence[int], segment: int, specials: Specials) -> SegmentedDocument:
     lengths = np.diff(cuts)
     tokens_SG = np.full((len(lengths), segment), specials.pad, np.int32)
     number_N = np.repeat(np.arange(len(lengths)), lengths)
@@ -140,4 +142,4 @@ def _laid_out(pieces: Pieces, cuts: Sequence[int], segment: int, specials: Speci
     tokens_SG[np.arange(len(lengths)), lengths + 1] = specials.sep
     tokens_T = tokens_SG.reshape(-1)
     tokens_T[place_N] = pieces.ids_N
-    return Layout(tokens_T, place_N.astype(np.int32))
+    return SegmentedDocument(tokens_T, place_N.astype(np.int32))

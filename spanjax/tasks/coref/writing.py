@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from spanjax.tasks.coref.conll import genre_of
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 
 GivenClusters = Iterable[Iterable[Mention]]
 _BLANKS = re.compile(r"\s", re.ASCII)
 
 
 def write_conll(
-    path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[GivenClusters | None]
+    path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[GivenClusters | None]
 ) -> None:
     """Writes twelve columns as the official scorer (v8.01) reads them, with these clusters instead of the documents' own.
 
@@ -36,7 +36,7 @@ def write_conll(
             file.writelines(f"{line}\n" for line in _lines(document, name, sorted_clusters(clusters or ())))
 
 
-def _names(documents: Iterable[Document]) -> Iterator[str]:
+def _names(documents: Iterable[CorefDocument]) -> Iterator[str]:
     """The names to write, no two of one part alike."""
     given = [(_BLANKS.sub("_", document.name), document.part) for document in documents]
     taken, written = {*given}, set()
@@ -56,7 +56,7 @@ def writable(clusters: Clusters, fewest: int = 1) -> Clusters:
 
 
 def write_writable(
-    path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[Clusters], fewest: int
+    path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[Clusters], fewest: int
 ) -> int:
     """Writes the `writable` part of the clusters by `write_conll`; returns the number of mentions dropped."""
     kept = [writable(clusters, fewest) for clusters in clusters_of_each]
@@ -94,7 +94,7 @@ def _unwritable(clusters: Clusters, words: int) -> Iterator[str]:
             )
 
 
-def _lines(document: Document, name: str, clusters: Clusters) -> Iterator[str]:
+def _lines(document: CorefDocument, name: str, clusters: Clusters) -> Iterator[str]:
     yield f"#begin document ({name}); part {document.part:03d}"
     coreference = _coreference(clusters, len(document.speakers))
     place = 0
@@ -129,7 +129,7 @@ def _coreference(clusters: Clusters, words: int) -> list[str]:
 
 
 def write_jsonl(
-    path: pathlib.Path, documents: Sequence[Document], clusters_of_each: Sequence[GivenClusters | None]
+    path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[GivenClusters | None]
 ) -> None:
     """Writes the lines of e2e-coref: `doc_key` (NAME_PART), `sentences`, `speakers` and these `clusters` of words instead of
     the documents' own (no such field for None), and `genre` where the name does not imply it."""

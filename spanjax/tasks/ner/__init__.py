@@ -29,7 +29,7 @@ from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 
 OUTSIDE = "O"
-Window = list[tuple[int, np.ndarray]]
+NerWindow = list[tuple[int, np.ndarray]]
 """Words of a row: place in the sentence and pieces, at least one."""
 
 
@@ -252,12 +252,12 @@ def word_pieces(words: Iterable[str], vocabulary: Vocabulary) -> dict[str, np.nd
     return dict(zip(distinct, vocabulary.encode([clean(word) for word in distinct]), strict=True))
 
 
-def windows(pieces: Sequence[np.ndarray], room: int) -> list[Window]:
+def windows(pieces: Sequence[np.ndarray], room: int) -> list[NerWindow]:
     """Words in rows of at most `room` pieces, one after the other, cut before a word; at least one row.
 
     Words without pieces are in none. A word of more than `room` pieces has a row of its own, which holds the first of them.
     """
-    found: list[Window] = [[]]
+    found: list[NerWindow] = [[]]
     used = 0
     for place, each in enumerate(pieces):
         if not len(each):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from spanjax.scoring.relation import SEMEVAL_LABELS
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import is_whole, read_lines, read_records, shown
+from spanjax.tasks.tables import is_whole, quoted, read_lines, read_records
 
 _BRACKETS = {
     f"-{letters}-": bracket
@@ -94,7 +94,7 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
 
 
 def _shown(record: Mapping[str, Any], name: str) -> str:
-    return shown(record[name]) if name in record else "absent"
+    return quoted(record[name]) if name in record else "absent"
 
 
 def read_semeval(path: pathlib.Path) -> Examples:

@@ -28,7 +28,7 @@ from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
-from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
+from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
 from spanjax.tasks.squad.questions import Question, Span, notes_on_answers, read_question, read_questions
 
 CHUNK = 1000  # questions that are cut into pieces at once
@@ -90,9 +90,9 @@ class Questions(Task):
         return {}
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WindowSettings:
         """The settings of windows."""
-        return Layout(self.length, self.stride, self.max_query, self.first)
+        return WindowSettings(self.length, self.stride, self.max_query, self.first)
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` settings that leave no room for a passage, and halves of training files."""
@@ -148,9 +148,14 @@ class Questions(Task):
             {"text": each.text, "start": each.start, "end": each.end, "probability": round(each.probability, 6)}
             for each in prediction.best[:3]
         ]
-        said: dict[str, Any] = {"id": example.name, "prediction": answer.text if answer else "", **place, "best": best}
+        described: dict[str, Any] = {
+            "id": example.name,
+            "prediction": answer.text if answer else "",
+            **place,
+            "best": best,
+        }
         odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
-        return {**said, **odds} if self.version == "2.0" else said
+        return {**described, **odds} if self.version == "2.0" else described
 
     def with_training_labels(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Infers no settings. ValueError where no example has answers, or the vocabulary's separators leave no room for a

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spanjax.tasks.squad.passage_windows import Window
+from spanjax.tasks.squad.passage_windows import PassageWindow
 
 NULL = 0  # position of [CLS], which means no answer
 
@@ -67,7 +67,7 @@ def top(scores_T: np.ndarray, count: int) -> np.ndarray:
 
 
 def candidates(
-    window: Window, start_T: np.ndarray, end_T: np.ndarray, n_best: int | None, max_answer: int
+    window: PassageWindow, start_T: np.ndarray, end_T: np.ndarray, n_best: int | None, max_answer: int
 ) -> Candidates:
     """Spans between the `n_best` highest starts and ends of a row (None: all of them) that can be an answer.
 
@@ -92,7 +92,7 @@ def _joined(found: Sequence[Candidates]) -> Candidates:
 
 def decode(
     context: str,
-    windows: Sequence[Window],
+    windows: Sequence[PassageWindow],
     logits: Sequence[tuple[np.ndarray, np.ndarray]],
     n_best: int,
     max_answer: int,

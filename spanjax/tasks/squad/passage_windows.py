@@ -14,7 +14,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.tasks.squad.questions import Span
 
 
-class Pieces(NamedTuple):
+class TokenizedText(NamedTuple):
     """A text in pieces, with their characters in the text before cleaning."""
 
     ids_T: np.ndarray
@@ -25,7 +25,7 @@ class Pieces(NamedTuple):
     """int32, behind the piece's last character that is no blank."""
 
 
-class Window(NamedTuple):
+class PassageWindow(NamedTuple):
     """The part of the passage in a row: the pieces from `offset` on."""
 
     offset: int
@@ -49,11 +49,11 @@ class Placed(NamedTuple):
     """Position of the answer's first piece; 0, which is [CLS], where the answer is not wholly in the window."""
     end: int
     """Position of its last piece."""
-    window: Window
+    window: PassageWindow
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class WindowSettings:
     """Settings by which questions and passages share rows."""
 
     length: int
@@ -70,7 +70,7 @@ class Layout:
         return self.length - min(query, self.max_query) - 2 - separators
 
 
-def pieces_of(texts: Sequence[str], vocabulary: Vocabulary) -> list[Pieces]:
+def pieces_of(texts: Sequence[str], vocabulary: Vocabulary) -> list[TokenizedText]:
     """The texts in pieces, cleaned as a corpus is; characters that cleaning removes belong to no piece's end."""
     cleaned = [clean(text) for text in texts]
     found = vocabulary.encode_with_starts(cleaned)
@@ -80,14 +80,14 @@ def pieces_of(texts: Sequence[str], vocabulary: Vocabulary) -> list[Pieces]:
     ]
 
 
-def _located(text: str, cleaned: str, ids_T: np.ndarray, starts_T: np.ndarray) -> Pieces:
+def _located(text: str, cleaned: str, ids_T: np.ndarray, starts_T: np.ndarray) -> TokenizedText:
     behind_T = np.append(starts_T, len(cleaned))[np.searchsorted(starts_T, starts_T, side="right")]
     spans = zip(starts_T.tolist(), behind_T.tolist(), strict=True)
     ends_T = np.array([start + len(cleaned[start:behind].rstrip()) for start, behind in spans], np.int32)
     if len(cleaned) < len(text):
         origin = _origin(text)
         starts_T, ends_T = origin[starts_T], np.where(ends_T > starts_T, origin[ends_T - 1] + 1, origin[starts_T])
-    return Pieces(ids_T, starts_T.astype(np.int32), ends_T.astype(np.int32))
+    return TokenizedText(ids_T, starts_T.astype(np.int32), ends_T.astype(np.int32))
 
 
 def _origin(text: str) -> np.ndarray:
@@ -119,7 +119,7 @@ def widest(spans: Sequence[Span]) -> list[np.ndarray]:
     return [best_T[start:end] == number for number, (start, end) in enumerate(spans)]
 
 
-def pieces_of_answer(passage: Pieces, span: Span) -> Span | None:
+def pieces_of_answer(passage: TokenizedText, span: Span) -> Span | None:
     """The first and the last piece (inclusive) that have characters of the span; None where the passage has no pieces."""
     if not len(passage.ids_T):
         return None
@@ -130,7 +130,7 @@ def pieces_of_answer(passage: Pieces, span: Span) -> Span | None:
 
 
 def windows(
-    query_T: np.ndarray, passage: Pieces, span: Span | None, vocabulary: Vocabulary, layout: Layout
+    query_T: np.ndarray, passage: TokenizedText, span: Span | None, vocabulary: Vocabulary, layout: WindowSettings
 ) -> Iterator[Placed]:
     """The rows of one question; `span` is the answer to learn, in characters of the passage, or None."""
     query_T = query_T[: layout.max_query]
@@ -146,5 +146,5 @@ def windows(
         types = np.repeat(np.array([0, 1], np.int32), [1 + len(one) + separators, len(other) + 1])
         inside = answer is not None and first <= answer[0] and answer[1] < behind
         start, end = (answer[0] - first + offset, answer[1] - first + offset) if answer and inside else (0, 0)
-        window = Window(offset, passage.starts_T[first:behind], passage.ends_T[first:behind], widest_T)
+        window = PassageWindow(offset, passage.starts_T[first:behind], passage.ends_T[first:behind], widest_T)
         yield Placed(tokens, types, start, end, window)

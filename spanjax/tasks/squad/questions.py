@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spanjax.data.sources.cleaning import clean
 from spanjax.scoring.squad import normalize_answer
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import kind_of, read_json, read_records, shown
+from spanjax.tasks.tables import kind_of, quoted, read_json, read_records
 
 SHOWN_NAMES = 3  # ids in a note
 Span = tuple[int, int]
@@ -72,24 +72,24 @@ def read_question(record: Mapping[str, Any], number: int) -> Question | str:
     return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
 
 
-def notes_on_answers(questions: Sequence[Question], together: bool) -> Iterator[str]:
-    """Notes on questions with several answers that are read as sets (`together`) or as alternatives.
+def notes_on_answers(questions: Sequence[Question], as_sets: bool) -> Iterator[str]:
+    """Notes on questions with several answers that are read as sets (`as_sets`) or as alternatives.
 
     Files do not mark the difference. Alternatives of annotators mostly repeat or overlap each other (those of 92 % of the
     questions that have several in SQuAD's dev sets), parts of one answer do not (those of 28 of 29 in a part of Quoref).
     """
     several = [each for each in questions if len(each.spans) > 1]
     apart = [each for each in several if _apart(each)]
-    if together and several:
+    if as_sets and several:
         yield (
             f"{len(several):,} of {len(questions):,} questions have several answers, scored as a set: the first is learnt, and a"
             " prediction is one span"
         )
     # the majority decides: either kind of file also has questions that look like the other kind
-    if together == (2 * len(apart) > len(several)) or not several:
+    if as_sets == (2 * len(apart) > len(several)) or not several:
         return
-    names = ", ".join(each.name for each in (several if together else apart)[:SHOWN_NAMES])
-    if together:
+    names = ", ".join(each.name for each in (several if as_sets else apart)[:SHOWN_NAMES])
+    if as_sets:
         yield (
             f"the answers of {len(several) - len(apart):,} of them overlap or repeat: they look like alternatives, as in SQuAD"
             f" ({names}, ...); --objective.answers alternatives reads them so (evaluate: --task squad1)"
@@ -269,4 +269,4 @@ def _text(text: Any, what: str) -> str:
 
 
 def _short(value: Any) -> str:
-    return "missing" if value is None else shown(value)
+    return "missing" if value is None else quoted(value)

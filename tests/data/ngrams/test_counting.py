@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spanjax.data.ngrams.counting import Counted, Room, count_ngrams
+from spanjax.data.ngrams.counting import Counted, CountingLimits, count_ngrams
 from spanjax.data.ngrams.dictionary import Ngram, NgramSettings, is_punctuation, split_words
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.corpus import open_sources
@@ -18,7 +18,7 @@ from spanjax.data.sources.sentences import sentences
 from tests.made import made_documents
 
 
-def count(texts: list[str], rules: NgramSettings, room: Room) -> Counted:
+def count(texts: list[str], rules: NgramSettings, room: CountingLimits) -> Counted:
     with tempfile.TemporaryDirectory() as work:
         return count_ngrams((Document(text, "") for text in texts), rules, room, pathlib.Path(work))
 
@@ -53,7 +53,7 @@ RULES = (
 @pytest.mark.parametrize("memory", [1, 200_000, 1 << 30])
 def test_made_text_as_by_brute_force(rules: NgramSettings, memory: int) -> None:
     texts = [*made_documents(150), "Don't stop (now)! Don't stop now, U.S. \uff21\uff22 x."] * 2
-    found = count(texts, rules, Room(memory))
+    found = count(texts, rules, CountingLimits(memory))
     assert list(found.ngrams()) == brute_force(texts, rules)
     assert len(found.count_K) > 5 and found.words == sorted(found.words)
 
@@ -67,27 +67,29 @@ def test_any_text_as_by_brute_force(texts: list[str], most_words: int, more_than
     rules = NgramSettings(most_words=most_words, more_than=more_than, most_ngrams=most)
     if not any(not is_punctuation(word) for text in texts for word in split_words(text, rules)):
         with pytest.raises(ValueError, match="no words"):
-            count(texts, rules, Room(1))
+            count(texts, rules, CountingLimits(1))
         return
-    assert list(count(texts, rules, Room(1)).ngrams()) == brute_force(texts, rules)
+    assert list(count(texts, rules, CountingLimits(1)).ngrams()) == brute_force(texts, rules)
 
 
 def test_a_small_memory_makes_many_runs_and_changes_nothing() -> None:
     texts = made_documents(400)
     rules = NgramSettings(more_than=1)
-    small, large = count(texts, rules, Room(1)), count(texts, rules, Room(1 << 30))
+    small, large = count(texts, rules, CountingLimits(1)), count(texts, rules, CountingLimits(1 << 30))
     assert small.runs > 200 and large.runs == 4
     assert list(small.ngrams()) == list(large.ngrams()) and small.corpus_words == large.corpus_words
 
 
 def test_an_ngram_lies_inside_a_sentence_and_holds_no_punctuation() -> None:
-    found = list(count(["One two, three. One two.\nThree one two"] * 3, NgramSettings(more_than=0), Room(1)).ngrams())
+    found = list(
+        count(["One two, three. One two.\nThree one two"] * 3, NgramSettings(more_than=0), CountingLimits(1)).ngrams()
+    )
     assert found == [Ngram(("one", "two"), 9), Ngram(("three", "one"), 3), Ngram(("three", "one", "two"), 3)]
 
 
 def test_more_than_is_not_at_least() -> None:
     for more_than, kept in ((9, 1), (10, 0)):
-        assert len(count(["one two"] * 10, NgramSettings(more_than=more_than), Room(1)).count_K) == kept
+        assert len(count(["one two"] * 10, NgramSettings(more_than=more_than), CountingLimits(1)).count_K) == kept
 
 
 @pytest.mark.slow
@@ -97,7 +99,7 @@ def test_real_text_as_by_brute_force_with_two_processes(shared_data: pathlib.Pat
     rules = NgramSettings()
     expected = brute_force(texts, rules)
     assert len(expected) > 500
-    for room in (Room(1 << 20, workers=2), Room(1 << 20), Room(1 << 28, workers=2)):
+    for room in (CountingLimits(1 << 20, workers=2), CountingLimits(1 << 20), CountingLimits(1 << 28, workers=2)):
         found = count(texts, rules, room)
         assert list(found.ngrams()) == expected
         assert found.words_KN.dtype == np.int32 and found.words_KN.shape == (len(expected), 5)

@@ -66,7 +66,7 @@ def test_two_separators() -> None:
     ],
 )
 def test_what_is_left_out(row: list[Sentence], layout: SpanLayout, expected: list[list[int]]) -> None:
-    assert [spans(one) for one in layout.fitted(row)] == expected
+    assert [spans(one) for one in layout.fit_to_length(row)] == expected
 
 
 SIZES = st.lists(st.integers(1, 9), max_size=12)
@@ -82,7 +82,7 @@ SIZES = st.lists(st.integers(1, 9), max_size=12)
 )  # fmt: skip
 def test_every_piece_of_a_row_is_in_one_span(sizes: list[list[int]], layout: SpanLayout) -> None:
     row = [sentence(*one) for one in sizes]
-    laid, fitted = layout.laid(row, SPECIALS), layout.fitted(row)
+    laid, fitted = layout.laid(row, SPECIALS), layout.fit_to_length(row)
     text_T = laid.tokens_T >= 10
     assert len(laid.tokens_T) == len(laid.types_T) == len(laid.span_T) <= layout.length
     assert laid.tokens_T[text_T].tolist() == [number for one in fitted for number in one.ids_T.tolist()]

@@ -10,14 +10,14 @@ import time
 import pytest
 
 from spanjax.scoring import coref
-from spanjax.scoring.coref import Coref, Ratio
+from spanjax.scoring.coref import CorefScores, Ratio
 from tests import coref_brute, coref_columns
 
 PARTS = ("recall", "precision", "f1")
 Clusters = list[list[tuple[int, int]]]
 
 
-def scored(key: pathlib.Path, response: pathlib.Path) -> Coref:
+def scored(key: pathlib.Path, response: pathlib.Path) -> CorefScores:
     """Scores of two files."""
     responses = coref_columns.read_documents(response)
     return coref.score((clusters, responses[name]) for name, clusters in coref_columns.read_documents(key).items())

@@ -17,10 +17,10 @@ from spanjax.nn.dropout import DropoutKey
 from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.coref import FLAT, Coref, cut
-from spanjax.tasks.coref.answers import Answer, answer_of, gold_clusters, prediction_json
-from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.answers import CorefPrediction, answer_of, gold_clusters, prediction_json
+from spanjax.tasks.coref.documents import CorefDocument
 from spanjax.tasks.coref.files import read_documents
-from spanjax.tasks.coref.segments import Pieces, mention_pieces, pieces_of
+from spanjax.tasks.coref.segments import DocumentTokens, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
 from tests.made import tiny_encoder
 from tests.tasks.coref_made import made_document
@@ -37,7 +37,7 @@ TASK = Coref(length=SEGMENT, max_segments=3, model=MODEL, genres=("nw",))
 WITH_SINGLETONS = dataclasses.replace(TASK, singletons="keep", mention_loss=1.0)
 
 
-def documents(count: int = 6) -> list[Document]:
+def documents(count: int = 6) -> list[CorefDocument]:
     """Made documents of words that the vocabulary has."""
     return [made_document(seed, vocabulary=WORDS) for seed in range(count)]
 
@@ -51,7 +51,7 @@ def module(task: Coref = TASK) -> Any:
     return nnx.merge(structure, scaled)
 
 
-def packed(examples: list[Document], task: Coref = TASK) -> tuple[list[Row], TaskRows]:
+def packed(examples: list[CorefDocument], task: Coref = TASK) -> tuple[list[Row], TaskRows]:
     """Rows, and these together."""
     rows = list(task.rows(examples, VOCABULARY))
     return rows, TaskRows(rows, VOCABULARY.specials.pad, task.lengths)
@@ -63,7 +63,7 @@ def batch_of(rows: TaskRows, index: list[int], length: int) -> dict[str, jax.Arr
     return {name: jnp.asarray(value) for name, value in found.items()}
 
 
-def longest(task: Coref = TASK) -> list[Document]:
+def longest(task: Coref = TASK) -> list[CorefDocument]:
     """Two documents of more segments than training takes, and a short one."""
     rng = random.Random(0)
     made = [made_document(seed, longest=12, vocabulary=WORDS) for seed in range(40)]
@@ -202,7 +202,7 @@ def test_gold_mentions_are_kept_in_training_where_that_is_asked_for():
     assert kept[True, False] == kept[False, False]
 
 
-PIECES = Pieces(np.arange(8), np.array([0, 1, 1, 2, 3, 4, 5, 6]), np.zeros(8, np.int32))
+PIECES = DocumentTokens(np.arange(8), np.array([0, 1, 1, 2, 3, 4, 5, 6]), np.zeros(8, np.int32))
 
 
 def output(spans: list[tuple[int, int]], antecedents: list[int], mention: float = -1.0) -> dict[str, np.ndarray]:
@@ -270,8 +270,10 @@ def test_scores_and_what_is_shown():
 
 def test_gold_mentions_that_cross_are_written_where_they_can_be(tmp_path):
     crossing = (((0, 2), (1, 3), (5, 5)), ((4, 4), (6, 6)))
-    document = Document("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
-    files = TASK.write(tmp_path, [document], [Answer(crossing, dict.fromkeys(itertools.chain(*crossing), 1.0))])
+    document = CorefDocument("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
+    files = TASK.write(
+        tmp_path, [document], [CorefPrediction(crossing, dict.fromkeys(itertools.chain(*crossing), 1.0))]
+    )
     assert {each.name for each in files} == {*COLUMNS, "predictions.jsonl", "recall.json", "left_out.json"}
     assert read_documents(tmp_path / "predictions.jsonl")[0].clusters == crossing
     for columns in COLUMNS:
@@ -282,8 +284,8 @@ def test_gold_mentions_that_cross_are_written_where_they_can_be(tmp_path):
 @pytest.mark.parametrize(("task", "kept", "lost"), [(TASK, (), 2), (WITH_SINGLETONS, (((0, 2),),), 1)])
 def test_a_cluster_of_which_one_mention_is_left(task, kept, lost, tmp_path):
     crossing = (((0, 2), (1, 3)),)
-    document = Document("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
-    task.write(tmp_path, [document], [Answer((), {})])
+    document = CorefDocument("nw/a", 0, (tuple("abcdefg"),), ("",) * 7, crossing)
+    task.write(tmp_path, [document], [CorefPrediction((), {})])
     assert read_documents(tmp_path / "key.conll")[0].clusters == kept
     assert json.loads((tmp_path / "left_out.json").read_text()) == {"predictions.conll": 0, "key.conll": lost}
 

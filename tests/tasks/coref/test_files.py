@@ -17,7 +17,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.scoring import coref as scoring
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref import text as coref_text
-from spanjax.tasks.coref.documents import Clusters, Document, Mention, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 from spanjax.tasks.coref.files import document_of, read_documents
 from spanjax.tasks.coref.segments import independent, mention_pieces, pieces_of
 from spanjax.tasks.coref.text import sentences_of
@@ -47,7 +47,7 @@ def written(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
     return path
 
 
-def own(documents: list[Document]) -> list[Clusters | None]:
+def own(documents: list[CorefDocument]) -> list[Clusters | None]:
     return [each.clusters for each in documents]
 
 
@@ -159,7 +159,7 @@ def test_a_record_may_repeat_a_mention_in_its_cluster_alone() -> None:
 
 def test_brackets_that_are_written(tmp_path: pathlib.Path) -> None:
     words = ("a", "b\tc", "d", "e", "f")
-    document = Document("bc/x y", 3, (words[:2], words[2:]), ("", "A B", "", "", ""))
+    document = CorefDocument("bc/x y", 3, (words[:2], words[2:]), ("", "A B", "", "", ""))
     clusters = [[(0, 4), (0, 1), (1, 1)], [(1, 2), (4, 4)], [(0, 4)]]
     write_conll(tmp_path / "x.conll", [document], [clusters])
     lines = (tmp_path / "x.conll").read_text().split("\n")
@@ -182,7 +182,7 @@ def test_brackets_that_are_written(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_clusters_that_columns_cannot_hold(cluster: list[Mention], said: str, tmp_path: pathlib.Path) -> None:
-    document = Document("x", 0, (tuple("abcde"),), ("",) * 5)
+    document = CorefDocument("x", 0, (tuple("abcde"),), ("",) * 5)
     with pytest.raises(ValueError, match=said):
         write_conll(tmp_path / "x.conll", [document], [[cluster]])
     assert not (tmp_path / "x.conll").exists()
@@ -242,7 +242,7 @@ x\t0\t1\tb\t(1)\t
     assert (first.name, first.part, first.genre) == ("bc/cctv/00/cctv_0001", 12, "bc")
     assert first.sentences == (("What", "?"), (".",)) and first.speakers == ("Anna_B", "", "")
     assert first.clusters == (((0, 1), (2, 2)), ((0, 2),))
-    assert second == Document("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0), (1, 1)),))
+    assert second == CorefDocument("LuoTestCase", 0, (("New York", "b"),), ("", ""), (((0, 0), (1, 1)),))
     stripped = "#begin document (l)\nl\t0\t0\ta\t_\nl\t0\t1\tb\t_\t(1)\n#end document\n"
     assert read_whole(written(tmp_path, "y.conll", stripped))[0].clusters == (((1, 1),),)
 
@@ -280,7 +280,7 @@ def test_columns_are_read_as_by_the_scorers_rule(shared_data: pathlib.Path) -> N
 def test_equal_names_are_told_apart_where_they_are_written(tmp_path: pathlib.Path) -> None:
     """The official scorer counts the last of equally named documents alone."""
     given = [("a", 0), ("a", 0), ("a_2", 0), ("a", 1), ("a b", 0), ("a_b", 0), ("a", 0)]
-    documents = [Document(name, part, (("w",),), ("",)) for name, part in given]
+    documents = [CorefDocument(name, part, (("w",),), ("",)) for name, part in given]
     write_conll(tmp_path / "x.conll", documents, [()] * len(given))
     found = [(each.name, each.part) for each in read_whole(tmp_path / "x.conll")]
     assert found == [("a", 0), ("a_3", 0), ("a_2", 0), ("a", 1), ("a_b", 0), ("a_b_2", 0), ("a_4", 0)]
@@ -297,7 +297,7 @@ def test_e2e_lines(tmp_path: pathlib.Path) -> None:
     path.write_bytes(gzip.compress(json.dumps(record).encode()))
     clusters = (((0, 0), (0, 0), (3, 3)), ((0, 0), (1, 4)))  # a repeated mention stays
     sentences = (("Anna", "sat", "."), ("She", "left"))
-    expected = Document("nw/wsj/24/wsj_2400", 3, sentences, ("A", "A", "A", "", ""), clusters, "nw")
+    expected = CorefDocument("nw/wsj/24/wsj_2400", 3, sentences, ("A", "A", "A", "", ""), clusters, "nw")
     assert read_whole(path) == [expected]
 
 
@@ -377,7 +377,7 @@ def test_files_that_are_no_documents(tmp_path: pathlib.Path) -> None:
         read_documents(tmp_path / "absent.conll")
 
 
-def as_released(document: Document, vocabulary: Vocabulary, segment: int) -> dict[str, Any]:
+def as_released(document: CorefDocument, vocabulary: Vocabulary, segment: int) -> dict[str, Any]:
     """The record of the released code's files: pieces with specials, clusters and maps that count them."""
     pieces = pieces_of(document, vocabulary)
     layout = independent(pieces, segment, vocabulary.specials)
@@ -438,7 +438,7 @@ def test_problems_of_segments() -> None:
     for change, said in changes:
         found, problem = document_of(record | change, 1)
         assert found is None and said in problem, (change, problem)
-    split = as_released(Document("x", 0, (("abc",),), ("",), ()), small_wordpiece(), 12)
+    split = as_released(CorefDocument("x", 0, (("abc",),), ("",), ()), small_wordpiece(), 12)
     for mention in ([1, 2], [2, 3]):
         assert "not of whole words" in document_of(split | {"clusters": [[mention]]}, 1)[1]
 
@@ -558,7 +558,7 @@ def test_what_brackets_cannot_hold_is_left_out_and_nothing_else(tmp_path: pathli
     for _ in range(200):
         spans = {tuple(sorted((rng.randrange(9), rng.randrange(9)))) for _ in range(3)}
         clusters = sorted_clusters([[(first, last) for first, last in spans]])
-        document = Document("made", 0, (tuple("abcdefghi"),), ("",) * 9)
+        document = CorefDocument("made", 0, (tuple("abcdefghi"),), ("",) * 9)
         kept = writable(clusters)
         write_conll(tmp_path / "made.conll", [document], [kept])
         assert read_documents(tmp_path / "made.conll")[0].clusters == kept
@@ -570,7 +570,7 @@ def test_what_brackets_cannot_hold_is_left_out_and_nothing_else(tmp_path: pathli
 
 
 def test_what_is_left_out_is_counted_and_leaves_no_cluster_of_one(tmp_path: pathlib.Path) -> None:
-    document = Document("x", 0, (tuple("abcdefg"),), ("",) * 7)
+    document = CorefDocument("x", 0, (tuple("abcdefg"),), ("",) * 7)
     clusters = (((0, 2), (1, 3)), ((0, 4), (2, 6), (5, 5)), ((6, 6),))
     assert write_writable(tmp_path / "x.conll", [document], [clusters], fewest=2) == 4
     assert own(read_documents(tmp_path / "x.conll")) == [(((0, 4), (5, 5)),)]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from spanjax.data.vocab.base import Specials, Vocabulary
 from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary
 from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece
-from spanjax.tasks.coref.documents import Document
+from spanjax.tasks.coref.documents import CorefDocument
 from spanjax.tasks.coref.segments import (
-    Layout,
-    Pieces,
+    DocumentTokens,
+    SegmentedDocument,
     independent,
     mention_pieces,
     overlapping,
@@ -30,7 +30,7 @@ SPECIALS = Specials(0, 1, 2, 3, 4)
 SEEDS, SEGMENTS = st.integers(0, 1 << 30), st.integers(3, 40)
 
 
-def made_pieces(seed: int, sentences: int = 12, longest_word: int = 4, longest_sentence: int = 14) -> Pieces:
+def made_pieces(seed: int, sentences: int = 12, longest_word: int = 4, longest_sentence: int = 14) -> DocumentTokens:
     rng = random.Random(seed)
     word_sizes = [
         [rng.randint(1, longest_word) for _ in range(rng.randint(1, longest_sentence))] for _ in range(sentences)
@@ -38,15 +38,15 @@ def made_pieces(seed: int, sentences: int = 12, longest_word: int = 4, longest_s
     sizes = list(itertools.chain.from_iterable(word_sizes))
     words = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
     number = np.repeat(np.arange(sentences, dtype=np.int32), [sum(each) for each in word_sizes])
-    return Pieces(np.arange(5, 5 + len(words), dtype=np.int32), words, number)
+    return DocumentTokens(np.arange(5, 5 + len(words), dtype=np.int32), words, number)
 
 
-def cuts_of(layout: Layout, segment: int) -> list[int]:
+def cuts_of(layout: SegmentedDocument, segment: int) -> list[int]:
     """Where the segments end, in pieces."""
     return (np.flatnonzero(np.diff(layout.place_N // segment)) + 1).tolist() + [len(layout.place_N)]
 
 
-def check(pieces: Pieces, layout: Layout, segment: int) -> None:
+def check(pieces: DocumentTokens, layout: SegmentedDocument, segment: int) -> None:
     """Every piece lies in one segment, in order, between [CLS] and [SEP], and padding follows."""
     rows = layout.tokens_T.reshape(-1, segment)
     assert layout.tokens_T.dtype == layout.place_N.dtype == np.int32
@@ -115,11 +115,11 @@ def test_every_piece_is_away_from_an_end_in_one_of_the_two(seed: int) -> None:
     assert len(lengths) == 1 or (nearest[0] < wanted)[inner].any()  # which the first pass alone does not reach
 
 
-def of_sizes(words: list[int], sentences: list[int]) -> Pieces:
+def of_sizes(words: list[int], sentences: list[int]) -> DocumentTokens:
     """Pieces of words of these sizes; sentences have so many words."""
     sentence = np.repeat(np.arange(len(sentences), dtype=np.int32), sentences)
     word_N = np.repeat(np.arange(len(words), dtype=np.int32), words)
-    return Pieces(np.arange(5, 5 + len(word_N), dtype=np.int32), word_N, sentence[word_N])
+    return DocumentTokens(np.arange(5, 5 + len(word_N), dtype=np.int32), word_N, sentence[word_N])
 
 
 def test_the_second_pass_has_no_more_segments_than_it_needs() -> None:
@@ -136,7 +136,7 @@ def test_the_second_pass_has_no_more_segments_than_it_needs() -> None:
 
 def test_words_longer_than_a_segment() -> None:
     word = np.repeat(np.array([0, 1, 2], np.int32), [2, 11, 1])
-    pieces = Pieces(np.arange(5, 19, dtype=np.int32), word, np.zeros(14, np.int32))
+    pieces = DocumentTokens(np.arange(5, 19, dtype=np.int32), word, np.zeros(14, np.int32))
     first = independent(pieces, 6, SPECIALS)
     assert cuts_of(first, 6) == [2, 6, 10, 14]
     second = overlapping(pieces, 6, SPECIALS, first)
@@ -181,7 +181,7 @@ def test_pieces_of_words(vocabulary: Vocabulary, seed: int) -> None:
 def test_a_long_document_is_laid_out() -> None:
     sentences = tuple(("Anna", "lives", "in", "Bonn", ".") for _ in range(4_000))
     vocabulary = small_wordpiece()
-    pieces = pieces_of(Document("x", 0, sentences, ("",) * 20_000), vocabulary)
+    pieces = pieces_of(CorefDocument("x", 0, sentences, ("",) * 20_000), vocabulary)
     first = independent(pieces, 512, vocabulary.specials)
     assert len(pieces.ids_N) == 20_000 and len(first.tokens_T) == 40 * 512
     second = overlapping(pieces, 512, vocabulary.specials, first)

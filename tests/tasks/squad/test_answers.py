@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.tasks.squad.answers import Prediction, decode
-from spanjax.tasks.squad.passage_windows import Layout, Window, pieces_of, widest, window_spans, windows
+from spanjax.tasks.squad.passage_windows import PassageWindow, WindowSettings, pieces_of, widest, window_spans, windows
 from spanjax.tasks.squad.questions import Question
 from tests.tasks.reference_qa import (
     Feature,
@@ -20,25 +20,25 @@ from tests.tasks.reference_qa import (
     real_questions,
     reference_answers,
     their_features,
-    their_tokenizer,
+    tokenizer_to_hf,
 )
 
 Logits = list[tuple[np.ndarray, np.ndarray]]
 
 
-def made_windows(words: Sequence[str], query: int, room: int, stride: int) -> tuple[str, list[Window]]:
+def made_windows(words: Sequence[str], query: int, room: int, stride: int) -> tuple[str, list[PassageWindow]]:
     """A passage whose pieces are these words, in windows behind a question of `query` pieces."""
     starts_T = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
     ends_T = starts_T + np.array([len(word) for word in words], int)
     spans = window_spans(len(words), room, stride)
     made = [
-        Window(query + 2, starts_T[first:behind], ends_T[first:behind], wide)
+        PassageWindow(query + 2, starts_T[first:behind], ends_T[first:behind], wide)
         for (first, behind), wide in zip(spans, widest(spans), strict=True)
     ]
     return " ".join(words), made
 
 
-def as_feature(window: Window) -> Feature:
+def as_feature(window: PassageWindow) -> Feature:
     """The same window for the reference, with a [SEP] behind it."""
     offsets = [*[None] * window.offset, *zip(window.starts_T.tolist(), window.ends_T.tolist(), strict=True), None]
     wide = [*[False] * window.offset, *window.widest_T.tolist(), False]
@@ -97,7 +97,7 @@ def test_an_answer_is_found_where_the_best_starts_and_ends_are_none() -> None:
 
 def test_a_passage_without_pieces_has_no_answer() -> None:
     nothing = np.zeros(0, np.int32)
-    window = Window(3, nothing, nothing, np.zeros(0, bool))
+    window = PassageWindow(3, nothing, nothing, np.zeros(0, bool))
     logits = [(np.ones(4, np.float32), np.ones(4, np.float32))]
     found = decode("?", [window], logits, 20, 30, null=True)
     assert (found.text, found.null_odds, [one.text for one in found.best]) == ("", 0.0, [""])
@@ -125,8 +125,8 @@ def like_a_model(rng: np.random.Generator, size: int) -> np.ndarray:
     return (rng.normal(size=size) - 5 + 8 * (rng.random(size) < 0.03)).astype(np.float32)
 
 
-def same_texts(shared_data: pathlib.Path, count: int, layout: Layout) -> None:
-    tokenizer, vocabulary = their_tokenizer(shared_data), cased(shared_data)
+def same_texts(shared_data: pathlib.Path, count: int, layout: WindowSettings) -> None:
+    tokenizer, vocabulary = tokenizer_to_hf(shared_data), cased(shared_data)
     rng = np.random.default_rng(0)
     for question in real_questions(shared_data, count):
         features = their_features(tokenizer, question, layout)
@@ -136,20 +136,20 @@ def same_texts(shared_data: pathlib.Path, count: int, layout: Layout) -> None:
         check(found, question.context, features, logits, (20, 30))
 
 
-def made_of(question: Question, vocabulary: Vocabulary, layout: Layout) -> list[Window]:
+def made_of(question: Question, vocabulary: Vocabulary, layout: WindowSettings) -> list[PassageWindow]:
     query, passage = pieces_of([question.question, question.context], vocabulary)
     return [each.window for each in windows(query.ids_T, passage, None, vocabulary, layout)]
 
 
-WIDE, NARROW = Layout(384, 128, 64, "question"), Layout(96, 32, 24, "question")
+WIDE, NARROW = WindowSettings(384, 128, 64, "question"), WindowSettings(96, 32, 24, "question")
 
 
 @pytest.mark.parametrize("layout", [WIDE, NARROW])
-def test_texts_are_those_of_transformers(layout: Layout, shared_data: pathlib.Path) -> None:
+def test_texts_are_those_of_transformers(layout: WindowSettings, shared_data: pathlib.Path) -> None:
     same_texts(shared_data, 200, layout)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [WIDE, NARROW])
-def test_texts_are_those_of_transformers_in_many(layout: Layout, shared_data: pathlib.Path) -> None:
+def test_texts_are_those_of_transformers_in_many(layout: WindowSettings, shared_data: pathlib.Path) -> None:
     same_texts(shared_data, 1_000, layout)

@@ -12,7 +12,7 @@ from spanjax import train
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, Vocabulary, save_vocabulary
 from spanjax.data.vocab.training import train_byte_bpe
-from spanjax.tasks.squad.passage_windows import Layout, pieces_of, windows
+from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
 from spanjax.tasks.squad.questions import read_questions
 from tests.made import made_sentences
 from tests.running import ROOT, TINY, records
@@ -24,7 +24,7 @@ SCRIPTS = (
 )
 ANSWERS = ("Anna of 東京", "ภาษาไทย", "👍🏽", "שָׁלוֹם")
 SIZE = 100_000
-LAYOUT = Layout(length=128, stride=96, max_query=16, first="question")
+LAYOUT = WindowSettings(length=128, stride=96, max_query=16, first="question")
 
 
 def passage() -> str:

@@ -13,8 +13,8 @@ from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary
 from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.tasks.squad.passage_windows import (
-    Layout,
-    Pieces,
+    TokenizedText,
+    WindowSettings,
     pieces_of,
     pieces_of_answer,
     widest,
@@ -22,13 +22,13 @@ from spanjax.tasks.squad.passage_windows import (
     windows,
 )
 from tests.made import made_sentences
-from tests.tasks.reference_qa import cased, real_questions, their_features, their_tokenizer
+from tests.tasks.reference_qa import cased, real_questions, their_features, tokenizer_to_hf
 
 ORDERS: tuple[Literal["question", "passage"], ...] = ("question", "passage")
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCABULARY = WordPieceVocabulary([*SPECIALS, "a", "b", "##a", "##b", ",", "."], lower_case=False)
-WIDE = Layout(length=384, stride=128, max_query=64, first="question")
-NARROW = Layout(length=96, stride=32, max_query=24, first="question")
+WIDE = WindowSettings(length=384, stride=128, max_query=64, first="question")
+NARROW = WindowSettings(length=96, stride=32, max_query=24, first="question")
 SIZES = st.tuples(st.integers(0, 300), st.integers(1, 60), st.integers(1, 80)) | st.tuples(
     st.integers(150, 600), st.integers(120, 300), st.integers(60, 300)
 )
@@ -68,7 +68,7 @@ def test_the_length_of_a_window_counts_beside_its_context() -> None:
 def test_answers_are_found_again(words: list[str], data: st.DataObject) -> None:
     text = " ".join(words)
     (passage,) = pieces_of([text], VOCABULARY)
-    layout = Layout(
+    layout = WindowSettings(
         length=20, stride=data.draw(st.integers(1, 12)), max_query=4, first=data.draw(st.sampled_from(ORDERS))
     )
     (query,) = pieces_of([data.draw(st.sampled_from(["", "a b", "a b a b a b"]))], VOCABULARY)
@@ -130,9 +130,9 @@ def test_characters_of_pieces_are_those_of_the_text_as_it_is(vocabularies: list,
         assert all(text[start:end].strip() == text[start:end] for start, end in spans)
 
 
-def same(shared_data: pathlib.Path, count: int, layout: Layout) -> tuple[int, int]:
+def same(shared_data: pathlib.Path, count: int, layout: WindowSettings) -> tuple[int, int]:
     """Compares every window of so many real questions; (questions with several windows, windows with the answer)."""
-    tokenizer, vocabulary = their_tokenizer(shared_data), cased(shared_data)
+    tokenizer, vocabulary = tokenizer_to_hf(shared_data), cased(shared_data)
     several = answered = 0
     for question in real_questions(shared_data, count):
         theirs = their_features(tokenizer, question, layout)
@@ -154,18 +154,18 @@ def same(shared_data: pathlib.Path, count: int, layout: Layout) -> tuple[int, in
 
 
 @pytest.mark.parametrize("layout", [WIDE, NARROW])
-def test_rows_are_those_of_transformers(layout: Layout, shared_data: pathlib.Path) -> None:
+def test_rows_are_those_of_transformers(layout: WindowSettings, shared_data: pathlib.Path) -> None:
     several, answered = same(shared_data, 200, layout)
     assert answered > 100 and several > (1 if layout is WIDE else 180)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", [WIDE, NARROW])
-def test_rows_are_those_of_transformers_in_many(layout: Layout, shared_data: pathlib.Path) -> None:
+def test_rows_are_those_of_transformers_in_many(layout: WindowSettings, shared_data: pathlib.Path) -> None:
     several, answered = same(shared_data, 1_000, layout)
     assert answered > 500 and several > (10 if layout is WIDE else 900)
 
 
 def test_pieces_of_one_character_belong_together() -> None:
-    bytes_of_one = Pieces(np.arange(4), np.array([0, 2, 2, 5]), np.array([1, 3, 3, 6]))
+    bytes_of_one = TokenizedText(np.arange(4), np.array([0, 2, 2, 5]), np.array([1, 3, 3, 6]))
     assert pieces_of_answer(bytes_of_one, (2, 3)) == (1, 2)
