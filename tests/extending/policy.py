@@ -5,24 +5,18 @@ import math
 
 import numpy as np
 
-from spanjax.data.feed.masking import SpanPolicy
+from spanjax.bounds import Positive
+from spanjax.data.feed.masking import MostWords, SpanPolicy
 
 
 @dataclasses.dataclass(frozen=True)
 class PoissonSpans(SpanPolicy):
     """Spans of whole words with Poisson lengths, cut at `max_words` and renormalised; no span is empty."""
 
-    mean: float = 3.0
+    mean: Positive = 3.0
     """Mean number of words, before the cut."""
-    max_words: int = 10
+    max_words: MostWords = 10
     """Most words of a span."""
-
-    def problems(self) -> dict[str, bool]:
-        """Adds the ranges of the two settings."""
-        return super().problems() | {
-            f"mean is {self.mean}: expected more than 0": not self.mean > 0,
-            f"max_words is {self.max_words}: expected at least 1": self.max_words < 1,
-        }
 
     def length_distribution(self) -> np.ndarray:
         """Probability of 1, 2, ... `max_words` words."""
