@@ -1,8 +1,7 @@
-"""Batches from a seqio Task on tf.data, which masks whole batches with `kernels`, several at once.
+"""The feeds of masked batches: a seqio Task on tf.data that masks several batches at once, and plain NumPy on a thread.
 
 The Task's elements are whole host batches and its source is the step number, so the state of the pipeline is that
-number: starting at step s is the stream from step s on. Open a feed with `open_feed`; `numpy` is the kind that needs no
-TensorFlow.
+number: starting at step s is the stream from step s on. Open a feed with `open_feed`.
 
 Shapes: B rows of this host, L positions, K slots a row.
 """
