@@ -214,10 +214,10 @@ def start_problem(error: BaseException | None) -> str | None:
         importing = any(name.partition(".")[0] in ("jax", "jaxlib") for name in names)
         if importing or (isinstance(error, RuntimeError) and "nable to initialize backend" in str(error)):
             found = {name: value for name, value in sorted(os.environ.items()) if name.startswith(("JAX_", "XLA_"))}
-            message = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variable of jax"
+            variables = ", ".join(f"{name}={value}" for name, value in found.items()) or "no variable of jax"
             return (
                 f"jax does not start ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}): correct or unset what is"
-                f" wrong of {message}; `python -m spanjax.doctor` looks for more"
+                f" wrong of {variables}; `python -m spanjax.doctor` looks for more"
             )
         error = error.__cause__ or error.__context__
     return None

@@ -99,9 +99,9 @@ def _own_lines(meta: Mapping[str, Any]) -> list[str]:
     files = meta.get("own_classes")
     if not isinstance(files, Mapping) or not files:
         return []
-    problem = ", ".join(f"{name} ({module})" for name, module in files.items())
+    classes = ", ".join(f"{name} ({module})" for name, module in files.items())
     code = " ".join(dict.fromkeys(f"--code {module}" for module in files.values()))
-    return [f"its run has classes that are not spanjax's: {problem}; to use heads of theirs give {code}"]
+    return [f"its run has classes that are not spanjax's: {classes}; to use heads of theirs give {code}"]
 
 
 def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderConfig:
