@@ -17,6 +17,8 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ["XLA_FLAGS"] += (
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compile fast
 )
+# XLA aborts the process if a device's thread does not come to a collective for 40 s, as on a machine that pauses
+os.environ["XLA_FLAGS"] += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # the same small programs are compiled by many tests, in all workers: once a checkout is enough (`make clean` removes them)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
