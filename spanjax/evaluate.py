@@ -15,7 +15,7 @@ import rich.console
 import rich.table
 import tyro
 
-from spanjax.bounds import MOST_ROWS, Bounds, flag_problems
+from spanjax.bounds import MOST_ROWS, Bounds, flag_problems, raise_problems
 from spanjax.cli import Code, exit_code, parse_options, visible_name
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
@@ -78,8 +78,7 @@ def evaluate(options: Evaluate) -> None:
     examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
     labelled = any(map(model.task.is_labelled, examples))
     problems += unlabelled_problems(model.task, examples, "--data") if labelled else []
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     found = model.predict(examples)
     scores = model.task.scores(examples, found.predictions) if labelled else {}
     result: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}

@@ -11,7 +11,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from spanjax.bounds import AtLeast0, AtLeast1, BatchSize, Bounds, Derived1, range_problems, type_problems
+from spanjax.bounds import (
+    AtLeast0,
+    AtLeast1,
+    BatchSize,
+    Bounds,
+    Derived1,
+    raise_problems,
+    range_problems,
+    type_problems,
+)
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
@@ -164,8 +173,7 @@ def load(path: str) -> Run:
             f"--config {path} defines no RUN of type spanjax.run.Run (found {type(run).__name__}):"
             " write `RUN = Run(...)`"
         )
-    if wrong := type_problems(run, "RUN."):
-        raise ValueError("\n".join(f"--config {path}: {each}" for each in wrong))
+    raise_problems(f"--config {path}: {problem}" for problem in type_problems(run, "RUN."))
     return run
 
 
@@ -196,8 +204,7 @@ def named_run(arguments: list[str]) -> tuple[Run, str]:
     parser.add_argument("--config")
     parser.add_argument("--preset", default="")
     found = parser.parse_known_args(arguments)[0]
-    if renamed := _renamed_flags(arguments):
-        raise ValueError("\n".join(renamed))
+    raise_problems(_renamed_flags(arguments))
     run = load(found.config) if found.config else Run()
     encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
     return dataclasses.replace(run, encoder=encoder), found.config or ""

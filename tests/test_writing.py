@@ -121,9 +121,9 @@ def problems(path: pathlib.Path) -> list[str]:
     for line, said in [*comments.items(), *((line, value) for line, value in texts if isinstance(value, str))]:
         found += [(line, f"{phrase!r}: write {better}") for phrase, better in PHRASES.items() if found_in(said, phrase)]
     found += [
-        (name.start[0], f"the name {name.string}: write {BANNED[name.string]}")
+        (name.start[0], f"the name {name.string}: write {BANNED[name.string.lstrip('_')]}")
         for name in names
-        if name.string in BANNED
+        if name.string.lstrip("_") in BANNED
     ]
     found += [
         (name.start[0], f"the name {name.string}: end it with from_hf or to_hf")

@@ -128,19 +128,19 @@ class _Pending:
             # `_accept` may have dropped it in this very round
             if connection not in self.waiting:
                 continue
-            address, reply, _ = self.waiting[connection]
+            address, received, _ = self.waiting[connection]
             try:
                 new = connection.recv(MOST_GREETING)
             except BlockingIOError:
                 continue
             except OSError:
                 new = b""
-            reply += new
-            if not new or len(reply) > MOST_GREETING:
+            received += new
+            if not new or len(received) > MOST_GREETING:
                 self.reject(connection, address)
             elif b"\n" in new:
                 self._forget(connection)
-                yield connection, address, bytes(reply)
+                yield connection, address, bytes(received)
         now = time.monotonic()
         for connection, (address, _, until) in [*self.waiting.items()]:
             if now > until:
@@ -198,7 +198,7 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
 
     ProcessesMissing after the time limit; ValueError if two claim to be the same or the runs are not the same.
     """
-    began, reply = time.monotonic(), time.monotonic()
+    began, warned = time.monotonic(), time.monotonic()
     count = ours["processes"]
     there: dict[int, tuple[str, socket.socket | None]] = {0: (ours["host"], None)}
     with _Pending(server) as pending:
@@ -211,9 +211,9 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
                         f"{len(there)} of {count} processes started within {timeout:.0f} s; missing: {names}. Start the same"
                         " command there and look at its output, or wait longer with SPANJAX_STARTUP_TIMEOUT=SECONDS"
                     )
-                if time.monotonic() - reply > SAY_EVERY:
-                    reply = time.monotonic()
-                    log.warning("waiting for %s since %.0f s", names, reply - began)
+                if time.monotonic() - warned > SAY_EVERY:
+                    warned = time.monotonic()
+                    log.warning("waiting for %s since %.0f s", names, warned - began)
                 for connection, address, line in pending.lines(min(left, 1.0)):
                     _admit(pending, connection, address, line, ours, there)
                 if len(there) == count:  # one may have been killed while the others were awaited
@@ -233,12 +233,12 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
 def _greeting(line: bytes) -> dict[str, Any] | None:
     """Returns the greeting of a process of spanjax; None for any other line."""
     with contextlib.suppress(ValueError):
-        reply = _parsed(line)
-        texts = [reply.get(name) for name in ("greeting", "host", "jax")] + [reply.get("token", "")]
-        numbers = [reply.get(name) for name in ("process", "processes")]
+        greeting = _parsed(line)
+        texts = [greeting.get(name) for name in ("greeting", "host", "jax")] + [greeting.get("token", "")]
+        numbers = [greeting.get(name) for name in ("process", "processes")]
         good = all(isinstance(each, str) and each.isprintable() for each in texts)
         good &= all(type(each) is int and each >= 0 for each in numbers)
-        return reply if good and reply["greeting"] == GREETING else None
+        return greeting if good and greeting["greeting"] == GREETING else None
     return None
 
 
@@ -251,12 +251,12 @@ def _admit(
     there: dict[int, tuple[str, socket.socket | None]],
 ) -> None:
     """Admits a process by its greeting and rejects strangers. ValueError if these processes cannot form a run."""
-    reply = _greeting(line)
-    if reply is None:
+    greeting = _greeting(line)
+    if greeting is None:
         pending.reject(connection, address)
         return
-    each, host, token = reply["process"], reply["host"], ours.get("token", "")
-    if token and not hmac.compare_digest(reply.get("token", "").encode(), token.encode()):
+    each, host, token = greeting["process"], greeting["host"], ours.get("token", "")
+    if token and not hmac.compare_digest(greeting.get("token", "").encode(), token.encode()):
         error = (
             f"process 0 refused process {each}: its SPANJAX_MEETING_TOKEN is not set or another one; all need the same"
         )
@@ -266,9 +266,9 @@ def _admit(
     known = there.get(each)
     there[each if known is None else -1] = (host, connection)  # answered with the others in any case
     for name in ("processes", "jax"):
-        if reply[name] != ours[name]:
+        if greeting[name] != ours[name]:
             raise ValueError(
-                f"process {each} ({host}) says {name} = {reply[name]!r}, process 0 ({ours['host']}) {ours[name]!r}:"
+                f"process {each} ({host}) says {name} = {greeting[name]!r}, process 0 ({ours['host']}) {ours[name]!r}:"
                 " every process needs the same"
             )
     if each >= ours["processes"]:

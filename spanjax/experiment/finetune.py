@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
@@ -252,8 +253,8 @@ def _labelled(task: Task, examples: Examples) -> Examples:
     kept = [example for example in examples if task.is_labelled(example)]
     if not kept or len(kept) == len(examples):
         return examples
-    skipped = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
-    return Examples(kept, examples.problems, [*examples.notes, skipped])
+    note = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
+    return Examples(kept, examples.problems, [*examples.notes, note])
 
 
 def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
@@ -336,8 +337,7 @@ def open_task_session(run: Run) -> TaskSession:
         raise ValueError("\n".join(problems))
     # the task infers settings such as its labels from the examples, so it can check itself only now
     task = task.with_training_labels(examples, vocabulary)
-    if problems := task.problems(run.encoder):
-        raise ValueError("\n".join(problems))
+    raise_problems(task.problems(run.encoder))
     training = EncodedExamples.of(task, examples, vocabulary, training=True)
     dev = EncodedExamples.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
@@ -345,16 +345,16 @@ def open_task_session(run: Run) -> TaskSession:
     run = _with_attention(run, training.packed, mesh)
     built = build(run, task.length, mesh)
     left_out = (*examples.problems, *dev_examples.problems)
-    skipped = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
-    skipped += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
-    skipped += [
+    messages = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
+    messages += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
+    messages += [
         *derived,
         *examples.notes,
         *dev_examples.notes,
         *(f"dev examples: {note}" for note in task.notes(dev_examples)),
     ]
     return TaskSession(
-        **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(skipped)
+        **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(messages)
     )
 
 

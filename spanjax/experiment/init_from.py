@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.objectives.base import Objective
@@ -77,8 +78,8 @@ def start_from(
         known_V, lines = _known_pieces(model, vocabulary)
     except ValueError as error:
         problems.append(str(error))
-    found, notes = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
-    lines += notes
+    found, changes = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
+    lines += changes
     leaves: dict[str, np.ndarray] = {}
     comparable = not problems  # with other sizes or tokens every shape would differ, and tell nothing new
     unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -90,15 +91,13 @@ def start_from(
         if has_pieces(name) or (objective and objective.has_pieces(name)):
             array = _pieces(array, known_V, leaf.shape[0], encoder.initializer_std, random)
         elif name in RESIZED and comparable and len(array) != leaf.shape[0]:
-            array, notes = _resized(name, array, leaf.shape[0], encoder, random, _boundary_flag(objective))
-            lines.append(notes)
+            array, note = _resized(name, array, leaf.shape[0], encoder, random, _boundary_flag(objective))
+            lines.append(note)
         if array.shape != leaf.shape and comparable:
             unequal[name] = (np.shape(found[name]), tuple(leaf.shape))
         leaves[name] = array
     problems += _shape_problems(unequal, model, encoder, objective)
-    if problems:
-        messages = "\n".join(f"  - {problem}" for problem in problems)
-        raise ValueError(f"--init-from {model.source} does not fit this run:\n{messages}")
+    raise_problems(problems, f"--init-from {model.source} does not fit this run:")
     fresh, unused = (
         sorted({_part(name) for name in names}) for names in (wanted.keys() - leaves, found.keys() - leaves)
     )
@@ -124,8 +123,8 @@ def _classifier(
         order = [list(theirs).index(label) for label in labels]
         return {**found, kernel: found[kernel][:, order], bias: found[bias][order]}, ["classifier: labels put in order"]
     before = ", ".join(theirs[:SHOWN]) or f"{found[kernel].shape[-1]} outputs"
-    notes = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
-    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [notes]
+    note = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
+    return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [note]
 
 
 def _part(name: str) -> str:
@@ -249,5 +248,5 @@ def _resized(
         keep = f"--objective.{flag}.max-offset {known} keeps all"
         return array[:size], f"span boundary offsets: the first {size:,} of {known:,}; {keep}"
     drawn = random.normal(0, encoder.initializer_std, (size - known, *array.shape[1:])).astype(np.float32)
-    notes = f"span boundary offsets: {known:,} trained ones, {size - known:,} drawn fresh"
-    return np.concatenate([array, drawn]), notes
+    note = f"span boundary offsets: {known:,} trained ones, {size - known:,} drawn fresh"
+    return np.concatenate([array, drawn]), note

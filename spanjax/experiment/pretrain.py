@@ -11,6 +11,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
+from spanjax.bounds import raise_problems
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed.feeds import Kind, ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
@@ -287,8 +288,7 @@ def open_pretraining_session(run: Run) -> PretrainingSession:
             attention_backend(run, mesh, rows.length)
         except ValueError as error:
             problems.append(str(error))
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     assert rows is not None and mesh is not None
     encoder = dataclasses.replace(run.encoder, vocab_size=rows.vocabulary.size)
     assert isinstance(run.objective, Pretraining)

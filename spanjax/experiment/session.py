@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from spanjax import __version__
+from spanjax.bounds import raise_problems
 from spanjax.experiment.finetune import open_task_session
 from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.pretrained.model import stored_vocabulary
@@ -30,8 +31,7 @@ def open_session(requested: Run, named: Collection[str] = ()) -> Session:
     """
     open_any = open_task_session if isinstance(requested.objective, Task) else open_pretraining_session
     session = open_any(requested)
-    if problems := overridden(requested, session.run, named):
-        raise ValueError("\n".join(problems))
+    raise_problems(overridden(requested, session.run, named))
     return session
 
 

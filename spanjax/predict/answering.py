@@ -9,7 +9,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import tyro
 
-from spanjax.bounds import BatchSize, flag_problems
+from spanjax.bounds import BatchSize, flag_problems, raise_problems
 from spanjax.cli import Code, SomeFailedError, exit_code, parse_options
 from spanjax.experiment.finetune import SHOWN
 from spanjax.inference.task_model import open_model
@@ -114,8 +114,7 @@ def answer_options(
         problems.append(nothing)
     problems += flag_problems(options)
     problems += [problem] if (problem := file_problem(options.output, options.file)) else []
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     records = itertools.chain(given, records_of(options.file, of_text))
     answer(options.model, command, records, options.output, options.batch_size, **settings)
 

@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 import sys
 
-from spanjax.bounds import flag_problems
+from spanjax.bounds import flag_problems, raise_problems
 from spanjax.cli import Code
 from spanjax.experiment.finetune import read_examples
 from spanjax.inference.task_model import open_model
@@ -54,15 +54,13 @@ def find(options: Clusters) -> None:
     problems = flag_problems(options)
     if folder and (problem := files_problem(folder, options.overwrite)):
         problems.append(f"--output {folder}: {problem}")
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     settings = {"language": options.language} if options.language else {}
     model = open_model(
         options.model, options.batch_size, predict_command="coref", skip_bad=options.skip_bad, **settings
     )
     documents, problems = read_examples(Texts(**vars(model.task)), options.text, "--text")
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     for problem in documents.problems:
         print(f"coref: skipped: {problem}", file=sys.stderr)
     answers = model.predict(documents).predictions

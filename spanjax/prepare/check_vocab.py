@@ -57,9 +57,9 @@ def check_vocabulary(options: CheckVocabulary) -> int:
     for kind, count in skipped.items():
         print(f"skipped: {count:,} {kind}")
     plain = "sentencepiece" if vocabulary.kind == "sentencepiece" else "Hugging Face tokenizers"
-    unexplained = _told(f"{plain} on raw text", compare(reference(vocabulary, options.vocab), texts, cleaning))
+    unexplained = _report(f"{plain} on raw text", compare(reference(vocabulary, options.vocab), texts, cleaning))
     if options.graph:
-        unexplained += _told("the TensorFlow graph on clean text", _graph_differences(vocabulary, cleaned))
+        unexplained += _report("the TensorFlow graph on clean text", _graph_differences(vocabulary, cleaned))
     figures = measure(vocabulary, cleaned)
     print("\nfit\n  " + "\n  ".join(figures.lines()))
     if figures.unknown:
@@ -84,7 +84,7 @@ def _graph_differences(vocabulary: Vocabulary, cleaned: Sequence[str]) -> Iterab
         yield None if np.array_equal(ours, graph) else graph_difference(vocabulary, text, ours, graph)
 
 
-def _told(title: str, differences: Iterable[Difference | None]) -> int:
+def _report(title: str, differences: Iterable[Difference | None]) -> int:
     """Prints the kinds of differences; returns the number of sentences that differ without an explanation."""
     counts: collections.Counter[str] = collections.Counter()
     examples: dict[str, Difference] = {}

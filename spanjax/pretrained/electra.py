@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.electra import generator_encoder
 from spanjax.pretrained.model import Model
@@ -71,10 +72,7 @@ def with_generator(model: Model, load: Callable[[pathlib.Path], Model]) -> Model
     if "rtd" not in model.params or not is_weights(folder):
         return model
     found = load(folder)
-    if problems := _problems(model, found, folder):
-        raise ValueError(
-            f"{folder} is not the generator of {model.source}:\n" + "\n".join(f"  - {each}" for each in problems)
-        )
+    raise_problems(_problems(model, found, folder), f"{folder} is not the generator of {model.source}:")
     encoder = found.params["encoder"]
     own = {name: each for name, each in encoder.items() if name != "embeddings"}
     own |= {name: encoder["embeddings"][name] for name in encoder["embeddings"].keys() & {WIDEN}}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spanjax import __version__
-from spanjax.bounds import type_problems
+from spanjax.bounds import raise_problems, type_problems
 from spanjax.data.vocab.loading import vocabulary_from_files
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective, Pretraining
@@ -170,7 +170,4 @@ def _check_shapes(path: pathlib.Path, params: Mapping[str, Any], encoder: Encode
         for name, leaf in expected.items()
         if name in leaves and leaves[name].shape != leaf.shape
     ]
-    if wrong:
-        raise ValueError(
-            f"{path}: weights and config.json do not agree:\n" + "\n".join(f"  - {each}" for each in wrong[:8])
-        )
+    raise_problems(wrong[:8], f"{path}: weights and config.json do not agree:")

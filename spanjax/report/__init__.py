@@ -12,7 +12,7 @@ from typing import Annotated
 
 import tyro
 
-from spanjax.bounds import AtLeast0, flag_problems
+from spanjax.bounds import AtLeast0, flag_problems, raise_problems
 from spanjax.cli import Code, exit_code, parse_options
 from spanjax.report.document import TITLE
 
@@ -82,8 +82,7 @@ def report(options: Report) -> None:
         runs = read_runs(options.runs)
     except ValueError as error:
         problems = [str(error), *problems]
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     blocks = blocks_of(runs, options.rows, options.examples)
     for path, text in ((options.output, page), (options.markdown, markdown)):
         if path:

@@ -13,7 +13,7 @@ from spanjax.report.tables import loss_table, score_blocks
 from spanjax.run_format import flat
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "(absent)" if value is None else str(value)
 
 
@@ -41,9 +41,9 @@ def differing(groups: Sequence[Group]) -> Table | None:
     settings = [identity(group.first) for group in groups]
     names = sorted({name for each in settings for name in each})
     rows = [
-        [name.replace("/", "."), *(_shown(each.get(name)) for each in settings)]
+        [name.replace("/", "."), *(_text(each.get(name)) for each in settings)]
         for name in names
-        if len({_shown(each.get(name)) for each in settings}) > 1
+        if len({_text(each.get(name)) for each in settings}) > 1
     ]
     head = ["setting", *(group.name for group in groups)]
     what = "fine-tuning" if groups[0].tuned else "pretraining"
@@ -55,7 +55,7 @@ def _all_settings(group: Group) -> Folded:
     each = [flat(dict(run.settings)) for run in group.runs]
     names = list(dict.fromkeys(name for settings in each for name in settings))
     rows = [
-        [name.replace("/", "."), " | ".join(dict.fromkeys(_shown(settings.get(name)) for settings in each))]
+        [name.replace("/", "."), " | ".join(dict.fromkeys(_text(settings.get(name)) for settings in each))]
         for name in names
     ]
     return Folded(f"All settings of {group.name}", [Table(["setting", "value"], rows, numbers=False)])

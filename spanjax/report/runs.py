@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from spanjax.bounds import raise_problems
 from spanjax.json_files import read_json
 from spanjax.run_format import MAY_CHANGE, completed, flat, stored_task
 from spanjax.tasks.base import SCORE, ReportRow
@@ -198,8 +199,7 @@ def read_runs(paths: Sequence[str]) -> list[Recorded]:
             problems.append(str(error))
     if not paths:
         problems.append("no run is given: name run directories, the --workdir of spanjax.train")
-    if problems:
-        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    raise_problems(problems, "")
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.sources.tfds import TFDS_PREFIX, Place, open_split, stored_examples
 from spanjax.tasks.tables import TableRecord
 
@@ -25,8 +26,7 @@ def read_tfds(name: str, columns: Sequence[str]) -> Iterator[TableRecord]:
     """
     how = f"prepare it with `tfds build {name.removeprefix(TFDS_PREFIX).partition('@')[0]} --file_format array_record`"
     builder, _, slices, problems = open_split(name, Place(os.environ.get(FOLDER) or None, False, FOLDER, how))
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
     features = builder.info.features or {}
     known = {column: getattr(features[column], "names", None) for column in columns if column in features}
     if not known:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
@@ -83,12 +84,6 @@ _OWN: Mapping[str, frozenset[str]] = {
 """Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
 
 
-def _raise_listed(problems: Iterable[str], name: str = "") -> None:
-    """Raises one ValueError with all problems, of the file `name` if they are of a file."""
-    if listed := [f"  - {problem}" for problem in problems]:
-        raise ValueError("\n".join([*([f"{name}:"] if name else []), *listed]))
-
-
 def _theirs(encoder: EncoderConfig, names: Mapping[str, str]) -> dict[str, Any]:
     """Settings of the encoder under their names."""
     return {theirs: getattr(encoder, ours) for theirs, ours in names.items()}
@@ -152,7 +147,7 @@ def config_to_hf(
     elif family.model_type != "xlnet":
         problems += _problems_for_hf(encoder, specials, parts, family)
     # one error with everything that transformers' class of the family lacks or computes differently
-    _raise_listed(problems)
+    raise_problems(problems, "")
     found = {"architectures": [pretraining_class(family, parts)], "model_type": family.model_type}
     if family.model_type == "modernbert":
         found |= _modern_config_to_hf(encoder, specials)
@@ -293,7 +288,7 @@ def config_from_hf(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig,
     else:
         settings = _bert_settings_from_hf(config, name, kind)
     encoder = EncoderConfig(**settings)
-    _raise_listed(encoder.problems(), name)
+    raise_problems(encoder.problems(), f"{name}:")
     return encoder, FAMILIES[kind]
 
 
@@ -304,7 +299,7 @@ def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> d
     if activation not in _THEIR_ACTIVATIONS:
         problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
     problems += _not_computed({theirs: value for theirs, value in config.items() if value is not None}, _FIXED)
-    _raise_listed(problems, name)
+    raise_problems(problems, f"{name}:")
     settings: dict[str, Any] = _ours(config, _SIZES, _OTHERS) | {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
         pad = config.get("pad_token_id")  # 0 is a valid id, so a missing one (1 by default) is told apart by None
@@ -333,7 +328,7 @@ def _modern_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, 
     base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
     if rope.get("rope_type", "default") != "default":
         problems.append(f"rope_type is {rope['rope_type']!r}: only 'default' is computed here")
-    _raise_listed(problems, name)
+    raise_problems(problems, f"{name}:")
     others = {"norm_eps": ("norm_epsilon", 1e-5), "initializer_range": ("initializer_std", 0.02)}
     rates = {"mlp_dropout": "dropout", "attention_dropout": "attention_dropout"}
     return {
@@ -362,7 +357,7 @@ def _xlnet_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, A
     activation = config.get("ff_activation", "gelu")
     if activation not in ours:
         problems.append(f"ff_activation is {activation!r}: expected one of {', '.join(ours)}")
-    _raise_listed(problems + _no_numbers(config, (*_XLNET_OTHERS, "dropout")), name)
+    raise_problems(problems + _no_numbers(config, (*_XLNET_OTHERS, "dropout")), f"{name}:")
     rate = float(config.get("dropout", 0.1))
     others = {"activation": ours[activation], "dropout": rate, "attention_dropout": rate, "relative_attention": True}
     return _ours(config, _XLNET_SIZES, _XLNET_OTHERS) | others

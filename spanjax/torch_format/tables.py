@@ -84,7 +84,7 @@ def params_from_hf(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, fa
     """
     if encoder.own_layers > len(tensors):  # before a list of so many names is made
         mismatch = f"config.json says {encoder.own_layers:,} layers, there are {len(tensors):,} tensors in all"
-        raise ValueError(_told(family, [], [], [mismatch]))
+        raise ValueError(_message(family, [], [], [mismatch]))
     used: set[str] = set()
     leaves: dict[str, np.ndarray] = {}
     missing: list[str] = []
@@ -121,7 +121,7 @@ def params_from_hf(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, fa
     buffers = [name for name in tensors if name in family.buffers]
     unknown = sorted(tensors.keys() - used - {*repeated} - {*buffers})
     if missing or unknown or problems:
-        raise ValueError(_told(family, missing, unknown, problems))
+        raise ValueError(_message(family, missing, unknown, problems))
     return Loaded(_nested(leaves), tuple(sorted(used)), tuple(repeated), tuple(buffers))
 
 
@@ -158,7 +158,7 @@ def _part(array: np.ndarray, entry: Entry) -> np.ndarray:
     return array[number * size : (number + 1) * size]
 
 
-def _told(family: Family, missing: list[str], unknown: list[str], problems: list[str]) -> str:
+def _message(family: Family, missing: list[str], unknown: list[str], problems: list[str]) -> str:
     lines = [f"the weights are not those of a {family.model_type} model as its config.json describes it:"]
     lines += [f"  - {problem}" for problem in problems]
     for what, names in (("missing", missing), ("not explained", unknown)):

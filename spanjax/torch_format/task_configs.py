@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from spanjax.bounds import raise_problems
 from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.base import HfHead
 from spanjax.tasks.included import task_from_hf
@@ -43,8 +44,7 @@ def task_to_hf(
     one_number = kind == "sequence" and outputs == 1
     if kind != "question" and not one_number and labels and len(labels) != outputs:
         problems.append(f"the task has {len(labels)} labels, the classifier {outputs} outputs: expected as many")
-    if problems:
-        raise ValueError("\n".join(f"  - {problem}" for problem in problems))
+    raise_problems(problems, "")
     found: dict[str, Any] = {"architectures": [name]}
     if kind != "question":
         # transformers takes the number of outputs from id2label, so a regression needs one label too

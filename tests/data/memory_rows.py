@@ -8,7 +8,7 @@ import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.feed.masking import TextRows
-from spanjax.data.feed.pairing import Examples, no_pairs
+from spanjax.data.feed.pairing import UnmaskedRows, no_pairs
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.shards.packing import SENTENCE_START, layer_tags, tag_flags
 from spanjax.data.vocab.base import Specials
@@ -108,14 +108,14 @@ class MemoryRows:
         return RowBatch(*(array[index_B] for array in self._rows))
 
 
-def text_of(rows: Examples | RowBatch) -> TextRows:
+def text_of(rows: UnmaskedRows | RowBatch) -> TextRows:
     """What masking reads of rows, with the tags of the first layer."""
     return TextRows(rows.tokens_BL, rows.segments_BL, rows.word_starts_BL, layer_tags(rows.flags_BL, 0))
 
 
-def examples_of(rows: RowBatch, pairs: int = 1) -> Examples:
+def examples_of(rows: RowBatch, pairs: int = 1) -> UnmaskedRows:
     """Every block of these rows as a sequence of its own."""
-    return Examples(*rows, np.zeros_like(rows.tokens_BL), *no_pairs(len(rows.tokens_BL), pairs))
+    return UnmaskedRows(*rows, np.zeros_like(rows.tokens_BL), *no_pairs(len(rows.tokens_BL), pairs))
 
 
 def keys_of(count: int, rate: float, epoch: int = 0) -> RowKeys:

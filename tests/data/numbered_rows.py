@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from spanjax.data.feed.pairing import Examples, Pairing
+from spanjax.data.feed.pairing import Pairing, UnmaskedRows
 from spanjax.data.feed.rows import Rows, open_rows
 from spanjax.data.shards.packing import SENTENCE_START, Block, tag_flags
 from spanjax.data.shards.shards import write_rows
@@ -53,5 +53,5 @@ def pairs_of(rows: Rows) -> int:
     return len(rows.manifest.text_tokens_by_blocks) - 1
 
 
-def paired(pairing: Pairing, rows: Rows, index: np.ndarray, epoch: int = 0, seed: int = 3) -> Examples:
+def paired(pairing: Pairing, rows: Rows, index: np.ndarray, epoch: int = 0, seed: int = 3) -> UnmaskedRows:
     return pairing.examples(rows, index, np.full(len(index), epoch), seed, pairs_of(rows))

@@ -20,7 +20,7 @@ from spanjax.data.feed.masking import (
     refuse,
 )
 from spanjax.data.feed.order import Order
-from spanjax.data.feed.pairing import Examples, Pairing, Single
+from spanjax.data.feed.pairing import Pairing, Single, UnmaskedRows
 from spanjax.data.feed.slots import lay_out, restarted_positions
 from spanjax.data.shards.packing import layer_tags
 from spanjax.data.vocab.base import Specials
@@ -134,7 +134,7 @@ class RowFacts(typing.NamedTuple):
         return cumulative_V
 
 
-def build_batch(rows: Examples, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
+def build_batch(rows: UnmaskedRows, keys: RowKeys, spec: FeedSpec, facts: RowFacts) -> Batch:
     """Masks rows and fills their slots. The result of a row is a function of (spec, epoch, index) and the row alone."""
     # a key for each purpose: another replacement leaves the choice of masked tokens unchanged
     mask_key, kind_key, random_key = (

@@ -11,7 +11,7 @@ from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_ba
 from spanjax.data.feed.masking import refuse
 from spanjax.data.feed.mixture import MixedRows, mixed_rows
 from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
-from spanjax.data.feed.pairing import Examples
+from spanjax.data.feed.pairing import UnmaskedRows
 from spanjax.data.feed.rows import Rows, slots_needed
 
 AnyRows = Rows | MixedRows
@@ -20,7 +20,7 @@ AnyRows = Rows | MixedRows
 class MaskedRows(NamedTuple):
     """Some rows as training sees them."""
 
-    examples: Examples  # before masking
+    examples: UnmaskedRows  # before masking
     batch: Batch
     keys: RowKeys
 
@@ -91,7 +91,7 @@ class HostShare:
             return stream_rows(spec.seed, step, spec.batch_size, len(rows), spec.order == "both_ways")
         return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
 
-    def read(self, step: int) -> tuple[Examples, RowKeys]:
+    def read(self, step: int) -> tuple[UnmaskedRows, RowKeys]:
         """This host's sequences of global batch `step`."""
         spec, place_B = self.spec, self._place_B
         policy = spec.masking.at(None if self.held_out else step)
@@ -114,10 +114,10 @@ class HostShare:
         return MaskedRows(examples, build_batch(examples, keys, spec, self.facts), keys)
 
 
-def blank_rows(rows: Examples, keep_B: np.ndarray, pad: int) -> Examples:
+def blank_rows(rows: UnmaskedRows, keep_B: np.ndarray, pad: int) -> UnmaskedRows:
     """The rows with those that are not kept emptied: padding only, no pairs."""
     if keep_B.all():
         return rows
     blanked = [np.where(keep_B[:, None], array, np.zeros((), array.dtype)) for array in rows]
     tokens_BL = np.where(keep_B[:, None], rows.tokens_BL, pad).astype(rows.tokens_BL.dtype)
-    return Examples(*blanked)._replace(tokens_BL=tokens_BL)
+    return UnmaskedRows(*blanked)._replace(tokens_BL=tokens_BL)

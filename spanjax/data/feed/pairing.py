@@ -40,7 +40,7 @@ class Draw(enum.IntEnum):
     BLOCK = 7  # the same
 
 
-class Examples(NamedTuple):
+class UnmaskedRows(NamedTuple):
     """Rows as sequences, before masking. A pair is [CLS] A [SEP] B [SEP], one segment number, types 0 and 1."""
 
     tokens_BL: np.ndarray  # int32
@@ -65,7 +65,7 @@ class Blocks(NamedTuple):
     sentences_M: np.ndarray  # a block has one bound more
 
 
-class Pieces(NamedTuple):
+class RowParts(NamedTuple):
     """Pieces of which rows are assembled, in the order of the new rows; pieces may be empty. Gaps become padding."""
 
     place_R: np.ndarray  # where a piece begins in the new rows
@@ -140,9 +140,9 @@ def removed_tokens(length_M2: np.ndarray, most_M: np.ndarray, key_M: Unsigned) -
 
 
 def put_together(
-    sources: Sequence[RowBatch], shape: tuple[int, int], pieces: Pieces, begins_R: np.ndarray, pad: int
+    sources: Sequence[RowBatch], shape: tuple[int, int], pieces: RowParts, begins_R: np.ndarray, pad: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The first five fields of `Examples`, [B, L] = `shape`. `sources` are numbered on: the places of the second follow.
+    """The first five fields of `UnmaskedRows`, [B, L] = `shape`. `sources` are numbered on: the places of the second follow.
 
     `begins_R` marks the pieces that are segments of text: their first token begins a word, and a tag span that lost its
     beginning begins there.
@@ -205,7 +205,9 @@ class Pairing(abc.ABC):
         refuse(type(self).__name__, {}, self)
 
     @abc.abstractmethod
-    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+    def examples(
+        self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int
+    ) -> UnmaskedRows:
         """The sequences of rows `index_B`, with room for `pairs` pairs a row.
 
         A row's sequences depend on (seed, epoch, index) and the stored rows alone, not on the rest of the batch.
@@ -221,11 +223,13 @@ def no_pairs(rows: int, pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 class Single(Pairing):
     """Every block is a sequence of its own: single-sequence training (SpanBERT, section 3.3)."""
 
-    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+    def examples(
+        self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int
+    ) -> UnmaskedRows:
         """Implements `Pairing.examples`; nothing is sampled."""
         del epoch_B, seed
         batch = rows.fetch(index_B)
-        return Examples(*batch, np.zeros_like(batch.tokens_BL), *no_pairs(len(batch.tokens_BL), pairs))
+        return UnmaskedRows(*batch, np.zeros_like(batch.tokens_BL), *no_pairs(len(batch.tokens_BL), pairs))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,14 +243,16 @@ class FullSentences(Pairing):
     its own.
     """
 
-    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+    def examples(
+        self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int
+    ) -> UnmaskedRows:
         """Implements `Pairing.examples`; nothing is sampled. The inner [CLS] are dropped, the tokens after them move up."""
         del epoch_B, seed
         batch = rows.fetch(index_B)
         blocks = find_blocks(batch)
         later_M = blocks.number_M > 1
         one_M = np.ones_like(blocks.first_M)
-        pieces = Pieces(
+        pieces = RowParts(
             place_R=blocks.first_M - (blocks.number_M - 1) - ~later_M,
             source_R=blocks.first_M - ~later_M,
             length_R=blocks.tokens_M + 1 + ~later_M,
@@ -255,7 +261,7 @@ class FullSentences(Pairing):
         )
         shape, pad = batch.tokens_BL.shape, rows.vocabulary.specials.pad
         whole = put_together([batch], shape, pieces, np.zeros_like(later_M), pad)
-        return Examples(*whole, *no_pairs(len(batch.tokens_BL), pairs))
+        return UnmaskedRows(*whole, *no_pairs(len(batch.tokens_BL), pairs))
 
 
 class Cut(NamedTuple):
@@ -289,7 +295,9 @@ class TwoSegments(Pairing):
     def choices(self, u_M: np.ndarray, alone_M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The pairs with a foreign B, and the swapped ones, by a draw from [0, 1): bool [M] and [M]. Label 1 is either."""
 
-    def examples(self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int) -> Examples:
+    def examples(
+        self, rows: PairedRows, index_B: np.ndarray, epoch_B: np.ndarray, seed: int, pairs: int
+    ) -> UnmaskedRows:
         """Implements `Pairing.examples`. Every block keeps its place; positions that a pair leaves free become padding."""
         batch = rows.fetch(index_B)
         blocks = find_blocks(batch)
@@ -316,7 +324,7 @@ class TwoSegments(Pairing):
         values = ((blocks.first_M - 1) % batch.tokens_BL.shape[1], foreign_M | swapped_M, 1)
         for field_BP, value_M in zip(fields, values, strict=True):
             field_BP[blocks.row_M, blocks.number_M - 1] = value_M * pair_M
-        return Examples(*whole, *fields)
+        return UnmaskedRows(*whole, *fields)
 
     def cut(self, batch: RowBatch, blocks: Blocks, pair_M: np.ndarray, key_M: Unsigned) -> Cut:
         """Samples the end of A; blocks that are too small for a pair are all A."""
@@ -404,13 +412,13 @@ def foreign_segments(
 
 def pair_pieces(
     blocks: Blocks, pair_M: np.ndarray, source_M2: np.ndarray, length_M2: np.ndarray
-) -> tuple[Pieces, np.ndarray]:
+) -> tuple[RowParts, np.ndarray]:
     """[CLS] A [SEP] B [SEP] of every block as pieces, and which of them are A or B. Without a pair there is no B [SEP]."""
     one_M, end_M = np.ones_like(blocks.first_M), blocks.first_M + blocks.tokens_M
     source_M5 = np.stack([blocks.first_M - 1, source_M2[:, 0], end_M, source_M2[:, 1], end_M], axis=1)
     length_M5 = np.stack([one_M, length_M2[:, 0], one_M, length_M2[:, 1], pair_M.astype(np.int64)], axis=1)
     place_M5 = np.cumsum(length_M5, axis=1) - length_M5 + (blocks.first_M - 1)[:, None]
-    pieces = Pieces(
+    pieces = RowParts(
         place_R=place_M5.ravel(),
         source_R=source_M5.ravel(),
         length_R=length_M5.ravel(),

@@ -17,7 +17,7 @@ import numpy as np
 from spanjax.data.feed.batch import Batch, FeedSpec, RowKeys
 from spanjax.data.feed.hashing import Purpose, row_keys
 from spanjax.data.feed.masking import Integers, MaskingPolicy, SpanPolicy, TextRows
-from spanjax.data.feed.pairing import Examples, ragged
+from spanjax.data.feed.pairing import UnmaskedRows, ragged
 from spanjax.data.shards.packing import layer_tags
 from spanjax.data.vocab.base import Specials
 
@@ -168,7 +168,7 @@ class MaskingCounts:
         self._histograms = {name: np.zeros(0, np.int64) for name in names}
         self._slots = self._most = 0
 
-    def add(self, examples: Examples, batch: Batch, keys: RowKeys) -> None:
+    def add(self, examples: UnmaskedRows, batch: Batch, keys: RowKeys) -> None:
         """One batch, as it was before masking and after."""
         used_BK = batch["slot_weight_BK"] > 0
         row_X, slot_X = np.nonzero(used_BK)
@@ -199,7 +199,7 @@ class MaskingCounts:
         found[: len(before)] += before
         self._histograms[name] = found
 
-    def _add_spans(self, examples: Examples, batch: Batch, place_X: np.ndarray, first_W: np.ndarray) -> None:
+    def _add_spans(self, examples: UnmaskedRows, batch: Batch, place_X: np.ndarray, first_W: np.ndarray) -> None:
         spans = find_spans(place_X, examples.segments_BL)
         base_X, tokens = place_X - spans.position_X, examples.tokens_BL.ravel()
         begins_X = spans.first_X == spans.position_X
@@ -219,7 +219,7 @@ class MaskingCounts:
             self._sums[f"tokens {name}"] += int((kind_X == number).sum())
             self._sums[f"spans {name}"] += int((kind_X[begins_X] == number).sum())
 
-    def _add_tags(self, examples: Examples, place_X: np.ndarray, text_places: np.ndarray) -> None:
+    def _add_tags(self, examples: UnmaskedRows, place_X: np.ndarray, text_places: np.ndarray) -> None:
         for layer in range(len(self._layers)):
             inside = layer_tags(examples.flags_BL, layer).ravel() > 0
             self._tags[layer] += [int(inside[text_places].sum()), int(inside[place_X].sum())]

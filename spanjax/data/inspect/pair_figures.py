@@ -8,7 +8,16 @@ import dataclasses
 import numpy as np
 
 from spanjax.data.feed.hashing import Purpose, fold, row_keys, uniform
-from spanjax.data.feed.pairing import SMALLEST, Blocks, Draw, Examples, PairedRows, Pairing, TwoSegments, find_blocks
+from spanjax.data.feed.pairing import (
+    SMALLEST,
+    Blocks,
+    Draw,
+    PairedRows,
+    Pairing,
+    TwoSegments,
+    UnmaskedRows,
+    find_blocks,
+)
 from spanjax.data.vocab.base import Specials
 
 
@@ -56,7 +65,7 @@ class PairCounts:
         self.label = label
         self._sums = np.zeros(9, np.int64)
 
-    def add(self, examples: Examples, blocks: Blocks, foreign_M: np.ndarray, specials: Specials) -> None:
+    def add(self, examples: UnmaskedRows, blocks: Blocks, foreign_M: np.ndarray, specials: Specials) -> None:
         """One batch: its sequences and the result of `foreign_pairs` for its rows."""
         tokens_BL, most = examples.tokens_BL, int(blocks.number_M.max(initial=0)) + 1
         text_BL = (examples.segments_BL > 0) & (tokens_BL != specials.cls) & (tokens_BL != specials.sep)

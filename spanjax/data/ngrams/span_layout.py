@@ -84,11 +84,11 @@ class SpanLayout:
         pieces, spans = self.length - specials, self.spans - specials * self.special_spans
         if self.halves:
             share = len(row)
-            return [_fitted([one], pieces // share, spans // share)[0] for one in row]
-        return _fitted(row, pieces, spans)
+            return [_shortened([one], pieces // share, spans // share)[0] for one in row]
+        return _shortened(row, pieces, spans)
 
 
-def _fitted(row: Sequence[Sentence], pieces: int, spans: int) -> list[Sentence]:
+def _shortened(row: Sequence[Sentence], pieces: int, spans: int) -> list[Sentence]:
     size = [len(one.ids_T) for one in row]
     kept = [_spans(one.span_T) for one in row]
     while sum(size) > pieces or sum(kept) > spans:

@@ -21,7 +21,7 @@ class Progress:
 
     def __init__(self, name: str):
         self._name = name
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
         self._portions = self._documents = self._tokens = self._characters = 0
         self._bar: rich.progress.Progress | None = None
 
@@ -44,9 +44,9 @@ class Progress:
         self._tokens += tokens
         self._characters += characters
         now = time.monotonic()
-        if now - self._told < (0.2 if self._bar else _SECONDS):
+        if now - self._printed < (0.2 if self._bar else _SECONDS):
             return
-        self._told = now
+        self._printed = now
         speed = self._characters / 1e6 / (now - self._began)
         done = f"{self._portions:,} portions, {self._documents:,} documents, {self._tokens:,} tokens"
         line = f"{self._name}: {done}, {speed:.1f} million characters/s"

@@ -113,7 +113,7 @@ def compare(reference: Reference, documents: Iterable[str], cleaning: Cleaning) 
         for text, own, plain in zip(texts, ours, theirs, strict=True):
             if own != plain or _without_surrogates(text) != text:
                 kinds = _Causes(reference, text, own, cleaning).kinds()
-                excerpts = _shown(reference.vocabulary, own, plain)
+                excerpts = _excerpts(reference.vocabulary, own, plain)
                 yield Difference(kinds, text, *excerpts)
             else:
                 yield None
@@ -129,7 +129,7 @@ def _without_surrogates(text: str) -> str:
     return text if text.isascii() else "".join(each for each in text if not "\ud800" <= each <= "\udfff")
 
 
-def _shown(vocabulary: Vocabulary, ours: Sequence[int], theirs: Sequence[int]) -> tuple[str, str]:
+def _excerpts(vocabulary: Vocabulary, ours: Sequence[int], theirs: Sequence[int]) -> tuple[str, str]:
     pairs = itertools.zip_longest(ours, theirs, fillvalue=-1)
     first = next((place for place, (a, b) in enumerate(pairs) if a != b), 0)
     cut = slice(max(0, first - _AROUND), first + _AROUND)
@@ -197,4 +197,4 @@ def character_kind(character: str) -> str:
 
 def graph_difference(vocabulary: Vocabulary, text: str, ours: np.ndarray, graph: np.ndarray) -> Difference:
     """A clean sentence whose ids in the TensorFlow graph are not ours."""
-    return Difference((OTHER,), text, *_shown(vocabulary, ours.tolist(), graph.tolist()))
+    return Difference((OTHER,), text, *_excerpts(vocabulary, ours.tolist(), graph.tolist()))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from spanjax.bounds import raise_problems
 from spanjax.tasks.coref.conll import genre_of
 from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 
@@ -29,8 +30,7 @@ def write_conll(
         for document, clusters in both
         for problem in _unwritable(sorted_clusters(clusters or ()), len(document.speakers))
     ]
-    if problems:
-        raise ValueError(f"{path}: not written:\n" + "\n".join(f"  - {each}" for each in problems))
+    raise_problems(problems, f"{path}: not written:")
     with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
         for (document, clusters), name in zip(both, _names(documents), strict=True):
             file.writelines(f"{line}\n" for line in _lines(document, name, sorted_clusters(clusters or ())))

@@ -68,7 +68,7 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
     found = []
     # every fault is collected, so that one run names all that a user must correct in the record
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
-        found.append(f"`token` is {_shown(record, 'token')}: expected a list of words")
+        found.append(f"`token` is {_excerpt(record, 'token')}: expected a list of words")
         words = []
     for role in ("subj", "obj"):
         first, last = (record.get(f"{role}_{end}") for end in ("start", "end"))
@@ -76,24 +76,24 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
             place = record.get(f"{role}_{end}")
             if not is_whole(place) or (words and not 0 <= place < len(words)):
                 what = f"0 to {len(words) - 1}" if words else "the number of a word from 0"
-                found.append(f"`{role}_{end}` is {_shown(record, f'{role}_{end}')}: expected {what}")
+                found.append(f"`{role}_{end}` is {_excerpt(record, f'{role}_{end}')}: expected {what}")
         if is_whole(first) and is_whole(last) and last < first:
             found.append(f"`{role}_end` {last} is before `{role}_start` {first}: expected the last word of the entity")
         kind = record.get(f"{role}_type")
         if (typed or kind) and (not isinstance(kind, str) or not kind):
-            found.append(f"`{role}_type` is {_shown(record, f'{role}_type')}: expected a name")
+            found.append(f"`{role}_type` is {_excerpt(record, f'{role}_type')}: expected a name")
     if "relation" in record:
         label = record["relation"]
         if not isinstance(label, str) or not label or "\n" in label:
-            found.append(f"`relation` is {_shown(record, 'relation')}: expected a name")
+            found.append(f"`relation` is {_excerpt(record, 'relation')}: expected a name")
         elif labels and label not in labels:
             found.append(f"`relation` is {label!r}: expected one of {', '.join(labels)}")
     if not isinstance(record.get("id", 0), int | str):
-        found.append(f"`id` is {_shown(record, 'id')}: expected a name or a number")
+        found.append(f"`id` is {_excerpt(record, 'id')}: expected a name or a number")
     return found
 
 
-def _shown(record: Mapping[str, Any], name: str) -> str:
+def _excerpt(record: Mapping[str, Any], name: str) -> str:
     return quoted(record[name]) if name in record else "absent"
 
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from spanjax.bounds import raise_problems
 from spanjax.json_files import parse_json
 from spanjax.storage.local import write_whole
 from spanjax.training.checkpoint_files import stored_meta
@@ -106,8 +107,7 @@ def require(settings: Tracking) -> None:
                 f"tracking.to names {tracker.service}, whose package {reason}: {remedy}leave {tracker.service} out of"
                 " --tracking.to"
             )
-    if problems:
-        raise ValueError("\n".join(problems))
+    raise_problems(problems)
 
 
 class Trackers:

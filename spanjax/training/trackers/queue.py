@@ -48,7 +48,7 @@ class Delivery:
         self.limit = limit
         self.failures, self.dropped, self.reason = 0, 0, ""
         self.ending: Ending = "finished"
-        self._say, self._said = say, set[str]()
+        self._say, self._warned = say, set[str]()
         self._queue, self._taken = collections.deque[Record](), list[Record]()
         self._changed, self._closing = threading.Condition(), threading.Event()
         self._handed = collections.deque[tuple[float, dict[str, int]]]()  # when, and the newest steps then
@@ -93,8 +93,8 @@ class Delivery:
         self._abandoned = True  # a thread that still hangs reports nothing after the end
 
     def _once(self, topic: str, text: str) -> None:
-        if topic not in self._said and not self._abandoned:
-            self._said.add(topic)
+        if topic not in self._warned and not self._abandoned:
+            self._warned.add(topic)
             self._say(f"{self.tracker.service}: {text}")
 
     def _work(self) -> None:

@@ -17,7 +17,7 @@ from spanjax.data.feed.masking import (
     Tokens,
     WholeWords,
 )
-from spanjax.data.feed.pairing import Examples
+from spanjax.data.feed.pairing import UnmaskedRows
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import LaidOut, lay_out, restarted_positions
 from spanjax.data.inspect.masking_figures import find_spans, find_words
@@ -60,7 +60,7 @@ ROWS = {
 KINDS = pytest.mark.parametrize("kind", ROWS)
 
 
-def examples_at(rows: MemoryRows, index_B: np.ndarray) -> Examples:
+def examples_at(rows: MemoryRows, index_B: np.ndarray) -> UnmaskedRows:
     return examples_of(rows.fetch(index_B), len(rows.manifest.text_tokens_by_blocks) - 1)
 
 
@@ -285,7 +285,7 @@ def test_one_word_larger_than_its_budget() -> None:
 
 def test_rows_without_text() -> None:
     none, stored = np.zeros((1, 1), np.int32), laid_out([[]], 8)
-    rows = Examples(*stored, np.zeros_like(stored.tokens_BL), none, none, none.astype(np.float32))
+    rows = UnmaskedRows(*stored, np.zeros_like(stored.tokens_BL), none, none, none.astype(np.float32))
     keys = RowKeys(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), np.full(1, 0.15))
     for policy in (GeometricSpans(), Tokens(), TaggedSpans()):
         facts = RowFacts(SPECIALS, np.arange(9), 8, 1, policy.tags)

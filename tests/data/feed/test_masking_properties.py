@@ -25,7 +25,7 @@ from spanjax.data.feed.masking import (
     Tokens,
     WholeWords,
 )
-from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, SentenceOrder, Single
+from spanjax.data.feed.pairing import FullSentences, NextSentence, SentenceOrder, Single, UnmaskedRows
 from spanjax.data.feed.rows import RowBatch, slots_needed
 from spanjax.data.feed.slots import restarted_positions
 from spanjax.data.shards.packing import SENTENCE_START, tag_flags
@@ -121,13 +121,13 @@ SPECS = st.builds(
 )
 
 
-def made(rows: WrittenRows, spec: FeedSpec, step: int) -> tuple[HostShare, Examples, RowKeys, dict[str, Any]]:
+def made(rows: WrittenRows, spec: FeedSpec, step: int) -> tuple[HostShare, UnmaskedRows, RowKeys, dict[str, Any]]:
     share = HostShare(rows, spec)  # pyright: ignore[reportArgumentType]
     found, keys = share.read(step)
     return share, found, keys, dict(build_batch(found, keys, spec, share.facts))
 
 
-def parts_of(rows: Examples, row: int) -> list[list[int]]:
+def parts_of(rows: UnmaskedRows, row: int) -> list[list[int]]:
     """The positions of every text between special tokens: the blocks of a row, or the segments of its pairs."""
     parts: list[list[int]] = []
     for position, token in enumerate(rows.tokens_BL[row].tolist()):

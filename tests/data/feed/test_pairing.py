@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.hashing import uniform
 from spanjax.data.feed.host_slice import HostShare
-from spanjax.data.feed.pairing import Examples, FullSentences, NextSentence, Pairing, SentenceOrder, Single, TwoSegments
+from spanjax.data.feed.pairing import (
+    FullSentences,
+    NextSentence,
+    Pairing,
+    SentenceOrder,
+    Single,
+    TwoSegments,
+    UnmaskedRows,
+)
 from spanjax.data.feed.rows import Rows, slots_needed
 from spanjax.data.shards.packing import SENTENCE_START, Block, tag_flags
 from tests.data.numbered_rows import CLS, FIRST_ID, SEP, block, made_rows, paired, pairs_of, random_rows
@@ -45,7 +53,7 @@ def test_equal_to_the_plain_rules(seed: int, count: int, length: int, documents:
             found = paired(pairing, rows, np.arange(count), epoch=seed % 3, seed=seed)
             for row in range(count):
                 plain = plain_examples(pairing, rows, row, seed % 3, seed, pairs_of(rows))
-                for name, field, expected in zip(Examples._fields, found, plain, strict=True):
+                for name, field, expected in zip(UnmaskedRows._fields, found, plain, strict=True):
                     np.testing.assert_array_equal(field[row], expected, err_msg=f"{pairing} {name} of row {row}")
 
 
