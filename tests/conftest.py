@@ -3,6 +3,7 @@
 # ruff: noqa: E402  (the environment is set before jax is imported)
 
 import fcntl
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -17,8 +18,11 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_p
 os.environ["XLA_FLAGS"] += (
     " --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"  # compile fast
 )
-# XLA aborts the process if a device's thread does not come to a collective for 40 s, as on a machine that pauses
-os.environ["XLA_FLAGS"] += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
+if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process with a flag that it does not know
+    # XLA aborts a process if a device's thread does not come to a collective for 40 s, as on a machine that pauses
+    os.environ["XLA_FLAGS"] += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
+    # the emitter of older versions compiles in two thirds of the time; tests in processes of their own use the new one
+    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # the same small programs are compiled by many tests, in all workers: once a checkout is enough (`make clean` removes them)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
