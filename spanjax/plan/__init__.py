@@ -19,9 +19,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from spanjax.bounds import AtLeast0, AtLeast1, Bounds, Share, collect, flag_problems, raise_problems
+from spanjax.bounds import AtLeast0, AtLeast1, Share, collect, flag_problems, raise_problems
 from spanjax.cli import exit_code, parse_options
 from spanjax.hardware import SOURCE
+from spanjax.plan import cost
 from spanjax.plan import topology as places
 from spanjax.plan.hlo import Program, exhausted, memory_of
 
@@ -52,8 +53,6 @@ def parse(arguments: list[str]) -> Any:
         """Tokens of a row."""
         blocks: int = 1
         """Most blocks packed into a row; more need a few more slots."""
-        mfu: Annotated[float, Bounds(0, 100, above=True)] = 45.0
-        """Assumed percent of the peak FLOP/s that computation alone reaches."""
         memory_fraction: Share = 0.75
         """Share of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). On a TPU it takes all."""
         flags: str = ""
@@ -171,7 +170,9 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         pathlib.Path(command.hlo).write_text(text)
     memory, program = memory_of(result.memory_analysis()), Program(text)
     flops = run.objective.flops_per_row(run.encoder, command.length, slots_of(command, run)) * run.batch_size
-    rows = places.moved(program.collectives, topology)
+    model = cost.CostModel(program, topology.chip.achievable)
+    rows = places.moved(cost.transfers(model, topology.seconds_of), topology)
+    tokens = run.batch_size // topology.size * command.length
     near = [row for row in rows if not row["slices"]]
     return {
         **summary,
@@ -182,9 +183,11 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         "gradient_bytes": sum(row["bytes"] for row in near if row["kind"] in ("all-reduce", "reduce-scatter")),
         "parameter_bytes": sum(row["bytes"] for row in near if row["kind"] == "all-gather"),
         "collectives": rows,
-        "mfu": command.mfu,
+        "kernels": sum(each.runs for each in model.kernels),
+        "kinds": cost.by_kind(model.kernels, tokens, run.encoder.layers, run.encoder.hidden_size),
+        "dearest": cost.dearest(model.kernels),
         "steps": run.steps,
-        **places.modelled(topology, rows, flops, command.mfu / 100, run.steps),
+        **places.modelled(topology, rows, model.seconds, flops, run.steps),
     }
 
 
@@ -219,6 +222,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
     ]
     if "collectives" not in summary:  # the compiler refused the program, so nothing but its memory is known
         return printed
+    reached = figures["achievable"]
     copies = [summary[name] / summary["parameters"] for name in ("gradient_bytes", "parameter_bytes")]
     return [
         *printed,
@@ -228,17 +232,39 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"moved       gradients {summary['gradient_bytes'] / 1e6:.1f} MB = {copies[0]:.3f} x parameters, parameters"
         f" {summary['parameter_bytes'] / 1e6:.1f} MB = {copies[1]:.3f} x parameters",
         *places.table(summary["collectives"]),
-        f"step        {summary['step_seconds'] * 1e3:.1f} ms: computation {summary['compute_seconds'] * 1e3:.1f} ms at an"
-        f" assumed {summary['mfu']:g} % of the peak, transfers {summary['transfer_seconds'] * 1e3:.1f} ms, of which"
-        f" {summary['hidden_seconds'] * 1e3:.1f} ms can be hidden",
+        f"step        {summary['step_seconds'] * 1e3:.1f} ms modelled, {summary['mfu']:.1%} of the peak (MFU):"
+        f" {summary['kernels']:,} kernels {summary['compute_seconds'] * 1e3:.1f} ms, transfers"
+        f" {summary['transfer_seconds'] * 1e3:.1f} ms, of which kernels hide {summary['hidden_seconds'] * 1e3:.1f} ms",
+        *_kernel_lines(summary),
         f"efficiency  {summary['efficiency']:.1%}; {summary['efficiency_all_hidden']:.1%} if all transfers were hidden,"
         f" {summary['efficiency_none_hidden']:.1%} if none",
         f"run         {summary['steps']:,} steps = {summary['hours']:,.1f} hours = {summary['device_hours']:,.0f} device-hours",
         f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
-        f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet: a model, not a measurement)",
+        f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet); {reached['products'] / 1e12:g} TFLOP/s and"
+        f" {reached['bandwidth'] / 1e12:g} TB/s reached by kernels (docs/plan.md): a model, not a measurement",
         f"compiled    in {summary['compile_seconds']} s by "
         + ", ".join(f"{k} {v}" for k, v in summary["versions"].items()),
     ]
+
+
+def _kernel_lines(summary: dict[str, Any]) -> list[str]:
+    """The kinds of kernels, and the dearest ones."""
+    kinds = [
+        f"            {row['kind']:17s}{row['seconds'] * 1e3:8.2f} ms ({row['seconds'] / summary['compute_seconds']:5.1%}),"
+        f" {row['kernels']:6,} kernels, {row['bytes'] / 1e9:7.2f} GB ="
+        f" {row['per_token_layer']:6.1f} x hidden size bytes a token and layer"
+        for row in summary["kinds"]
+    ]
+    dear = [
+        f"            {each['seconds'] * 1e3:8.2f} ms {each['runs']:5,} x {each['kind']}, bound by {each['bound']}:"
+        f" {each['bytes'] / 1e6:,.1f} MB, {each['flops'] / 1e9:,.1f} GFLOP, {_shortened(each['result'])}"
+        for each in summary["dearest"]
+    ]
+    return [*kinds, "dearest     kernels of one shape, all their runs together:", *dear]
+
+
+def _shortened(result: str) -> str:
+    return result if len(result) <= 60 else f"{result[:57]}..."
 
 
 def plan(command: Any, topology: places.Topology) -> int:

@@ -28,6 +28,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _BOUND = re.compile(r"= s32\[\]\S* constant\((\d+)\)")
 _LISTED = re.compile(r"replica_groups=\{\{([\d,]*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_CHAIN = re.compile(r'chain_id="(\w+)"')
+_OPERAND = re.compile(r"%([\w.\-]+)")
 _AXES = re.compile(r"replica_groups=mesh\[([^\]]*)\]\s*\{([^}]*)\}")
 
 
@@ -41,6 +43,16 @@ class Instruction:
     """Its type, without layouts."""
     rest: str
     """Operands and attributes."""
+
+    @functools.cached_property
+    def operands(self) -> list[str]:
+        """Names of its operands, in order."""
+        depth = 1
+        for place, letter in enumerate(self.rest):
+            depth += (letter in "([{") - (letter in ")]}")
+            if not depth:
+                return _OPERAND.findall(self.rest[:place])
+        return _OPERAND.findall(self.rest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,20 +179,43 @@ class Program:
     @functools.cached_property
     def collectives(self) -> tuple[Collective, ...]:
         """All transfers of the program; those of one kind, type, size and group are not merged."""
-        wrapped = {
-            name
-            for body in self.computations.values()
+        return tuple(each for name in self.computations if self.runs[name] for each in self._collectives_in(name))
+
+    def _collectives_in(self, computation: str) -> list[Collective]:
+        body = self.computations[computation]
+        starts = any("AsyncCollectiveStart" in line.rest for line in body)
+        asynchronous = starts or computation in self._wrapped
+        return [
+            each
             for line in body
-            if line.opcode == "async-start"
-            for name in _CALLED.findall(line.rest)
-        }
-        found = []
-        for name, body in self.computations.items():
-            starts = any("AsyncCollectiveStart" in line.rest for line in body)
-            for line in body:
-                if self.runs[name] and not ("chain_id=" in line.rest and not starts):
-                    found += self._collective(line, name, starts or name in wrapped)
-        return tuple(found)
+            if starts or "chain_id=" not in line.rest
+            for each in self._collective(line, computation, asynchronous)
+        ]
+
+    @functools.cached_property
+    def _wrapped(self) -> set[str]:
+        """Names of the computations that an `async-start` runs."""
+        lines = (line for body in self.computations.values() for line in body if line.opcode == "async-start")
+        return {name for line in lines for name in _CALLED.findall(line.rest)}
+
+    def begun_by(self, line: Instruction, computation: str) -> list[Collective]:
+        """Transfers that begin when an instruction runs: by itself, or in the computation that it fuses or wraps."""
+        if line.opcode in ("fusion", "async-start"):
+            return [each for name in _CALLED.findall(line.rest) for each in self._collectives_in(name)]
+        return self._collective(line, computation, False)
+
+    def chain(self, line: Instruction) -> str:
+        """Name of the transfer that the fusions of a chain carry on next to their own work (TPU); empty for none."""
+        bodies = (
+            [self.computations.get(name, []) for name in _CALLED.findall(line.rest)] if line.opcode == "fusion" else []
+        )
+        found = [_CHAIN.search(each.rest) for body in bodies for each in body]
+        return next((match.group(1) for match in found if match), "")
+
+    def ends_chain(self, line: Instruction) -> bool:
+        """True if a fusion waits for the end of the transfer of its chain."""
+        bodies = (self.computations.get(name, []) for name in _CALLED.findall(line.rest))
+        return any("AsyncCollectiveDone" in each.rest for body in bodies for each in body)
 
     def _collective(self, line: Instruction, computation: str, asynchronous: bool) -> list[Collective]:
         kind, started = line.opcode.removesuffix("-start"), line.opcode.endswith("-start")

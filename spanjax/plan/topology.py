@@ -16,6 +16,7 @@ from typing import Any
 from spanjax.bounds import raise_problems
 from spanjax.distributed.jax_internals import cudnn_answers
 from spanjax.hardware import CHIPS, Chip
+from spanjax.plan.cost import Transfer
 from spanjax.plan.hlo import Collective
 
 FLAGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "xla_flags"
@@ -63,6 +64,10 @@ class Topology:
         if self.chip.platform != "tpu":
             return self.chip.link
         return sum(self.chip.link * (1 if n >= self.chip.ring else 0.5) for n in self.shape if n > 1) or self.chip.link
+
+    def seconds_of(self, one: Collective) -> float:
+        """Models the seconds of one execution of a collective; none if it is over a single device."""
+        return 0.0 if len(one.group) == 1 else self.seconds(one.kind, one.bytes, one.group, one.slices)
 
     def seconds(self, kind: str, amount: float, group: Sequence[int], slices: int = 1) -> float:
         """Models the seconds of a collective that moves `amount` bytes, by bandwidth alone.
@@ -197,18 +202,20 @@ def flags_for(chip: Chip, path: str = "") -> dict[str, str | bool]:
     return {name: switches.get(value, value) for name, value in flags.items()} | {"xla_gpu_autotune_level": "0"}
 
 
-def moved(collectives: Sequence[Collective], topology: Topology) -> list[dict[str, Any]]:
-    """Sums collectives by kind, type and reach: count, bytes and modelled seconds per step; the largest first."""
+def moved(transfers: Sequence[Transfer], topology: Topology) -> list[dict[str, Any]]:
+    """Sums transfers by kind, type and reach: count, bytes, modelled seconds and those hidden per step; the largest first."""
     rows: dict[tuple, dict[str, Any]] = {}
-    for one in collectives:
+    for each in transfers:
+        one = each.collective
         if len(one.group) == 1:
             continue  # CPU keeps sums over a single device
         across = one.slices > 1 or len({place // topology.domain for place in one.group or range(topology.size)}) > 1
         key = (one.kind, one.dtype, one.asynchronous, across, one.slices > 1)
-        row = rows.setdefault(key, {"count": 0, "bytes": 0, "seconds": 0.0})
+        row = rows.setdefault(key, {"count": 0, "bytes": 0, "seconds": 0.0, "hidden": 0.0})
         row["count"] += one.count
         row["bytes"] += one.count * one.bytes
-        row["seconds"] += one.count * topology.seconds(one.kind, one.bytes, one.group, one.slices)
+        row["seconds"] += each.seconds
+        row["hidden"] += each.hidden
     names = ("kind", "dtype", "asynchronous", "across", "slices")
     listed = [{**dict(zip(names, key, strict=True)), **row} for key, row in rows.items()]
     return sorted(listed, key=lambda row: -row["bytes"])
@@ -219,30 +226,29 @@ def table(rows: Sequence[dict]) -> list[str]:
     reach = (" between slices", " between nodes", "")
     return [
         f"            {row['kind']:19s}{row['dtype']:5s}{row['count']:5d} x, {row['bytes'] / 1e6:9.3f} MB together,"
-        f" {row['seconds'] * 1e3:8.3f} ms, {'a' * row['asynchronous']}synchronous"
+        f" {row['seconds'] * 1e3:8.3f} ms, {'a' * row['asynchronous']}synchronous, {row['hidden'] * 1e3:.3f} ms hidden"
         + reach[0 if row["slices"] else 1 if row["across"] else 2]
         for row in rows
     ]
 
 
-def modelled(topology: Topology, rows: Sequence[dict], flops: float, mfu: float, steps: int) -> dict[str, float]:
-    """Seconds of a step and hours of the run: `flops` of all devices at this share of the peak, and the rows of `moved`.
+def modelled(topology: Topology, rows: Sequence[dict], compute: float, flops: float, steps: int) -> dict[str, float]:
+    """Seconds of a step and hours of the run, from the seconds of its kernels and the rows of `moved`.
 
-    Asynchronous transfers hide behind computation as far as they are shorter, others do not.
+    `flops` of all devices are those of the model. Transfers take the time that no kernel hides.
     """
-    compute = flops / topology.size / (topology.chip.flops * mfu)
-    hidden = sum(row["seconds"] for row in rows if row["asynchronous"])
-    exposed = sum(row["seconds"] for row in rows if not row["asynchronous"])
-    step = max(compute, hidden) + exposed
+    transfer, hidden = (sum(row[name] for row in rows) for name in ("seconds", "hidden"))
+    step = compute + transfer - hidden
     return {
         "flops": flops,
+        "mfu": flops / topology.size / topology.chip.flops / step,
         "compute_seconds": compute,
-        "transfer_seconds": hidden + exposed,
+        "transfer_seconds": transfer,
         "hidden_seconds": hidden,
         "step_seconds": step,
         "efficiency": compute / step,
-        "efficiency_all_hidden": compute / max(compute, hidden + exposed),
-        "efficiency_none_hidden": compute / (compute + hidden + exposed),
+        "efficiency_all_hidden": compute / max(compute, transfer),
+        "efficiency_none_hidden": compute / (compute + transfer),
         "hours": step * steps / 3600,
         "device_hours": step * steps / 3600 * topology.size,
     }

@@ -40,7 +40,7 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture, code: int = 0) -> 
     ("more", "words"),
     [
         (["--topology=v9:2x2", "--slices=0"], ["no accelerator 'v9'", "--slices is 0"]),
-        (["--topology=h200:8", "--mfu=0", "--batch-size=12"], ["--mfu is 0", "batch_size 12 does not divide over 8"]),
+        (["--topology=h200:8", "--batch-size=12"], ["batch_size 12 does not divide over 8"]),
         (["--topology=v5e:4x4", "--slices=2", "--mesh.replica=3"], ["mesh.replica 3 does not divide over 2 slices"]),
         (["--topology=h200:8", "--length=65"], ["--length 65 needs encoder.positions of at least that, got 64"]),
         (["--topology=h200:8", "--memory-fraction=2", "--steps=0"], ["--memory-fraction is 2", "steps is 0"]),
@@ -95,8 +95,22 @@ def test_the_whole_command(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
     assert found["gradient_bytes"] == pytest.approx(4 * found["parameters"], rel=0.01)
     assert found["hours"] == pytest.approx(found["step_seconds"] * 2_400_000 / 3600)
     assert Program((tmp_path / "step.txt").read_text()).collectives
+    assert sum(row["seconds"] for row in found["kinds"]) == pytest.approx(found["compute_seconds"])
+    assert sum(row["kernels"] for row in found["kinds"]) == found["kernels"] and len(found["dearest"]) == 10
+    assert found["mfu"] == pytest.approx(found["flops"] / 4 / 989e12 / found["step_seconds"])
+    assert found["step_seconds"] >= found["compute_seconds"] > 0
     said = "\n".join(plan.lines(found))
-    for word in ("fits        yes", "x parameters", "efficiency", "device-hours", "datasheet", "overwritten in place"):
+    for word in (
+        "fits        yes",
+        "x parameters",
+        "efficiency",
+        "device-hours",
+        "products",
+        "dearest",
+        "hidden size bytes",
+        "datasheet",
+        "overwritten in place",
+    ):
         assert word in said, word
 
 

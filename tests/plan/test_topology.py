@@ -6,6 +6,7 @@ import pytest
 
 from spanjax.hardware import CHIPS
 from spanjax.plan import topology
+from spanjax.plan.cost import Transfer
 from spanjax.plan.hlo import Collective
 
 pytestmark = pytest.mark.unit
@@ -69,24 +70,25 @@ def test_collectives_are_summed_by_kind_and_reach() -> None:
     wide = Collective("all-gather", "bf16", 1000, 1, (), True)
     late = Collective("all-reduce", "f32", 4, 1, (), False)
     alone = Collective("all-reduce", "f32", 4000, 1, (3,), False)
-    rows = topology.moved((one, one, wide, late, alone), nodes)
+    rows = topology.moved([Transfer(each, 0.25, 0.125) for each in (one, one, wide, late, alone)], nodes)
     assert [(row["kind"], row["across"], row["count"], row["bytes"]) for row in rows] == [
         ("all-gather", False, 24, 24_000),
         ("all-gather", True, 1, 1000),
         ("all-reduce", True, 1, 4),
     ]
+    assert (rows[0]["seconds"], rows[0]["hidden"]) == (0.5, 0.25)
     told = topology.table(rows)
-    assert (
-        "24 x" in told[0] and told[0].endswith("ms, asynchronous") and told[2].endswith("ms, synchronous between nodes")
-    )
+    assert "24 x" in told[0] and told[0].endswith("ms, asynchronous, 250.000 ms hidden")
+    assert told[2].endswith("ms, synchronous, 125.000 ms hidden between nodes")
 
 
 def test_step_time_of_rows() -> None:
-    """Half a second of computation: asynchronous transfers hide behind it, synchronous ones come on top."""
+    """Half a second of kernels, 0.5 of transfers of which they hide 0.4: 0.6 a step."""
     pod = topology.parse("v5e:2x2")
-    rows = [{"asynchronous": True, "seconds": 0.4}, {"asynchronous": False, "seconds": 0.1}]
-    found = topology.modelled(pod, rows, 4 * 197e12 * 0.25, 0.5, 3600)
+    rows = [{"hidden": 0.4, "seconds": 0.4}, {"hidden": 0.0, "seconds": 0.1}]
+    found = topology.modelled(pod, rows, 0.5, 4 * 197e12 * 0.3, 3600)
     assert found["compute_seconds"] == pytest.approx(0.5) and found["step_seconds"] == pytest.approx(0.6)
+    assert found["mfu"] == pytest.approx(0.5)
     assert found["efficiency"] == pytest.approx(5 / 6) and found["efficiency_all_hidden"] == pytest.approx(1.0)
     assert found["efficiency_none_hidden"] == pytest.approx(0.5)
     assert found["hours"] == pytest.approx(0.6) and found["device_hours"] == pytest.approx(2.4)
