@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend
+from spanjax.nn.attention import PLATFORM_NAMES, choose_backend
 from spanjax.run import Run
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
@@ -20,6 +20,9 @@ from spanjax.training.step import StepBuilder
 
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
+UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 36, "gpu": 36}
+"""Platform -> most layers that a run unrolls by itself: there they compile in at most three times the CPU seconds of a scan
+(docs/benchmarks.md). A TPU's program gains nothing from it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +38,13 @@ class CompiledRun:
     """Shapes, types and shardings of the state."""
     attention: str
     """Attention backend, and the reason for it."""
+    layers: str
+    """How the layers run, and the reason for it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Implements `training.loop.Session.notes`."""
-        return (f"attention by {self.attention}",)
+        return (f"attention by {self.attention}; layers {self.layers}",)
 
     @property
     def shardings(self) -> TrainState:
@@ -82,7 +87,8 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
-    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend))  # pyright: ignore
+    unroll, why = layers_unrolled(run, mesh)
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend, unroll=unroll))  # pyright: ignore
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
     row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
@@ -100,7 +106,21 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
         seed=run.seed,
         fsdp=run.mesh.fsdp,
     )
-    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})")
+    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", why)
+
+
+def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
+    """Chooses how many layers a turn of the scan over layers holds, as encoder.unroll says or as the devices like it."""
+    encoder, platform = run.encoder, mesh.devices.flat[0].platform
+    platform = PLATFORM_NAMES.get(platform, platform)
+    if encoder.unroll:
+        unroll = min(encoder.unroll, encoder.layers)
+        return unroll, "in a scan (requested)" if unroll == 1 else f"unrolled by {unroll} (requested)"
+    if run.mesh.fsdp:
+        return 1, "in a scan (mesh.fsdp gathers one layer at a time)"
+    if encoder.layers > UNROLLED_UP_TO.get(platform, 0):
+        return 1, f"in a scan (what suits {platform} at {encoder.layers} layers)"
+    return encoder.layers, f"unrolled (fastest on {platform}; encoder.unroll=1 compiles faster)"
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:

@@ -65,6 +65,7 @@ def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Seque
         *data,
         f"memory      {state / 2**30:.2f} GiB of state a device; the compiled step peaks at {memory} with it",
         f"attention   {session.attention}; remat {encoder.remat}",
+        f"layers      {session.layers}",
         f"steps       {run.steps:,} of {run.batch_size} rows = {epochs:.2f} epochs",
         f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}{short}",
     ]

@@ -145,8 +145,9 @@ class Regularization:
 class Execution:
     """Settings that change speed and memory, and the result by rounding at most."""
 
-    unroll: AtLeast1 = 1
-    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU."""
+    unroll: AtLeast0 = 0
+    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what fits
+    the devices of the run, and outside of a run 1."""
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
     remat: Literal["none", "dots", "full"] = "none"

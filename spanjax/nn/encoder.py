@@ -89,7 +89,7 @@ class LayerStack(nnx.Module):
         kind = RelativeLayer if config.relative_attention else Layer
         structure, _ = nnx.split(nnx.eval_shape(lambda: kind(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(kind(config, nnx.Rngs(key))))(keys))
-        self.count, self.unroll = config.layers, min(config.unroll, config.layers)
+        self.count, self.unroll = config.layers, min(max(1, config.unroll), config.layers)
         self.uses, self.remat = config.layers // config.own_layers, config.remat
         self.rope_theta, self.head_size = config.rope_theta, config.hidden_size // config.heads
         self.relative_attention, self.normed = config.relative_attention, config.norm_first

@@ -60,8 +60,11 @@ class StepBuilder:
     @property
     def reduce_dtype(self) -> Any:
         """Type in which gradients are summed: the compute type, but fp32 on CPU, where XLA aborts on a bf16 reduce-scatter."""
-        on_cpu = self.mesh.devices.flat[0].platform == "cpu"
-        return jnp.float32 if on_cpu else self.compute_dtype
+        return jnp.float32 if self._on_cpu else self.compute_dtype
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.mesh.devices.flat[0].platform == "cpu"
 
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
@@ -83,18 +86,30 @@ class StepBuilder:
             finite = self._finite(norm, means)
             # a count over all microbatches, devices and hosts: a whole number, so every split gives the same
             targets = means[next(iter(self.objective.loss_weights()))].count
-            updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
-            updated = (optax.apply_updates(state.params, updates), opt_state, memory or ())
-            params, opt_state, memory = jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated, before)
+
+            def updated() -> tuple[Any, Any, Any]:
+                updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
+                return optax.apply_updates(state.params, updates), opt_state, memory or ()
+
+            params, opt_state, carried = self._if(finite, updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
             skipped = state.skipped + jnp.where(finite, 0, 1)
             rate = schedule(state.step - state.skipped)
             metrics = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
-            return TrainState(state.step + 1, params, opt_state, skipped, row, memory), metrics
+            return TrainState(state.step + 1, params, opt_state, skipped, row, carried), metrics
 
         whole = replicated(self.mesh)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
         return SeededStep(compiled, np.uint32(self.seed & 0xFFFFFFFF))
+
+    def _if(self, finite: jax.Array, updated: Callable[[], Any], before: Any) -> Any:
+        """Returns `updated()` where `finite` holds, `before` where it does not.
+
+        A CPU would copy the whole state to choose between two; a GPU would wait for its host to take a branch.
+        """
+        if self._on_cpu:
+            return jax.lax.cond(finite, updated, lambda: before)
+        return jax.tree.map(lambda new, old: jnp.where(finite, new, old), updated(), before)
 
     def _finite(self, norm: jax.Array, means: Means) -> jax.Array:
         """True if the global norm of the gradient and every loss are finite; both are sums over all devices."""

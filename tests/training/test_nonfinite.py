@@ -103,7 +103,9 @@ def test_finite_steps_are_what_they_are_without_the_guard(devices: int) -> None:
         batch = to_global(made_batch(number), of.mesh)
         one, _ = step(one, batch)
         other = unguarded(other, batch)
-    assert_equal(other, one)
+    # two programs: XLA may fuse a product and a sum in the one and not in the other
+    for expected, got in zip(jax.tree.leaves(other), jax.tree.leaves(one), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
 
 def shown(loss: float, skipped: int) -> dict[str, Any]:
