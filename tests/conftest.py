@@ -21,7 +21,7 @@ os.environ["XLA_FLAGS"] += (
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a process with a flag that it does not know
     # XLA aborts a process if a device's thread does not come to a collective for 40 s, as on a machine that pauses
     os.environ["XLA_FLAGS"] += " --xla_cpu_collective_call_terminate_timeout_seconds=600"
-    # the emitter of older versions compiles in two thirds of the time; tests in processes of their own use the new one
+    # the emitter of older versions compiles in a third of the time
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # the same small programs are compiled by many tests, in all workers: once a checkout is enough (`make clean` removes them)

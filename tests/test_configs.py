@@ -18,8 +18,6 @@ from tests.running import ROOT, records, shrunk
 
 FAST = (
     "modern_base",
-    "xlnet_small",
-    "demo",
     "spanbert_base_as_released",
     "continue_spanbert",
     "table7_two_sequences",

@@ -68,6 +68,7 @@ def test_four_steps_equal_two_and_two(
     assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == lines, "a finished run adds nothing"
 
 
+@pytest.mark.slow
 def test_what_rows_hand_on_is_resumed(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_what_rows_hand_on_is_resumed(
     assert records(tmp_path / "whole", "train/plm/loss") == records(tmp_path / "parts", "train/plm/loss")
 
 
+@pytest.mark.slow
 def test_the_two_feeds_train_alike(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     for feed in ("tf", "numpy"):
         assert train.main(shrunk(DEMO, rows_folder, tmp_path / feed, 3, f"--data.feed={feed}", *DROPOUT)) == 0

@@ -103,6 +103,7 @@ def test_settings_of_own_classes_are_flags(own_config: str) -> None:
     assert type(run.objective).__module__ in sys.modules
 
 
+@pytest.mark.slow
 def test_a_config_of_own_classes_trains_resumes_and_is_named_by_whoever_reads_it(
     own_config: str,
     rows_folder: pathlib.Path,

@@ -458,6 +458,7 @@ def test_rows_that_change_under_a_run_end_it_and_lose_nothing(
     assert saved and all(step % 3 == 0 for step in saved) and max(saved) <= last_step(run)
 
 
+@pytest.mark.slow
 def test_rows_cut_short_under_two_processes_end_both(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """The name of the shard, and no signal: a memory map would end in SIGBUS."""
     rows, shard = copied(rows_folder, tmp_path)

@@ -194,6 +194,7 @@ def test_examples_without_labels(
     assert "--dev: 2 of 202 examples have no label" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_size_of_class_weights_does_not_matter(
     files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -228,7 +229,9 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["relative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modern", "shared layers"))]
+)
 def test_every_kind_of_encoder_is_fine_tuned(
     kind: str, files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_the_encoder_starts_another_objective(
     assert np.abs(np.asarray(before) - np.asarray(after)).max() < 0.1
 
 
+@pytest.mark.slow
 def test_the_same_step_on_any_mesh(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Samples are of rows and steps, not of devices: losses are the same on any mesh, with microbatches and without."""
     meshes = {"devices": ("--mesh.data=4",), "replicas": ("--mesh.replica=2", "--mesh.data=2", "--microbatches=2")}

@@ -67,7 +67,12 @@ def test_it_begins_with_nothing_and_comes_from_the_rows_before(alone: tuple[list
 
 @pytest.mark.parametrize(
     ("mesh", "devices", "microbatches"),
-    [(MeshConfig(), 4, 1), (MeshConfig(replica=2), 4, 2), (MeshConfig(), 1, 4), (MeshConfig(fsdp=True), 4, 1)],
+    [
+        (MeshConfig(), 4, 1),
+        (MeshConfig(replica=2), 4, 2),
+        pytest.param(MeshConfig(), 1, 4, marks=pytest.mark.slow),
+        pytest.param(MeshConfig(fsdp=True), 4, 1, marks=pytest.mark.slow),
+    ],
     ids=["4 devices", "2 replicas x 2 microbatches", "4 microbatches", "fsdp"],
 )
 def test_layout_changes_nothing(

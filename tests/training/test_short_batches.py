@@ -63,7 +63,7 @@ def trained(name: str, empty: bool, devices: int, microbatches: int) -> tuple[An
     ("name", "devices", "microbatches"),
     [
         ("spanbert", 4, 1),
-        ("spanbert", 1, 4),
+        pytest.param("spanbert", 1, 4, marks=pytest.mark.slow),
         pytest.param("electra", 4, 1, marks=pytest.mark.slow),
         pytest.param("xlnet", 4, 1, marks=pytest.mark.slow),
     ],

@@ -75,11 +75,11 @@ def reference() -> tuple[list[dict[str, float]], TrainState]:
     [
         pytest.param(MeshConfig(), 2, 1, marks=pytest.mark.slow),
         (MeshConfig(), 4, 1),
-        (MeshConfig(replica=2), 4, 1),
+        pytest.param(MeshConfig(replica=2), 4, 1, marks=pytest.mark.slow),
         (MeshConfig(tensor=2), 4, 1),
-        (MeshConfig(), 1, 4),
+        pytest.param(MeshConfig(), 1, 4, marks=pytest.mark.slow),
         pytest.param(MeshConfig(), 2, 4, marks=pytest.mark.slow),
-        (MeshConfig(fsdp=True), 4, 1),
+        pytest.param(MeshConfig(fsdp=True), 4, 1, marks=pytest.mark.slow),
         (MeshConfig(replica=2, fsdp=True), 4, 2),
     ],
     ids=[

@@ -99,7 +99,7 @@ def test_lengths_are_whole_segments():
     assert TASK.lengths(1) == (SEGMENT,)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_neither_padding_nor_the_batch_changes_a_document(overlap):
     task = dataclasses.replace(TASK, overlap=overlap)
     model, examples = module(task), longest()

@@ -81,7 +81,7 @@ def test_a_resumed_run_is_one_curve_and_its_id_is_in_every_checkpoint(
     assert ids["mlflow"]["id"] == run.info.run_id and ids["wandb"]["id"] == next(iter(wandb.runs))
 
 
-@pytest.mark.parametrize("how", ["fail", "hang"])
+@pytest.mark.parametrize("how", ["fail", pytest.param("hang", marks=pytest.mark.slow)])
 def test_trackers_that_fail_or_hang_change_nothing(
     rows_folder: pathlib.Path,
     tmp_path: pathlib.Path,
