@@ -6,7 +6,7 @@ import re
 
 @dataclasses.dataclass(frozen=True)
 class Achievable:
-    """What good kernels reach on a device, for the model of a step's time (`spanjax.plan.cost`); docs/plan.md has the sources."""
+    """Rates that good kernels reach on a device, for the model of a step (`spanjax.plan.cost`); docs/plan.md has the sources."""
 
     bandwidth: float
     """Bytes/s of device memory."""
@@ -58,7 +58,7 @@ class Chip:
 
 
 def _tpu(flops: float, bandwidth: float, lanes: int = 128) -> Achievable:
-    """What is assumed of a TPU: 85 % of its products and all of its bandwidth; attention fills as many of the lanes of a matrix
+    """Assumptions about a TPU: 85 % of its products and all of its bandwidth; attention fills as many of the lanes of a matrix
     unit as a head is wide (64), and reaches 60 % of that."""
     attention = 0.6 * flops * 64 / lanes
     return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, on_chip="S(1)")

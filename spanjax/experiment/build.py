@@ -21,7 +21,7 @@ from spanjax.training.step import StepBuilder
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
 UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 36, "gpu": 36}
-"""Platform -> most layers that a run unrolls by itself: there they compile in at most three times the CPU seconds of a scan
+"""Platform -> most layers that a run unrolls without being told to: they compile in at most three times the CPU seconds of a scan
 (docs/benchmarks.md). A TPU's program gains nothing from it."""
 
 
@@ -39,7 +39,7 @@ class CompiledRun:
     attention: str
     """Attention backend, and the reason for it."""
     layers: str
-    """How the layers run, and the reason for it."""
+    """Unrolling of the layers, and the reason for it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -87,8 +87,9 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
-    unroll, why = layers_unrolled(run, mesh)
-    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention=backend, unroll=unroll))  # pyright: ignore
+    unroll, layers = layers_unrolled(run, mesh)
+    chosen: dict[str, Any] = {"attention": backend, "unroll": unroll}
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **chosen))
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
     row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
@@ -105,22 +106,27 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
         microbatches=run.microbatches,
         seed=run.seed,
         fsdp=run.mesh.fsdp,
+        layerwise=unroll >= run.encoder.layers and run.microbatches == 1 and _platform(mesh) != "cpu",
     )
-    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", why)
+    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", layers)
+
+
+def _platform(mesh: Mesh) -> str:
+    """cpu, gpu or tpu."""
+    platform = mesh.devices.flat[0].platform
+    return PLATFORM_NAMES.get(platform, platform)
 
 
 def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
-    """Chooses how many layers a turn of the scan over layers holds, as encoder.unroll says or as the devices like it."""
-    encoder, platform = run.encoder, mesh.devices.flat[0].platform
-    platform = PLATFORM_NAMES.get(platform, platform)
+    """Chooses encoder.unroll where a run leaves it to its devices; also returns the reason."""
+    encoder, platform = run.encoder, _platform(mesh)
     if encoder.unroll:
-        unroll = min(encoder.unroll, encoder.layers)
-        return unroll, "in a scan (requested)" if unroll == 1 else f"unrolled by {unroll} (requested)"
+        return encoder.unroll, f"{encoder.unroll} a turn of the scan (requested)"
     if run.mesh.fsdp:
-        return 1, "in a scan (mesh.fsdp gathers one layer at a time)"
+        return 1, "in a scan (mesh.fsdp gathers one at a time)"
     if encoder.layers > UNROLLED_UP_TO.get(platform, 0):
-        return 1, f"in a scan (what suits {platform} at {encoder.layers} layers)"
-    return encoder.layers, f"unrolled (fastest on {platform}; encoder.unroll=1 compiles faster)"
+        return 1, f"in a scan (the default for {encoder.layers} layers on {platform})"
+    return encoder.layers, f"unrolled (the fastest on {platform}; encoder.unroll=1 compiles faster)"
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:

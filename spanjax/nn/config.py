@@ -12,7 +12,7 @@ from spanjax.bounds import AtLeast0, AtLeast1, DropRate, NotNegative, Positive, 
 from spanjax.nn.pointwise import ACTIVATIONS
 
 VOCABULARY_MULTIPLE = 128
-REMAT = ("none", "dots", "full")
+REMAT = ("none", "elementwise", "dots", "full")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +146,13 @@ class Execution:
     """Settings that change speed and memory, and the result by rounding at most."""
 
     unroll: AtLeast0 = 0
-    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what fits
-    the devices of the run, and outside of a run 1."""
+    """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
+    fits the devices of the run, and outside of a run 1."""
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
-    remat: Literal["none", "dots", "full"] = "none"
-    """Rematerialisation policy: none, dots (saves only the products with parameters) or full (recomputes whole layers)."""
+    remat: Literal["none", "elementwise", "dots", "full"] = "none"
+    """What the backward pass computes again: none of it, elementwise (LayerNorms, activations and dropout; products and attention
+    are kept), dots (all but the products with parameters) or full (whole layers)."""
 
 
 @dataclasses.dataclass(frozen=True)

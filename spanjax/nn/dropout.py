@@ -1,7 +1,7 @@
 """Counter-based dropout: the mask is an integer hash of (seed, step, site, row of the global batch, position).
 
-The mask does not depend on the number of devices, hosts or microbatches, nothing is stored for the backward pass, and a
-hash costs a fraction of threefry. Shapes: B rows, any further axes.
+The mask does not depend on the number of devices, hosts or microbatches, and a hash costs a fraction of threefry. It is computed
+again for the backward pass on GPUs; others keep one byte an element. Shapes: B rows, any further axes.
 """
 
 import dataclasses
@@ -45,6 +45,8 @@ class DropoutKey:
 
     key: jax.Array
     row_B: jax.Array
+    again: bool = dataclasses.field(default=False, metadata={"static": True})
+    """Compute masks again for the backward pass, which is cheaper than memory on a GPU. Otherwise it keeps them."""
 
 
 def dropout(
@@ -64,8 +66,29 @@ def dropout(
     """
     if key is None or rate == 0.0:
         return x
-    keep = random_bits(key, site, x.shape, first, strides) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    row_key_B, first = _row_keys(key, site), jnp.asarray(first, jnp.uint32)
+    return (_dropped_again if key.again else _dropped)(rate, strides, x, row_key_B, first)
+
+
+def _dropped(rate: float, strides: tuple[int, ...], x: jax.Array, row_key_B: jax.Array, first: jax.Array) -> jax.Array:
+    keep = _bits(row_key_B, x.shape, first, strides) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
+
+
+_dropped_again = jax.custom_vjp(_dropped, nondiff_argnums=(0, 1))
+"""`_dropped`, whose backward pass computes the mask again."""
+
+
+def _dropped_forward(rate: float, strides: tuple[int, ...], x: jax.Array, *drawn: jax.Array) -> tuple[jax.Array, tuple]:
+    return _dropped(rate, strides, x, *drawn), drawn
+
+
+def _dropped_backward(rate: float, strides: tuple[int, ...], drawn: tuple, cotangent: jax.Array) -> tuple:
+    # without the barrier XLA finds the mask of the forward pass, and keeps it
+    return _dropped(rate, strides, cotangent, *jax.lax.optimization_barrier(drawn)), None, None
+
+
+_dropped_again.defvjp(_dropped_forward, _dropped_backward)
 
 
 def gumbel(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -81,9 +104,17 @@ def random_bits(
     key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...], first: int | jax.Array = 0, strides: tuple = ()
 ) -> jax.Array:
     """uint32 of this shape [B, ...], see `dropout`."""
-    inner = shape[1:]
+    return _bits(_row_keys(key, site), shape, first, strides)
+
+
+def _row_keys(key: DropoutKey, site: int | jax.Array) -> jax.Array:
+    """One uint32 for every row and site, [B]."""
     site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + jnp.uint32(0x85EBCA6B)))
-    row_key_B = hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
+    return hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
+
+
+def _bits(row_key_B: jax.Array, shape: tuple[int, ...], first: int | jax.Array, strides: tuple[int, ...]) -> jax.Array:
+    inner = shape[1:]
     strides = strides or tuple(math.prod(inner[axis + 1 :]) for axis in range(len(inner)))
     places = (
         jax.lax.broadcasted_iota(jnp.uint32, (1, *inner), axis + 1) * jnp.uint32(s) for axis, s in enumerate(strides)

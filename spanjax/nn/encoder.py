@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.nn.attention import KEPT
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.layer import Layer, RotaryAngles, layer_norm, linear, lookup, normal, rotary_angles
@@ -19,8 +20,18 @@ from spanjax.nn.relative import RelativeContext, RelativeLayer, full_context
 
 Carry = TypeVar("Carry")
 
+
+def _library_results(primitive: Any, *arrays: Any, **settings: Any) -> bool:
+    """Saves what libraries compute: products with parameters, and the results of attention with its log-sums."""
+    products = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    named = primitive.name == "name" and settings["name"] == KEPT
+    return named or primitive.name in _KERNELS or products(primitive, *arrays, **settings)
+
+
+_KERNELS = {"pallas_call", "dot_product_attention_fwd", "dot_product_attention_fwd_wrapper"}
 _POLICIES: dict[str, Any] = {
     "none": None,
+    "elementwise": _library_results,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "full": jax.checkpoint_policies.nothing_saveable,
 }
@@ -97,6 +108,7 @@ class LayerStack(nnx.Module):
         if self.normed:
             self.final_norm = layer_norm(config.hidden_size, config, rngs)
         self.fetch: Callable[[Any], Any] | None = None  # gathers a layer's parameters where they are sharded
+        self.fetch_again = True  # for the backward pass
 
     def run(
         self,
@@ -151,13 +163,26 @@ class LayerStack(nnx.Module):
             layer = self.fetch(layer) if self.fetch else layer
             return apply(nnx.merge(structure, layer), carry, site, own)
 
-        policy = _but_parameters if self.fetch and self.remat == "none" else _POLICIES[self.remat]
+        policy = self._policy()
         if policy:
             # in a fully unrolled scan only checkpoint's barrier keeps XLA from merging the second pass with the first
             whole = self.unroll >= self.count
             run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
         return jax.lax.scan(run_layer, carry, (each, sites, given), unroll=self.unroll)
+
+    def _policy(self) -> Any:
+        """What to save for the backward pass; None for all."""
+        policy = _POLICIES[self.remat]
+        if not self.fetch:
+            return policy
+        if self.fetch_again:
+            return policy or _but_parameters
+        return policy and (
+            lambda primitive, *arrays, **settings: (
+                primitive.name == "all_gather" or policy(primitive, *arrays, **settings)
+            )
+        )
 
 
 class Encoder(LayerStack):

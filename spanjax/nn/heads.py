@@ -147,13 +147,13 @@ def _decoded_backward(kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> t
     to_loss_TS = cotangents[0]
     shares_TSV = (jnp.exp(logits_TSV - norm_TS[..., None]) * to_loss_TS[..., None]).astype(vectors_TSE.dtype)
     hits_TSE = to_loss_TS[..., None].astype(vectors_TSE.dtype)
-    to_vectors_TSE = jnp.einsum("tsv,ve->tse", shares_TSV, table_VE) - hits_TSE * table_VE[target_TS]
     # the sum over terms and slots as one axis: see layer.Linear
     flat_XV, flat_XE = shares_TSV.reshape(-1, len(table_VE)), vectors_TSE.reshape(-1, table_VE.shape[1])
+    to_vectors_TSE = (flat_XV @ table_VE).reshape(vectors_TSE.shape) - hits_TSE * table_VE[target_TS]
     to_table_VE = jnp.einsum("xv,xe->ve", flat_XV, flat_XE)
     to_table_VE = to_table_VE.at[target_TS].add((-hits_TSE * vectors_TSE).astype(to_table_VE.dtype))
-    ones_S = jnp.ones(target_TS.shape[1:], shares_TSV.dtype)
-    to_bias_TV = jnp.einsum("s,tsv->tv", ones_S, shares_TSV, preferred_element_type=jnp.float32)
+    # a sum, not a product with ones: for that a GPU would write the shares once more, transposed
+    to_bias_TV = jnp.sum(shares_TSV, axis=1, dtype=jnp.float32)
     to_bias_TV = to_bias_TV.at[jnp.arange(len(target_TS))[:, None], target_TS].add(-to_loss_TS)
     return to_vectors_TSE, to_table_VE, to_bias_TV.astype(bias_TV.dtype), None
 

@@ -25,10 +25,15 @@ class Linear(nnx.Linear):
     """A dense layer that reads rows and positions as one axis: [..., inputs] -> [..., outputs]; kernel [inputs, outputs].
 
     The gradient of the kernel sums over that axis. Where it would sum over two, XLA for CPUs writes one operand
-    transposed first, which doubles the time of that product.
+    transposed first, which doubles the time of that product. A TPU copies for the sake of one axis instead.
     """
 
+    on_accelerator = False
+    """The step sets it for GPUs and TPUs."""
+
     def __call__(self, inputs: jax.Array) -> jax.Array:
+        if self.on_accelerator:
+            return super().__call__(inputs)
         return super().__call__(inputs.reshape(-1, self.in_features)).reshape(*inputs.shape[:-1], self.out_features)
 
 
@@ -76,6 +81,9 @@ def apply_rotary(x_BLNH: jax.Array, angles: RotaryAngles) -> jax.Array:
 class Layer(nnx.Module):
     """One transformer layer, LayerNorms after its parts or before."""
 
+    on_accelerator = False
+    """The step sets it for GPUs and TPUs."""
+
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size = config.hidden_size
         self.query, self.key, self.value, self.output = (inner_linear(size, size, config, rngs) for _ in range(4))
@@ -115,7 +123,13 @@ class Layer(nnx.Module):
         site: jax.Array,
     ) -> jax.Array:
         """Output of the attention part, before the residual."""
-        query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, (self.query, self.key, self.value), self.heads)
+        parts = (self.query, self.key, self.value)
+        if not self.on_accelerator:
+            query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, parts, self.heads)
+        else:  # each as attention reads it: nothing is split, nor are gradients joined
+            query_BLNH, key_BLNH, value_BLNH = (
+                part(hidden_BLD).reshape(*hidden_BLD.shape[:2], self.heads, -1) for part in parts
+            )
         if angles is not None:
             query_BLNH, key_BLNH = apply_rotary(query_BLNH, angles), apply_rotary(key_BLNH, angles)
         mixed_BLNH = attention(

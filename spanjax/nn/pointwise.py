@@ -49,17 +49,17 @@ class LayerNorm(nnx.LayerNorm):
         return normalise(x, scale_D, bias_D, self.epsilon)
 
 
-def _centred(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
-    """(x over its standard deviation around its mean, one over that deviation), float32."""
+def _statistics(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """(mean, one over the standard deviation) along the last axis, float32 [..., 1]."""
     x = x.astype(jnp.float32)
-    x = x - jnp.mean(x, axis=-1, keepdims=True)
-    inverse = jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + epsilon)
-    return x * inverse, inverse
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    return mean, jax.lax.rsqrt(jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True) + epsilon)
 
 
 def _normalise(x: jax.Array, scale_D: jax.Array, bias_D: jax.Array, epsilon: float) -> jax.Array:
-    scaled = _centred(x, epsilon)[0] * _along_last(scale_D, x.ndim) + _along_last(bias_D, x.ndim)
-    return scaled.astype(x.dtype)
+    mean, inverse = _statistics(x, epsilon)
+    unit = (x.astype(jnp.float32) - mean) * inverse
+    return (unit * _along_last(scale_D, x.ndim) + _along_last(bias_D, x.ndim)).astype(x.dtype)
 
 
 def _along_last(vector_D: jax.Array, axes: int) -> jax.Array:
@@ -76,7 +76,11 @@ def _normalise_backward(
     epsilon: float, kept: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, scale_D, bias_D = kept
-    unit, inverse = _centred(x, epsilon)
+    # behind the barrier the two are arrays as any other: a GPU would otherwise write the product with the cotangent in float32
+    mean, inverse = jax.lax.platform_dependent(
+        _statistics(x, epsilon), cuda=jax.lax.optimization_barrier, default=lambda statistics: statistics
+    )
+    unit = (x.astype(jnp.float32) - mean) * inverse
     cotangent = cotangent.astype(jnp.float32)
     others = tuple(range(x.ndim - 1))
     to_scale, to_bias = jnp.sum(cotangent * unit, axis=others), jnp.sum(cotangent, axis=others)

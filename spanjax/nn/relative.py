@@ -17,6 +17,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
+from spanjax.nn.products import float32_product
 
 
 class AttentionMask(NamedTuple):
@@ -155,7 +156,7 @@ class RelativeLayer(nnx.Module):
         """Scores of the distances from every position to every key, [B, N, L, J]."""
         distance_TNH = self._split(self.distance(context.distances_TD.astype(query_BLNH.dtype)))
         biased_BLNH = query_BLNH + self.distance_bias[...].astype(query_BLNH.dtype)[None, None]
-        scores_BNLT = jnp.einsum("blnh,tnh->bnlt", biased_BLNH, distance_TNH, preferred_element_type=jnp.float32)
+        scores_BNLT = float32_product("blnh,tnh->bnlt", biased_BLNH, distance_TNH)
         length = query_BLNH.shape[1]
         columns = length + keys - 1
         found_BNLT = scores_BNLT[..., :columns]
@@ -178,9 +179,8 @@ class RelativeLayer(nnx.Module):
         content_NH, type_NH, types_2NH = (
             each[...].astype(query_BQNH.dtype) for each in (self.content_bias, self.type_bias, self.types)
         )
-        product = {"preferred_element_type": jnp.float32}
-        scores_BNQJ = jnp.einsum("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH, **product)
-        by_type_BNQ2 = jnp.einsum("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH, **product)
+        scores_BNQJ = float32_product("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH)
+        by_type_BNQ2 = float32_product("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH)
         by_type_BNQJ = jnp.where(mask.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
         scores_BNQJ = (scores_BNQJ + by_distance_BNQJ + by_type_BNQJ) * jnp.float32(query_BQNH.shape[-1] ** -0.5)
         seen_B1QJ = mask.seen_BQJ[:, None]

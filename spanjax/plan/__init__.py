@@ -141,6 +141,7 @@ def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any])
         "state": sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
         "state_arrays": len(leaves),
         "attention": session.run.encoder.attention,
+        "layers": session.layers,
     }
     with places.cudnn_answered(topology.chip):
         return step.lower(session.abstract, batch), sizes
@@ -194,7 +195,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
 def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
     """Yields (text, run) of settings that need less memory, cheapest first: remat, more microbatches, fewer rows."""
     encoder, rows = run.encoder, run.batch_size // shards
-    levels = ("none", "dots", "full")
+    levels = ("none", "elementwise", "dots", "full")
     later = levels[levels.index(encoder.remat) + 1 :]
     for level in later:
         yield f"encoder.remat={level}", dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat=level))
@@ -217,7 +218,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
     settings = ", ".join(f"{name} {value}" for name, value in summary["settings"].items())
     peak = f"{memory['peak'] / gib:.2f} GiB" if memory["peak"] else "more than there is"
     printed = [
-        f"{summary['topology']}: {summary['devices']} devices, mesh {mesh}, {settings}, attention by {summary['attention']}",
+        f"{summary['topology']}: {summary['devices']} devices, mesh {mesh}, {settings}, attention by {summary['attention']},"
+        f" layers {summary['layers']}",
         f"fits        {'yes' if summary['fits'] else 'NO'}: peak {peak}, a device has {summary['limit'] / gib:.2f} GiB",
     ]
     if "collectives" not in summary:  # the compiler refused the program, so nothing but its memory is known

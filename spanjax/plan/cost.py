@@ -49,6 +49,7 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CONTRACTED = re.compile(r'"?lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"(\w+)=([\dx_\-]+)")
+_WORKSPACE = re.compile(r"s8\[\d+\]")  # of a matrix product: it may use it, or not
 _INDEX = re.compile(r"\s*(\d+)")
 
 
@@ -68,9 +69,9 @@ class Kernel:
     flops: float
     """Operations of the matrix products of one run; multiply-add is 2."""
     seconds: float
-    """Of one run."""
+    """Seconds of one run."""
     bound: str
-    """What takes its time: memory, arithmetic, or launch (the least that any kernel takes)."""
+    """Resource that takes its time: memory, arithmetic, or launch (the least that any kernel takes)."""
 
     @property
     def total(self) -> float:
@@ -84,7 +85,7 @@ class Transfer:
 
     collective: Collective
     seconds: float
-    """Of all executions in one call of the program."""
+    """Seconds of all executions in one call of the program."""
     hidden: float
 
 
@@ -136,12 +137,14 @@ class CostModel:
         return {line.name: line for line in self.program.computations[computation]}
 
     def kernel(self, line: Instruction, names: Mapping[str, Instruction], runs: int) -> Kernel:
+        """The kernel of an instruction of a computation with these names."""
         operands = [names[name] for name in line.operands if name in names]
         called = _CALLS.search(line.rest)
         if line.opcode == "fusion" and called:
             amount, kind = self._fusion(called.group(1), line, operands), self._kind(called.group(1))
         else:
             amount, kind = self._single(line, operands), MOVES if line.opcode in (*_MOVED, *_FETCHES) else ELEMENTWISE
+        # elementwise arithmetic is left out: it hides behind the bytes
         flops = self._flops(line, names)
         arithmetic = flops / self.rates.products
         target = _TARGET.search(line.rest) if line.opcode.startswith("custom-call") else None
@@ -180,7 +183,8 @@ class CostModel:
             return 2 * self._size(line)
         if line.opcode == "dynamic-update-slice":
             return 2 * self._size(operands[1])
-        return self._size(line) + sum(map(self._size, operands))
+        written = line.result if not line.opcode.startswith("custom-call") else _WORKSPACE.sub("", line.result)
+        return size(self.rates.in_memory(written)) + sum(map(self._size, operands))
 
     def _fusion(self, computation: str, line: Instruction, operands: Sequence[Instruction]) -> float:
         """Bytes of a fusion: what it reads of each operand and writes of each result."""
@@ -383,6 +387,7 @@ def _convolution_flops(line: Instruction, result: int, lhs: tuple[int, ...], nam
             int(settings.get(name, "x".join("1" * len(axes))).split("x")[number])
             for name in ("stride", "lhs_dilate", "rhs_dilate")
         )
+        # which element of the input each tap of each output reads: none where it is padding or between two elements
         low = int(settings.get("pad", "x".join(["0_0"] * len(axes))).split("x")[number].split("_")[0])
         there = lhs[left.index(axis)]
         made = outputs[labels.group(3).index(axis)]

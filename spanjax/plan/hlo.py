@@ -199,7 +199,7 @@ class Program:
         return {name for line in lines for name in _CALLED.findall(line.rest)}
 
     def begun_by(self, line: Instruction, computation: str) -> list[Collective]:
-        """Transfers that begin when an instruction runs: by itself, or in the computation that it fuses or wraps."""
+        """Transfers that begin when an instruction runs: its own one, or those of the computation that it fuses or wraps."""
         if line.opcode in ("fusion", "async-start"):
             return [each for name in _CALLED.findall(line.rest) for each in self._collectives_in(name)]
         return self._collective(line, computation, False)

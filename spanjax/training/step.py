@@ -18,8 +18,10 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from spanjax.nn.attention import PLATFORM_NAMES
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import LayerStack
+from spanjax.nn.layer import Layer, Linear
 from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, map_named, named_leaves, replicated
 from spanjax.training.state import TrainState
@@ -55,7 +57,10 @@ class StepBuilder:
     microbatches: int
     seed: int
     fsdp: bool = False
-    """Gather the parameters of a layer only when it runs."""
+    """Gather the parameters of a layer when it runs, and again for the backward pass: no device holds those of all layers."""
+    layerwise: bool = False
+    """Gather those of every layer by themselves, once, and scatter a layer's gradients as soon as they are there: both run
+    next to the work of other layers. For one microbatch and unrolled layers; a scan has nothing to put next to them."""
 
     @property
     def reduce_dtype(self) -> Any:
@@ -64,7 +69,12 @@ class StepBuilder:
 
     @property
     def _on_cpu(self) -> bool:
-        return self.mesh.devices.flat[0].platform == "cpu"
+        return self._platform == "cpu"
+
+    @property
+    def _platform(self) -> str:
+        platform = self.mesh.devices.flat[0].platform
+        return PLATFORM_NAMES.get(platform, platform)
 
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
@@ -79,24 +89,23 @@ class StepBuilder:
 
         def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
             before = (state.params, state.opt_state, state.recurrent_state)
-            grads, means, memory = gradients(
+            grads, (means, norm), handed_on = gradients(
                 state.params, {**batch, **dict(state.recurrent_state)}, step_key(seed, state.step)
             )
-            norm = optax.tree.norm(grads)
             finite = self._finite(norm, means)
             # a count over all microbatches, devices and hosts: a whole number, so every split gives the same
             targets = means[next(iter(self.objective.loss_weights()))].count
 
             def updated() -> tuple[Any, Any, Any]:
                 updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
-                return optax.apply_updates(state.params, updates), opt_state, memory or ()
+                return optax.apply_updates(state.params, updates), opt_state, handed_on or ()
 
-            params, opt_state, carried = self._if(finite, updated, before)
+            params, opt_state, memory = self._if(finite, updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
             skipped = state.skipped + jnp.where(finite, 0, 1)
             rate = schedule(state.step - state.skipped)
             metrics = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
-            return TrainState(state.step + 1, params, opt_state, skipped, row, carried), metrics
+            return TrainState(state.step + 1, params, opt_state, skipped, row, memory), metrics
 
         whole = replicated(self.mesh)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))
@@ -168,8 +177,8 @@ class StepBuilder:
         return named_leaves(self.abstract_params)
 
     def _late(self, name: str) -> bool:
-        """True if a parameter is gathered when its layer runs; never one that is split over the layers themselves."""
-        return self.fsdp and "/layers/" in name and bool(self._dimension(name))
+        """True if a parameter is gathered by its layer; never one that is split over the layers themselves."""
+        return (self.fsdp or self.layerwise) and "/layers/" in name and bool(self._dimension(name))
 
     def _sum(self, leaf: jax.Array, axes: tuple[str, ...]) -> jax.Array:
         axes = tuple(axis for axis in axes if self.mesh.shape[axis] > 1)
@@ -204,9 +213,12 @@ class StepBuilder:
     def _module(self, params: Any) -> Any:
         """Builds the module from parameters of `_gather`."""
         module = nnx.merge(self.structure, params)
-        for path, node in nnx.iter_modules(module) if self.fsdp else ():
-            if isinstance(node, LayerStack):
+        for path, node in nnx.iter_modules(module):
+            if isinstance(node, LayerStack) and (self.fsdp or self.layerwise):
                 node.fetch = functools.partial(self._fetch, "/".join(map(str, (*path, "layers"))))
+                node.fetch_again = self.fsdp
+            if isinstance(node, Linear | Layer):
+                node.on_accelerator = not self._on_cpu
         return module
 
     def _scatter(self, grads: Any) -> Any:
@@ -223,7 +235,16 @@ class StepBuilder:
 
         return map_named(scatter, grads)
 
-    def _local_gradients(self, params: Any, batch: Batch, key: jax.Array) -> tuple[Any, Means, dict[str, jax.Array]]:
+    def _norm(self, grads: Any) -> jax.Array:
+        """Norm of the whole gradient from this device's parts: one sum over devices, where XLA would make one for every array."""
+        squares = {name: jnp.sum(jnp.square(leaf)) for name, leaf in named_leaves(grads).items()}
+        split = [square for name, square in squares.items() if self._dimension(name) is not None]
+        whole = [square for name, square in squares.items() if self._dimension(name) is None]
+        return jnp.sqrt(sum(whole) + (jax.lax.psum(sum(split), "data") if split else 0.0))
+
+    def _local_gradients(
+        self, params: Any, batch: Batch, key: jax.Array
+    ) -> tuple[Any, tuple[Means, jax.Array], dict[str, jax.Array]]:
         whole = self._gather(params)
         weights, extra = self.objective.loss_weights(), self.objective.extra_counts()
         # counts cover the whole global batch, so that gradients of microbatches and devices add up to that of one mean
@@ -233,7 +254,9 @@ class StepBuilder:
 
         def loss(whole: Any, rows: Batch) -> tuple[jax.Array, tuple[Means, dict[str, jax.Array]]]:
             module = self._module(whole)
-            means, memory = self.objective.losses_with_state(module, rows, DropoutKey(key, rows["row_B"]))
+            means, memory = self.objective.losses_with_state(
+                module, rows, DropoutKey(key, rows["row_B"], again=self._platform == "gpu")
+            )
             total = jnp.float32(0)
             for name, weight in weights.items():
                 total += weight * means[name].total / divisors[name]
@@ -242,7 +265,8 @@ class StepBuilder:
         differentiate = jax.grad(loss, has_aux=True)
         if self.microbatches == 1:
             grads, (means, memory) = differentiate(whole, batch)
-            return self._scatter(grads), jax.lax.psum(means, ROW_AXES), memory
+            grads = self._scatter(grads)
+            return grads, (jax.lax.psum(means, ROW_AXES), self._norm(grads)), memory
 
         parts = {k: v.reshape(self.microbatches, -1, *v.shape[1:]) for k, v in batch.items()}
 
@@ -254,4 +278,5 @@ class StepBuilder:
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (first, first_means))
         (grads, means), memory = jax.lax.scan(add, zeros, parts)
         memory = jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:]), memory)
-        return self._scatter(grads), jax.lax.psum(means, ROW_AXES), memory
+        grads = self._scatter(grads)
+        return grads, (jax.lax.psum(means, ROW_AXES), self._norm(grads)), memory

@@ -1,9 +1,11 @@
 """What a mesh cannot do is said before anything is compiled."""
 
 import dataclasses
+import re
 
 import pytest
 
+from spanjax.experiment import build
 from spanjax.experiment.build import SCHEDULER_OFF, mesh_problems
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh
@@ -25,6 +27,30 @@ def test_fsdp_on_cpu_devices_is_refused_but_with_the_flag(monkeypatch: pytest.Mo
     assert problems(MeshConfig(fsdp=True), 4) == []
     monkeypatch.setenv("XLA_FLAGS", f"{SCHEDULER_OFF} --xla_a=1 {SCHEDULER_OFF.replace('false', 'true')}")
     assert problems(MeshConfig(fsdp=True), 4) == [problem], "the last one counts"
+
+
+@pytest.mark.parametrize(
+    ("platform", "changes", "unroll", "reason"),
+    [
+        ("cuda", {}, 12, "unrolled .the fastest on gpu"),
+        ("cpu", {}, 12, "unrolled .the fastest on cpu"),
+        ("tpu", {}, 1, "in a scan .the default for 12 layers on tpu"),
+        ("cuda", {"layers": 48}, 1, "in a scan .the default for 48 layers on gpu"),
+        ("tpu", {"unroll": 3}, 3, "3 a turn of the scan .requested"),
+    ],
+)
+def test_layers_are_unrolled_where_that_pays(
+    platform: str, changes: dict[str, int], unroll: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import jax
+
+    run = dataclasses.replace(Run(), encoder=dataclasses.replace(Run().encoder, **changes))  # pyright: ignore
+    monkeypatch.setattr(build, "_platform", lambda _: build.PLATFORM_NAMES.get(platform, platform))
+    grid = make_mesh(MeshConfig(), jax.devices()[:1])
+    found, why = build.layers_unrolled(run, grid)
+    assert found == unroll and re.search(reason, why), why
+    fsdp = dataclasses.replace(run, mesh=MeshConfig(fsdp=True))
+    assert build.layers_unrolled(fsdp, grid)[0] == (run.encoder.unroll or 1)
 
 
 def test_rows_divide_over_the_devices() -> None:

@@ -1,5 +1,6 @@
 """Hash dropout: right rate, no correlation between sites, steps and rows, independent of how rows are split."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -81,11 +82,15 @@ def test_hash_bits_are_balanced() -> None:
     assert abs(changed - 0.5) < 0.01
 
 
-def test_gradient_uses_the_same_mask() -> None:
-    key = DropoutKey(step_key(1, jnp.int32(5)), jnp.arange(3))
+@pytest.mark.parametrize("again", [False, True])
+def test_gradient_uses_the_same_mask(again: bool) -> None:
+    key = DropoutKey(step_key(1, jnp.int32(5)), jnp.arange(3), again)
     x = jnp.ones((3, 50))
     out, pull = jax.vjp(lambda v: dropout(v, 0.3, key, 1), x)
     np.testing.assert_array_equal(np.asarray(out), np.asarray(pull(jnp.ones_like(x))[0]))
+    kept = [each for each in jax.tree.leaves(pull) if each.size == x.size]
+    assert bool(kept) is not again, "a mask that is computed again is not kept"
+    np.testing.assert_array_equal(out, dropout(x, 0.3, dataclasses.replace(key, again=not again), 1))
 
 
 def test_noise_is_finite_for_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:

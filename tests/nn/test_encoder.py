@@ -77,7 +77,7 @@ def test_unrolling_changes_nothing(encoder: Encoder, config: EncoderConfig, unro
     np.testing.assert_allclose(encoder(**packed(), key=key), other(**packed(), key=key), atol=1e-5)
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize("remat", ["elementwise", "dots", "full"])
 @pytest.mark.parametrize("groups", [0, 1])
 def test_computing_again_changes_no_gradient(remat: str, groups: int) -> None:
     """With dropout; layers of their own, and one set of parameters for all."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.layer import Linear, joint_product
+from spanjax.nn.layer import Layer, Linear, joint_product
 from tests.made import tiny_encoder
 
 ROWS, LENGTH, SIZE, HEADS = 3, 20, 48, 4
@@ -90,3 +90,20 @@ def test_the_layers_of_every_encoder_are_flat_ones():
     encoder = Encoder(tiny_encoder(), nnx.Rngs(0))
     dense = [node for _, node in nnx.iter_modules(encoder) if isinstance(node, nnx.Linear)]
     assert dense and all(isinstance(node, Linear) for node in dense)
+
+
+def test_products_for_accelerators_are_those_for_a_cpu() -> None:
+    """Three products for queries, keys and values, rows and positions as two axes: the same layer, forward and backward."""
+    graph, state = nnx.split(Layer(tiny_encoder(hidden_size=SIZE, heads=HEADS), nnx.Rngs(0)))
+    segments_BL = jnp.ones((ROWS, LENGTH), jnp.int32)
+
+    def loss(state: nnx.State, on_accelerator: bool) -> jax.Array:
+        layer = nnx.merge(graph, state)
+        for _, node in nnx.iter_modules(layer):
+            node.on_accelerator = on_accelerator
+        return jnp.sum(jnp.sin(layer(hidden(), segments_BL, None, None, jnp.uint32(0), jnp.array(False))))
+
+    (one, of_one), (other, of_other) = (jax.value_and_grad(loss)(state, each) for each in (False, True))
+    assert float(one) == pytest.approx(float(other), rel=1e-5)
+    for expected, got in zip(jax.tree.leaves(of_one), jax.tree.leaves(of_other), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -54,8 +54,11 @@ def run(
     objective: MaskedPrediction = SPANBERT,
     dtype: Any = jnp.float32,
     optimizer: AdamW = OPTIMIZER,
+    encoder: EncoderConfig = ENCODER,
+    layerwise: bool = False,
 ) -> tuple[list[dict[str, float]], TrainState]:
-    of = builder(mesh, devices, microbatches, objective, dtype)
+    of = builder(mesh, devices, microbatches, objective, dtype, encoder)
+    of = dataclasses.replace(of, layerwise=layerwise)
     step, make, shardings = built(of, optimizer=optimizer)
     state, history = jax.jit(make, out_shardings=shardings)(), []
     for number in range(STEPS):
@@ -88,11 +91,28 @@ def reference() -> tuple[list[dict[str, float]], TrainState]:
     ],
 )
 def test_layout_changes_nothing(reference: tuple, mesh: MeshConfig, devices: int, microbatches: int) -> None:
-    history, state = run(mesh, devices, microbatches)
-    for expected, got in zip(reference[0], history, strict=True):
+    assert_alike(reference, run(mesh, devices, microbatches))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "remat"),
+    [
+        (MeshConfig(replica=2), "elementwise"),
+        pytest.param(MeshConfig(), "none", marks=pytest.mark.slow),
+        pytest.param(MeshConfig(tensor=2), "full", marks=pytest.mark.slow),
+    ],
+    ids=["replicas", "devices", "tensor axis"],
+)
+def test_gathering_layer_by_layer_changes_nothing(reference: tuple, mesh: MeshConfig, remat: Any) -> None:
+    encoder = dataclasses.replace(ENCODER, unroll=ENCODER.layers, remat=remat)
+    assert_alike(reference, run(mesh, 4, encoder=encoder, layerwise=True))
+
+
+def assert_alike(reference: tuple, found: tuple) -> None:
+    for expected, got in zip(reference[0], found[0], strict=True):
         for name in expected:
             assert got[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-7), name
-    for expected, got in zip(jax.tree.leaves(reference[1].params), jax.tree.leaves(state.params), strict=True):
+    for expected, got in zip(jax.tree.leaves(reference[1].params), jax.tree.leaves(found[1].params), strict=True):
         np.testing.assert_allclose(expected, got, atol=1e-4)
 
 

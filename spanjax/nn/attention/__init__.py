@@ -10,16 +10,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention import cudnn, pallas_triton, splash, xla, xla_chunked
-from spanjax.nn.attention.request import Request
+from spanjax.nn.attention.request import KEPT, Request
 from spanjax.nn.dropout import DropoutKey
 
 KERNELS: dict[str, types.ModuleType] = {"splash": splash, "cudnn": cudnn, "pallas_triton": pallas_triton}
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
 CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
-CANDIDATES = {"cpu": ("xla_chunked", "xla"), "gpu": ("cudnn", "pallas_triton", "xla"), "tpu": ("splash", "xla")}
+CANDIDATES = {
+    "cpu": ("xla_chunked", "xla"),
+    "gpu": ("cudnn", "pallas_triton", "xla_chunked", "xla"),
+    "tpu": ("splash", "xla_chunked", "xla"),
+}
 PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}
 
 
@@ -84,7 +89,7 @@ def attention(
     ValueError where it is not, and for a fused kernel with dropout.
     """
     if backend == "xla":
-        return xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site)
+        return checkpoint_name(xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site), KEPT)
     if backend == "xla_chunked":
         place = jnp.asarray(site, jnp.uint32)
         return xla_chunked.attend(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.products import float32_product
 
 STRIDE = 4096  # between queries in the masks of dropout: more than there are positions, so that masks do not depend on padding
 HIDDEN = -1e9  # the score of keys that a query may not see
@@ -30,7 +31,7 @@ def attend(
 ) -> jax.Array:
     """Implements `spanjax.nn.attention.attention` by plain products."""
     query_BNQH, key_BNKH, value_BNKH = (jnp.swapaxes(x, 1, 2) for x in (scaled(query_BLNH), key_BLNH, value_BLNH))
-    scores_BNQK = jnp.einsum("bnqh,bnkh->bnqk", query_BNQH, key_BNKH, preferred_element_type=jnp.float32)
+    scores_BNQK = float32_product("bnqh,bnkh->bnqk", query_BNQH, key_BNKH)
     scores_BNQK = jnp.where(same_block(segments_BL)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
     probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))

@@ -9,7 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
+from spanjax.nn.attention.request import KEPT
 from spanjax.nn.attention.xla import HIDDEN, STRIDE, same_block, scaled
 from spanjax.nn.dropout import DropoutKey, dropout
 
@@ -40,7 +42,8 @@ def _forward(
         return mixed_BQH.astype(value_BKH.dtype), top_BQ1 + jnp.log(total_BQ1)
 
     mixed_NBLH, level_NBL1 = _over_heads(run_head, *map(_heads_first, (scaled(query_BLNH), key_BLNH, value_BLNH)))
-    mixed_BLNH = jnp.transpose(mixed_NBLH, (1, 2, 0, 3))
+    mixed_BLNH = checkpoint_name(jnp.transpose(mixed_NBLH, (1, 2, 0, 3)), KEPT)
+    level_NBL1 = checkpoint_name(level_NBL1, KEPT)
     return mixed_BLNH, (query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site, mixed_BLNH, level_NBL1)
 
 
