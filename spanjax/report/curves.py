@@ -12,7 +12,9 @@ OTHERS: tuple[tuple[str, str, Scale], ...] = (
     ("learning_rate", "learning rate", "zero"),
     ("gradient_norm", "norm of the gradient", "auto"),
     ("speed/tokens_per_s", "tokens per second", "zero"),
+    ("speed/mfu", "model FLOPs utilisation (MFU)", "zero"),
     ("speed/data_wait", "share of the time spent waiting for data", "zero"),
+    ("speed/goodput", "share of the time in steps that counted", "zero"),
 )
 SHOWN = 8  # steps of a curve that a table tells
 

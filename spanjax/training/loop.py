@@ -221,7 +221,8 @@ class Log:
         folder = outputs.workdir if jax.process_index() == 0 else None
         self.watch = Watch(session.run.guard, folder, session.batch_rows)
         self.window = MetricsWindow(outputs.checkpoints.meta(start))
-        self.since = time.perf_counter()
+        self.since = self.began = time.perf_counter()
+        self.counted = 0.0  # seconds of steps whose update was applied, without waiting for rows
         self.waited = self.handed = 0.0  # seconds of waiting for rows and of dispatching work since then
 
     def end(self, step: int) -> None:
@@ -240,6 +241,9 @@ class Log:
             values = window.record(metrics, self.session.run.steps - step, now - self.since)
             shares = {"data_wait": self.waited, "host": self.handed}
             values |= {f"speed/{name}": spent / (now - self.since) for name, spent in shares.items()}
+            applied = 1 - sum(bool(entry["skipped"]) for entry in metrics) / len(metrics)
+            self.counted += applied * (now - self.since - self.waited)
+            values["speed/goodput"] = self.counted / (now - self.began)
             self.outputs.write(step, values)
             self.since, self.waited, self.handed = now, 0.0, 0.0
 

@@ -177,6 +177,10 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
 
 
+DATA_BOUND = 0.05
+"""Share of the time spent waiting for rows from which a run is data-bound: the host fetches a step ahead, so its devices idle."""
+
+
 def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     """Formats a training record as one line for the terminal."""
     parts = [f"step {step:,}/{steps:,}"]
@@ -186,7 +190,11 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     if values.get("train/skipped"):
         parts.append(f"{values['train/skipped']:.0f} skipped (not finite)")
     if "speed/tokens_per_s" in values:
-        parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {values['speed/data_wait']:.0%}"]
+        wait = values["speed/data_wait"]
+        bound = "data" if wait > DATA_BOUND else "compute"
+        parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {wait:.0%} ({bound}-bound)"]
+    for name, label in (("speed/mfu", "MFU"), ("speed/goodput", "goodput")):
+        parts += [f"{label} {values[name]:.0%}"] if name in values else []
     if "speed/eta_s" in values:
         parts.append(f"ETA {format_duration(values['speed/eta_s'])}")
     return "  ".join(parts)

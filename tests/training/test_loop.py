@@ -8,6 +8,7 @@ import pathlib
 import signal
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -490,3 +491,31 @@ def test_damaged_rows_end_the_run_before_the_next_save() -> None:
     noted, waits = Noted(), []
     run(3, Cadence(log_every=1, eval_every=0, checkpoint_every=2), noted, check=waits.append)
     assert waits == [0.0, loops.CHECK_SECONDS]
+
+
+def test_goodput_is_the_share_of_time_in_steps_that_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take 3 s, batches 1 s, evaluations 10 s; one of the four updates is skipped."""
+    clock = types.SimpleNamespace(now=0.0)
+    monkeypatch.setattr(loops, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
+
+    class Slow(Noted):
+        def feed(self, start: int) -> Iterator[Any]:
+            for batch in super().feed(start):
+                clock.now += 1
+                yield batch
+
+        def train_step(self, state: TrainState, batch: Any) -> tuple[TrainState, dict[str, Any]]:
+            clock.now += 3
+            after, shown = super().train_step(state, batch)
+            return after, {**shown, "skipped": jnp.int32(int(after.step) == 2)}
+
+    def evaluate(params: Any, between: Any) -> dict[str, float]:
+        clock.now += 10
+        return {"loss": 1.0}
+
+    noted = Slow()
+    run(4, Cadence(log_every=2, eval_every=2, checkpoint_every=1000), noted, evaluate=evaluate)
+    # the batch after a window's last step is fetched before that window is written
+    first, last = (noted.logged[step] for step in (2, 4))
+    assert first["speed/goodput"] == pytest.approx(0.5 * 6 / 9) and first["speed/data_wait"] == pytest.approx(3 / 9)
+    assert last["speed/goodput"] == pytest.approx((3 + 6) / (9 + 10 + 7))

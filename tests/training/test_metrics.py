@@ -90,7 +90,9 @@ def test_a_writer_that_cannot_be_opened_does_not_stop_a_run(tmp_path: pathlib.Pa
 def test_progress_line() -> None:
     values = {"train/mlm/loss": 2.5, "train/mlm/accuracy": 0.5, "speed/tokens_per_s": 1234.6, "speed/data_wait": 0.02}
     line = progress_line(10, 1000, {**values, "speed/eta_s": 3725.0})
-    assert line == "step 10/1,000  mlm 2.500  mlm acc 50.0%  1,235 tokens/s  data wait 2%  ETA 1h02m"
+    assert line == "step 10/1,000  mlm 2.500  mlm acc 50.0%  1,235 tokens/s  data wait 2% (compute-bound)  ETA 1h02m"
+    line = progress_line(10, 1000, {**values, "speed/data_wait": 0.06, "speed/mfu": 0.41, "speed/goodput": 0.934})
+    assert "data wait 6% (data-bound)  MFU 41%  goodput 93%" in line
     assert progress_line(10, 1000, {"train/skipped": 2.0}) == "step 10/1,000  2 skipped (not finite)"
 
 
