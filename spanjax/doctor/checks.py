@@ -129,6 +129,14 @@ def _cuda_plugin(facts: Facts) -> Result:
         yield "note", "an NVIDIA GPU that jax cannot use: pip install --upgrade 'jax[cuda13]'"
 
 
+def _cudnn_mask(facts: Facts) -> Result:
+    """Before jax 0.11 cuDNN's attention also computes the gradient of its mask, which nothing reads, in every layer."""
+    jax = facts.versions.get("jax", "")
+    if jax and facts.nvidia_gpu and release(jax) < (0, 11):
+        remedy = "take Python 3.12 and jax 0.11 or later"
+        yield "note", f"jax {jax} computes the gradient of cuDNN's mask and drops it, in every layer and step: {remedy}"
+
+
 def _libtpu(facts: Facts) -> Result:
     """libtpu on a machine without TPU is tried first, at every start; TPU chips without libtpu stay idle."""
     chosen = facts.environment.get("JAX_PLATFORMS")
@@ -244,6 +252,7 @@ CHECKS: Mapping[str, Callable[[Facts], Result]] = {
     "python": _python,
     "jaxlib": _jaxlib,
     "cuda plugin": _cuda_plugin,
+    "cudnn mask": _cudnn_mask,
     "libtpu": _libtpu,
     "devices": _devices,
     "start-up": _start_up,

@@ -87,6 +87,7 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
+    # what a run leaves to its devices is decided here, so that everything after reads the values in use
     unroll, layers = layers_unrolled(run, mesh)
     chosen: dict[str, Any] = {"attention": backend, "unroll": unroll}
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **chosen))

@@ -172,7 +172,7 @@ class LayerStack(nnx.Module):
         return jax.lax.scan(run_layer, carry, (each, sites, given), unroll=self.unroll)
 
     def _policy(self) -> Any:
-        """What to save for the backward pass; None for all."""
+        """The policy of `jax.checkpoint`; None keeps everything for the backward pass."""
         policy = _POLICIES[self.remat]
         if not self.fetch:
             return policy

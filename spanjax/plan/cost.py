@@ -144,7 +144,7 @@ class CostModel:
             amount, kind = self._fusion(called.group(1), line, operands), self._kind(called.group(1))
         else:
             amount, kind = self._single(line, operands), MOVES if line.opcode in (*_MOVED, *_FETCHES) else ELEMENTWISE
-        # elementwise arithmetic is left out: it hides behind the bytes
+        # elementwise arithmetic does not count: it hides behind the bytes
         flops = self._flops(line, names)
         arithmetic = flops / self.rates.products
         target = _TARGET.search(line.rest) if line.opcode.startswith("custom-call") else None

@@ -47,6 +47,7 @@ HEALTHY = checks.Facts(
     disk_free=100 * checks.GIB,
 )
 CUDA = {"jax-cuda13-plugin": "0.12.0.1", "jax-cuda13-pjrt": "0.12.0.1"}
+JAX_0_10 = dict.fromkeys((*CUDA, "jax", "jaxlib"), "0.10.2")
 OLD_CUDA = CUDA | {"jax-cuda13-plugin": "0.11.0"}
 NO_ANSWER = checks.Probe("no answer within 9 s")
 OLD, NEW = "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_CLIENT_MEM_FRACTION"
@@ -68,6 +69,7 @@ CASES: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("devices", "fail", "jax does not start: no answer", {"jax_probe": NO_ANSWER, "devices": ()}),
     ("devices", "fail", "sees no device", {"devices": ()}),
     ("start-up", "fail", "is not set", {"start_up_error": "JAX_PROCESS_ID is not set"}),
+    ("cudnn mask", "note", "jax 0.11 or later", {"nvidia_gpu": True, "versions": JAX_0_10, "jaxlib_required": "<=0.10.2"}),
     ("memory fraction", "note", f"set {NEW}", {"environment": {OLD: "0.9"}}),
     ("memory fraction", "fail", f"unset {OLD}", {"environment": {OLD: "0.9", NEW: "0.8"}}),
     ("tensorflow-text", "fail", "cannot be imported", {"versions": {"tensorflow-text": "2.21.0"}}),

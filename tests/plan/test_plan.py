@@ -126,6 +126,7 @@ def test_what_does_not_fit_is_searched(capsys: pytest.CaptureFixture, monkeypatc
             **{
                 "mesh": {},
                 "attention": "xla",
+                "layers": "in a scan",
                 "figures": figures,
                 "memory": {"peak": peak},
                 "limit": 2**31,
