@@ -151,8 +151,8 @@ class Execution:
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
     remat: Literal["none", "elementwise", "dots", "full"] = "none"
-    """Parts of layers that the backward pass computes again: none of it, elementwise (LayerNorms, activations and dropout; products and attention
-    are kept), dots (all but the products with parameters) or full (whole layers)."""
+    """Parts of layers that the backward pass computes again: none, elementwise (LayerNorms, activations and dropout; products
+    and attention are kept), dots (all but the products with parameters) or full (whole layers)."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -59,8 +59,8 @@ class StepBuilder:
     fsdp: bool = False
     """Gather the parameters of a layer when it runs, and again for the backward pass: no device holds those of all layers."""
     layerwise: bool = False
-    """Gather those of every layer in transfers of their own, once, and scatter a layer's gradients as soon as they are there: both run
-    next to the work of other layers. For one microbatch and unrolled layers; a scan has nothing to put next to them."""
+    """Gather those of every layer in transfers of their own, once, and scatter a layer's gradients as soon as they are there:
+    both run next to the work of other layers. For one microbatch and unrolled layers; a scan has nothing to put next to them."""
 
     @property
     def reduce_dtype(self) -> Any:
