@@ -16,6 +16,8 @@ class Achievable:
     """FLOP/s of a library's fused attention with heads of width 64, forward and backward."""
     launch: float
     """Seconds between two kernels."""
+    lanes: int = 1
+    """Width of a matrix unit: a product with a narrower side takes as long as one of this width."""
     on_chip: str = ""
     """Mark in the layout of arrays that a program keeps on the chip, so that device memory does not move them; empty for none."""
 
@@ -61,7 +63,7 @@ def _tpu(flops: float, bandwidth: float, lanes: int = 128) -> Achievable:
     """Assumptions about a TPU: 85 % of its products and all of its bandwidth; attention fills as many of the lanes of a matrix
     unit as a head is wide (64), and reaches 60 % of that."""
     attention = 0.6 * flops * 64 / lanes
-    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, on_chip="S(1)")
+    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, lanes, "S(1)")
 
 
 _H200 = Achievable(4.1e12, 0.85 * 790e12, (335e12, 280e12), 2e-6)

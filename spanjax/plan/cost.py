@@ -146,7 +146,9 @@ class CostModel:
             amount, kind = self._single(line, operands), MOVES if line.opcode in (*_MOVED, *_FETCHES) else ELEMENTWISE
         # elementwise arithmetic does not count: it hides behind the bytes
         flops = self._flops(line, names)
-        arithmetic = flops / self.rates.products
+        arithmetic = (
+            self._flops(line, names, self.rates.lanes) if self.rates.lanes > 1 else flops
+        ) / self.rates.products
         target = _TARGET.search(line.rest) if line.opcode.startswith("custom-call") else None
         if target and (attention := self._attention(target.group(1), operands)):
             kind, (flops, arithmetic) = ATTENTION, attention
@@ -257,12 +259,12 @@ class CostModel:
         plain = all(each.opcode in _MOVED or not shapes(each.result)[0][1] for each in inside.values())
         return ELEMENTWISE if not plain else OUT_OF_STACKS if "dynamic-slice" in opcodes else MOVES
 
-    def _flops(self, line: Instruction, names: Mapping[str, Instruction]) -> float:
-        """Operations of the matrix products of an instruction and of the computation that it calls."""
+    def _flops(self, line: Instruction, names: Mapping[str, Instruction], lanes: int = 1) -> float:
+        """Operations of the matrix products of an instruction and of the computation that it calls, for units of `lanes`."""
         called = _CALLS.search(line.rest)
         if line.opcode == "fusion" and called:
             inside = self.names(called.group(1))
-            return sum(self._flops(each, inside) for each in inside.values())
+            return sum(self._flops(each, inside, lanes) for each in inside.values())
         contracted = _CONTRACTED.search(line.rest) if "fmha" not in line.rest else None
         result = math.prod(shapes(tuple_parts(line.result)[0])[0][1]) if shapes(line.result) else 0
         if contracted and (line.opcode == "dot" or line.opcode.startswith("custom-call")):
@@ -270,7 +272,7 @@ class CostModel:
             places = contracted.group(1).replace('"', "").split(",")
             return 2 * result * math.prod(dims[int(place)] for place in places if place)
         if line.opcode == "convolution":  # how TPUs write products
-            return _convolution_flops(line, result, shapes(names[line.operands[0]].result)[0][1], names)
+            return _convolution_flops(line, result, shapes(names[line.operands[0]].result)[0][1], names, lanes)
         return 0
 
     def _attention(self, target: str, operands: Sequence[Instruction]) -> tuple[float, float] | None:
@@ -366,10 +368,13 @@ def dearest(kernels: Sequence[Kernel], number: int = 10) -> list[dict[str, Any]]
     ]
 
 
-def _convolution_flops(line: Instruction, result: int, lhs: tuple[int, ...], names: Mapping[str, Instruction]) -> float:
+def _convolution_flops(
+    line: Instruction, result: int, lhs: tuple[int, ...], names: Mapping[str, Instruction], lanes: int
+) -> float:
     """Operations of a convolution, without those on padding and on the zeros of a dilated input.
 
-    Products over several axes, and batches of products, are convolutions over such inputs.
+    Products over several axes, and batches of products, are convolutions over such inputs. Both sides of its matrices are
+    rounded up to whole lanes.
     """
     labels = _LABELS.search(line.rest)
     if labels is None:
@@ -381,6 +386,8 @@ def _convolution_flops(line: Instruction, result: int, lhs: tuple[int, ...], nam
     axes = [str(axis) for axis in range(len(kernel) - 2)]
     outputs = shapes(tuple_parts(line.result)[0])[0][1]
     flops = 2.0 * result * kernel[right.index("i")]
+    for side in (kernel[right.index(label)] for label in "io"):
+        flops *= -(-side // lanes) * lanes / side
     for number, axis in enumerate(axes):
         width = kernel[right.index(axis)]
         stride, apart, taps = (
