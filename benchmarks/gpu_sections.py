@@ -235,10 +235,10 @@ def sweep(bench: Bench) -> None:
     """One setting at a time on the first size (G8): attention, then unrolling with the best, dropout and remat."""
     import jax
 
-    from spanjax.nn.attention import BACKENDS, CANDIDATES, PLATFORM_NAMES
+    from spanjax.nn.attention import BACKENDS, CANDIDATES, platform_name
 
     size, platform = bench.sizes[0], str(jax.devices()[0].platform)
-    first = CANDIDATES.get(PLATFORM_NAMES.get(platform, platform), ())
+    first = CANDIDATES.get(platform_name(platform), ())
 
     def run(name: str, **settings: Any) -> float | None:
         return variant(bench, "sweep", f"{size.name}, {name}", size, settings)

@@ -2,7 +2,7 @@
 
 For every number of layers the training step of SpanBERT base (or --config) is compiled in processes of their own, by turns, for a
 simulated device or `cpu`. CPU seconds count, not those of a clock; of an accelerator's program also its modelled step. The median
-of --repeats. Writes one JSON object to --json.
+of --repeats. Writes one JSON object to --json. Further options are settings of the run, as for spanjax.plan.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def compiled(topology: str, config: str, layers: int, unroll: int) -> dict[str, float]:
+def compiled(topology: str, config: str, layers: int, unroll: int, more: list[str]) -> dict[str, float]:
     """CPU seconds of lowering and of compiling one step in this process, and its modelled seconds."""
     from spanjax import plan
     from spanjax.plan import cost, hlo
@@ -31,7 +31,7 @@ def compiled(topology: str, config: str, layers: int, unroll: int) -> dict[str, 
     where = places.parse("h200:1" if on_cpu else topology)
     rows = 2 if on_cpu else 32 * where.size
     settings = [f"--encoder.layers={layers}", f"--encoder.unroll={unroll}", f"--batch-size={rows}", "--preset=fast"]
-    command = plan.parse([f"--config={config}", f"--topology={where}", *settings])
+    command = plan.parse([f"--config={config}", f"--topology={where}", *settings, *more])
     run = plan.prepared(command, where)
     before = _cpu()
     step, _ = plan.lowered(command, run, where, jax.devices()[:1] if on_cpu else places.devices(where))
@@ -58,9 +58,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--json", default="")
     parser.add_argument("--one", type=int, nargs=2, metavar=("LAYERS", "UNROLL"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options, more = parser.parse_known_args()
     if options.one:
-        print(json.dumps(compiled(options.topology, options.config, *options.one)))
+        print(json.dumps(compiled(options.topology, options.config, *options.one, more)))
         return
     rows = []
     for layers in options.layers:
@@ -68,7 +68,7 @@ def main() -> None:
         for _ in range(options.repeats):
             for unroll, found in runs.items():
                 command = [sys.executable, "-m", "benchmarks.unrolling", "--one", str(layers), str(unroll)]
-                command += ["--topology", options.topology, "--config", options.config]
+                command += ["--topology", options.topology, "--config", options.config, *more]
                 done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
                 found.append(json.loads(done.stdout.splitlines()[-1]))
         scan, unrolled = (

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import PLATFORM_NAMES, choose_backend
+from spanjax.nn.attention import choose_backend, platform_name
 from spanjax.run import Run
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
@@ -107,15 +107,14 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
         microbatches=run.microbatches,
         seed=run.seed,
         fsdp=run.mesh.fsdp,
-        layerwise=unroll >= run.encoder.layers and run.microbatches == 1 and _platform(mesh) != "cpu",
+        layerwise=gathered_layerwise(run, mesh),
     )
     return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", layers)
 
 
 def _platform(mesh: Mesh) -> str:
     """cpu, gpu or tpu."""
-    platform = mesh.devices.flat[0].platform
-    return PLATFORM_NAMES.get(platform, platform)
+    return platform_name(mesh.devices.flat[0].platform)
 
 
 def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
@@ -128,6 +127,16 @@ def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
     if encoder.layers > UNROLLED_UP_TO.get(platform, 0):
         return 1, f"in a scan (the default for {encoder.layers} layers on {platform})"
     return encoder.layers, f"unrolled (the fastest on {platform}; encoder.unroll=1 compiles faster)"
+
+
+def gathered_layerwise(run: Run, mesh: Mesh) -> bool:
+    """True if every layer gathers its parameters on its own (`StepBuilder.layerwise`), by the unrolling that `run` has now.
+
+    Layers that share parameters would gather and scatter them once a layer.
+    """
+    encoder = run.encoder
+    unrolled = encoder.unroll >= encoder.layers == encoder.own_layers
+    return unrolled and run.microbatches == 1 and _platform(mesh) != "cpu"
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:

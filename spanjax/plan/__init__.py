@@ -192,8 +192,13 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
     }
 
 
-def alternatives(run: Any, shards: int) -> Iterator[tuple[str, Any]]:
-    """Yields (text, run) of settings that need less memory, cheapest first: remat, more microbatches, fewer rows."""
+def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any]]:
+    """Yields (text, run) of settings that need less memory, cheapest first: attention without stored scores where it is computed
+    by `xla`, remat, more microbatches, fewer rows.
+    """
+    if backend == "xla" and not run.encoder.relative_attention and run.mesh.tensor == 1:
+        run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention="xla_chunked"))
+        yield "encoder.attention=xla_chunked", run
     encoder, rows = run.encoder, run.batch_size // shards
     levels = ("none", "elementwise", "dots", "full")
     later = levels[levels.index(encoder.remat) + 1 :]
@@ -275,7 +280,11 @@ def plan(command: Any, topology: places.Topology) -> int:
     devices = places.devices(topology)
     summary = report(command, run, topology, devices)
     tried, replica_data = [], run.mesh.shape(topology.size)[:2]
-    for words, other in () if summary["fits"] or not command.search else alternatives(run, math.prod(replica_data)):
+    for words, other in (
+        ()
+        if summary["fits"] or not command.search
+        else alternatives(run, math.prod(replica_data), summary["attention"])
+    ):
         print(f"does not fit: trying {words}", file=sys.stderr, flush=True)
         found = report(command, other, topology, devices)
         tried.append({"setting": words, "fits": found["fits"], "peak": found["memory"]["peak"]})

@@ -18,7 +18,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.nn.attention import PLATFORM_NAMES
+from spanjax.nn.attention import platform_name
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import LayerStack
 from spanjax.nn.layer import Layer, Linear
@@ -73,8 +73,7 @@ class StepBuilder:
 
     @property
     def _platform(self) -> str:
-        platform = self.mesh.devices.flat[0].platform
-        return PLATFORM_NAMES.get(platform, platform)
+        return platform_name(self.mesh.devices.flat[0].platform)
 
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any

@@ -45,12 +45,34 @@ def test_layers_are_unrolled_where_that_pays(
     import jax
 
     run = dataclasses.replace(Run(), encoder=dataclasses.replace(Run().encoder, **changes))  # pyright: ignore
-    monkeypatch.setattr(build, "_platform", lambda _: build.PLATFORM_NAMES.get(platform, platform))
+    monkeypatch.setattr(build, "_platform", lambda _: build.platform_name(platform))
     grid = make_mesh(MeshConfig(), jax.devices()[:1])
     found, why = build.layers_unrolled(run, grid)
     assert found == unroll and re.search(reason, why), why
     fsdp = dataclasses.replace(run, mesh=MeshConfig(fsdp=True))
     assert build.layers_unrolled(fsdp, grid)[0] == (run.encoder.unroll or 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "microbatches", "platform", "layerwise"),
+    [
+        ({"unroll": 12}, 1, "gpu", True),
+        ({"unroll": 1}, 1, "gpu", False),
+        ({"unroll": 12}, 2, "tpu", False),
+        ({"unroll": 12, "num_layer_groups": 1}, 1, "gpu", False),
+        ({"unroll": 12}, 1, "cpu", False),
+    ],
+)
+def test_layers_gather_on_their_own_where_transfers_can_hide(
+    changes: dict[str, int], microbatches: int, platform: str, layerwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where each would be moved more than once."""
+    import jax
+
+    monkeypatch.setattr(build, "_platform", lambda _: platform)
+    run = dataclasses.replace(Run(), microbatches=microbatches)
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **changes))  # pyright: ignore
+    assert build.gathered_layerwise(run, make_mesh(MeshConfig(), jax.devices()[:1])) is layerwise
 
 
 def test_rows_divide_over_the_devices() -> None:

@@ -100,7 +100,7 @@ def test_products_for_accelerators_are_those_for_a_cpu() -> None:
     def loss(state: nnx.State, on_accelerator: bool) -> jax.Array:
         layer = nnx.merge(graph, state)
         for _, node in nnx.iter_modules(layer):
-            node.on_accelerator = on_accelerator
+            vars(node)["on_accelerator"] = on_accelerator
         return jnp.sum(jnp.sin(layer(hidden(), segments_BL, None, None, jnp.uint32(0), jnp.array(False))))
 
     (one, of_one), (other, of_other) = (jax.value_and_grad(loss)(state, each) for each in (False, True))

@@ -22,10 +22,14 @@ CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),
-    "gpu": ("cudnn", "pallas_triton", "xla_chunked", "xla"),
+    "gpu": ("cudnn", "pallas_triton", "xla"),
     "tpu": ("splash", "xla_chunked", "xla"),
 }
-PLATFORM_NAMES = {"cuda": "gpu", "rocm": "gpu"}
+
+
+def platform_name(platform: str) -> str:
+    """cpu, gpu or tpu, where jax may name the maker of a GPU."""
+    return "gpu" if platform in ("cuda", "rocm") else platform
 
 
 def choose_backend(
@@ -45,7 +49,7 @@ def choose_backend(
     """
     if wanted not in ("auto", *BACKENDS):
         raise ValueError(f"the attention backend is {wanted!r}: expected one of auto, {', '.join(BACKENDS)}")
-    platform = PLATFORM_NAMES.get(platform, platform)
+    platform = platform_name(platform)
     request = Request(platform, length, head_size, dtype, dropout, device_kind)
     if wanted != "auto":
         problem = _problem(wanted, request)
