@@ -196,7 +196,7 @@ BERT: dict[str, Any] = {"length": 512, "head_size": 64, "dtype": jnp.bfloat16, "
         (
             "gpu",
             {"head_size": 192},
-            "xla_chunked",
+            "xla",
             "not cudnn: .*; not pallas_triton: its head size is 16 to 128, not 192",
         ),
         ("gpu", {"head_size": 192, "device_kind": "NVIDIA H200"}, "cudnn", "first on gpu"),
