@@ -20,9 +20,10 @@ from spanjax.training.step import StepBuilder
 
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
-UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 36, "gpu": 36}
-"""Platform -> most layers that a run unrolls without being told to: they compile in at most three times the CPU seconds of a scan
-(docs/benchmarks.md). A TPU's program gains nothing from it."""
+UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
+"""Platform -> most layers that a run unrolls without being told to. For an H200, 12 compile in 2.5 times the CPU seconds of a
+scan (docs/benchmarks.md), and 24 are the most that was compiled; a CPU's programs of more layers were not measured. A TPU's
+program is slower for it (docs/plan.md)."""
 
 
 @dataclasses.dataclass(frozen=True)

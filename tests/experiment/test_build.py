@@ -33,7 +33,8 @@ def test_fsdp_on_cpu_devices_is_refused_but_with_the_flag(monkeypatch: pytest.Mo
     ("platform", "changes", "unroll", "reason"),
     [
         ("cuda", {}, 12, "unrolled .the fastest on gpu"),
-        ("cpu", {}, 12, "unrolled .the fastest on cpu"),
+        ("cpu", {}, 1, "in a scan .the default for 12 layers on cpu"),
+        ("cpu", {"layers": 2}, 2, "unrolled .the fastest on cpu"),
         ("tpu", {}, 1, "in a scan .the default for 12 layers on tpu"),
         ("cuda", {"layers": 48}, 1, "in a scan .the default for 48 layers on gpu"),
         ("tpu", {"unroll": 3}, 3, "3 a turn of the scan .requested"),
