@@ -46,7 +46,7 @@ test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, 
 	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
 
 quick: $(VENV)/.installed-dev  ## the unit tests, in less than a minute
-	$(PY) -m pytest -q -m "unit and not slow" -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
+	UNIT_CPU_SECONDS=2 $(PY) -m pytest -q -m "unit and not slow" -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
 
 # Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
 $(PODS_VENV)/.installed: $(VENV)/.installed-dev

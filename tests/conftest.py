@@ -43,7 +43,8 @@ hypothesis.settings.load_profile("spanjax")
 DATA_VARIABLE = "SPANJAX_DATA"
 
 
-UNIT_CPU_SECONDS = 2.0
+# `make quick` sets 2; a machine that shares its cores counts up to four times the CPU seconds of a quiet one
+UNIT_CPU_SECONDS = float(os.environ.get("UNIT_CPU_SECONDS", "8"))
 
 
 def _refused(*_: object, **__: object) -> None:
@@ -52,7 +53,7 @@ def _refused(*_: object, **__: object) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Unit tests start no process and take at most 2 CPU seconds, so that `make quick` stays quick."""
+    """Unit tests start no process and take at most UNIT_CPU_SECONDS, so that `make quick` stays quick."""
     if item.get_closest_marker("unit") is None:
         return (yield)
     with mock.patch.object(subprocess, "Popen", _refused), mock.patch.object(os, "fork", _refused):

@@ -47,7 +47,12 @@ def test_unit_tests_are_small_and_start_no_process(tmp_path: pathlib.Path) -> No
         str(ROOT / "pyproject.toml"),
     ]
     done = subprocess.run(
-        [*command, str(tmp_path)], cwd=ROOT, env=environment(1), capture_output=True, text=True, timeout=200
+        [*command, str(tmp_path)],
+        cwd=ROOT,
+        env=environment(1, UNIT_CPU_SECONDS="2"),
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert "2 passed" in done.stdout and "3 failed" in done.stdout, done.stdout + done.stderr
     assert "a unit test has 2" in done.stdout and done.stdout.count("a unit test starts a process") >= 2, done.stdout
