@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import threading
 import time
 
@@ -45,7 +46,9 @@ def test_zeros_never_tell_and_never_end(caplog: pytest.LogCaptureFixture, monkey
     monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.01)
     with Watchdog(Guard(stall_seconds=0, stall_exit_seconds=0), lambda code: pytest.fail(str(code))) as dog:
         dog.at(ROWS, 1)
-        time.sleep(0.1)
+        until = time.monotonic() + 60
+        while dog.heartbeats <= 2 and time.monotonic() < until:
+            time.sleep(0.01)
         assert dog.heartbeats > 2
     assert not caplog.records
 
@@ -96,7 +99,7 @@ def test_the_process_that_holds_all_up_is_named(
         until = time.monotonic() + 20
         while not caplog.records and time.monotonic() < until:
             told.wait(0.01)
-    assert f"step 8 does not end for 0 s: {words}" in caplog.text
+    assert re.search(rf"step 8 does not end for \d+ s: {re.escape(words)}", caplog.text)  # the machine may pause
     assert "process 0" not in caplog.text and "process 1" not in caplog.text
 
 
