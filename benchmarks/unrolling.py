@@ -60,7 +60,8 @@ def main() -> None:
     parser.add_argument("--one", type=int, nargs=2, metavar=("LAYERS", "UNROLL"), help=argparse.SUPPRESS)
     options, more = parser.parse_known_args()
     if options.one:
-        print(json.dumps(compiled(options.topology, options.config, *options.one, more)))
+        layers, unroll = options.one
+        print(json.dumps(compiled(options.topology, options.config, layers, unroll, more)))
         return
     rows = []
     for layers in options.layers:
