@@ -25,8 +25,10 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps are written after a complete installation and are renewed when a list changes.
-$(VENV)/.installed: requirements.txt | $(VENV)/bin/pip
+# spanjax itself is installed from this folder: the command `spanjax` and `import spanjax` then work from anywhere.
+$(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/pip
 	$(PY) -m pip install --quiet -r requirements.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . || $(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt requirements.txt | $(VENV)/bin/pip

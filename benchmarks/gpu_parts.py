@@ -15,10 +15,12 @@ import numpy as np
 
 from benchmarks import timing
 from benchmarks.made import made_blocks, one_device_session
+from spanjax.hardware import CHIPS, Chip
+from spanjax.plan.cost import CostModel
+from spanjax.plan.hlo import Program
 
-SHARES = {"ceilings": 3, "sweep": 34, "model": 22, "peer": 22, "mix": 13, "feed": 3, "extra": 2, "profile": 1}
-"""Part of the time that a section may take, in any unit; what one leaves is for those after it."""
-SECTIONS = tuple(SHARES)
+SECTIONS = ("preflight", "ceilings", "base", "large", "feed", "mix", "extra", "sweep")
+"""In the order in which they run: the most valuable figures first, the sweep last."""
 MEAN_OF_PAPER, MEAN_OF_MLPERF = 336, 254.5  # tokens a block: SpanBERT's data (section 1.2), MLPerf's Wikipedia
 FULLEST = 20  # full blocks that are taken of a document
 MOST_BLOCKS = 5  # of a packed row: such rows need no more slots than a full one
@@ -31,6 +33,8 @@ class Size:
     name: str
     layers: int
     width: int
+    rows: int
+    """Of a batch on one device."""
 
     def encoder(self, **settings: Any) -> Any:
         """The encoder of spanjax; hidden dropout 0.1, attention dropout 0, attention by what is best, unless set."""
@@ -46,8 +50,6 @@ class Scale:
     """How large everything is."""
 
     sizes: tuple[Size, ...]
-    rows: int
-    """Of a batch."""
     length: int
     vocabulary: int
     steps: int
@@ -56,31 +58,26 @@ class Scale:
     copied: int
     """Bytes."""
     pace: float
-    """How long things take at first, in parts of what an H200 is thought to need."""
+    """First guesses of durations, as a multiple of those for an H200."""
+    rows: tuple[int, ...]
+    """Batch sizes of the sweep."""
 
 
-FULL = Scale((Size("base", 12, 768), Size("large", 24, 1024)), 64, 512, 28_996, 6, 8192, 2**31, 1.0)
-TINY = Scale((Size("base", 2, 64), Size("large", 3, 64)), 4, 64, 200, 1, 256, 2**20, 0.05)
+FULL = Scale((Size("base", 12, 768, 64), Size("large", 24, 1024, 32)), 512, 28_996, 6, 8192, 2**31, 1.0, (16, 32, 96))
+TINY = Scale((Size("base", 2, 64, 4), Size("large", 3, 64, 4)), 64, 200, 1, 256, 2**20, 0.05, (2,))
 
 
 class Budget:
-    """Seconds left; how long what is next takes is guessed for an H200, and the guess corrected by what was seen."""
+    """Seconds left. The duration of a piece of work is guessed for an H200, and corrected by those measured so far."""
 
     def __init__(self, seconds: float, pace: float):
-        self.started, self.seconds = time.perf_counter(), seconds
+        self.started, self.seconds, self.pace = time.perf_counter(), seconds, pace
         self.guessed: dict[str, float] = {}
         self.took: dict[str, float] = {}
-        self.pace, self.until = pace, seconds
-
-    def share(self, section: str, asked: Sequence[str]) -> None:
-        """Keeps this section to its part of the time, and what those before it have left."""
-        parts = [SHARES[name] for name in SECTIONS if name in asked]
-        done = sum(SHARES[name] for name in SECTIONS[: SECTIONS.index(section) + 1] if name in asked)
-        self.until = self.seconds * done / sum(parts)
 
     def left(self) -> float:
-        """Seconds until the end of this section's time."""
-        return self.until - (time.perf_counter() - self.started)
+        """Seconds until nothing more may begin."""
+        return self.seconds - (time.perf_counter() - self.started)
 
     def needs(self, kind: str, guess: float) -> float:
         """Seconds that work of this kind is now thought to take."""
@@ -93,13 +90,15 @@ class Budget:
 
 
 class Report:
-    """Rows of figures, printed as they come and written to the file after each, so that a run that is killed keeps them."""
+    """Rows of figures, printed as they come and written to the file after each: a run that is killed keeps them."""
 
     def __init__(self, file: pathlib.Path | None, settings: Mapping[str, Any]):
         self.file, self.settings = file, dict(settings)
         self.sections: dict[str, dict[str, Any]] = {name: {"status": "not measured", "rows": []} for name in SECTIONS}
         self.values: dict[str, float] = {}
         """Figures that targets are set for, by name."""
+        self.running = ""
+        """Section that runs now."""
         self.machine = timing.machine()
 
     def row(self, section: str, name: str, figures: Mapping[str, Any] | None, note: str = "") -> None:
@@ -111,8 +110,14 @@ class Report:
         print(f"{section:9s} {name:44s} {shown or 'NOT MEASURED'}{'   ' if note else ''}{note}", flush=True)
         self.save()
 
+    def begin(self, section: str) -> None:
+        """Notes that a section begins."""
+        self.running = section
+        self.sections[section]["status"] = "running"
+        self.save()
+
     def close(self, section: str, seconds: float) -> None:
-        """A section is over."""
+        """Notes that a section is over."""
         found = [row["measured"] for row in self.sections[section]["rows"]]
         status = "measured" if found and all(found) else "measured in part" if any(found) else "not measured"
         self.sections[section] |= {"status": status, "seconds": seconds}
@@ -184,6 +189,11 @@ def fitted(batch: Mapping[str, Any], slots: int) -> dict[str, np.ndarray]:
     return found
 
 
+def chip_of(kind: str) -> Chip | None:
+    """Figures of a device that jax calls by this name; None for an unknown one."""
+    return CHIPS["h200"] if kind.startswith("NVIDIA H200") else None
+
+
 class Refused(Exception):
     """spanjax says that these settings cannot run on this device."""
 
@@ -211,22 +221,31 @@ class Ours:
             self.session = one_device_session(encoder, rows, **settings)
         except ValueError as error:
             raise Refused(f"refused: {error}") from None
-        self.holder, self.compiled, self.about = holder, None, {}
+        self.holder, self.compiled, self.about, self.rows = holder, None, {}, batch_size
+        self.model: CostModel | None = None
         self.seed: Any = None
         self.measured = self.session.builder.eval_step()
 
-    def compile(self, batch: Mapping[str, Any]) -> None:
-        """Compiles the step for batches of these shapes, once; `about` then says how long it took and how much it holds."""
+    def compile(self, batch: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> None:
+        """Compiles the step for batches of these shapes, once; `about` then has its costs, `model` its kernels.
+
+        `options` are XLA's flags for this program alone.
+        """
         if self.compiled is not None:
             return
         session, begin = self.session, time.perf_counter()
         step = session.train_step()
-        self.compiled, self.seed = step.lower(session.abstract, batch).compile(), step.seed
+        lowered = step.lower(session.abstract, batch)
+        self.compiled, self.seed = lowered.compile(compiler_options=dict(options or {}) or None), step.seed
         memory = self.compiled.memory_analysis()
         self.about = {
             "compile_s": time.perf_counter() - begin,
             "temp_gib": getattr(memory, "temp_size_in_bytes", 0) / 2**30,
         }
+        chip = chip_of(session.mesh.devices.flat[0].device_kind)
+        if chip is not None:
+            self.model = CostModel(Program(self.compiled.as_text()), chip.achievable)
+            self.about["modelled_ms"] = 1000 * self.model.seconds
 
     def steps(self, batches: Iterable[Any]) -> None:
         """One update a batch, finished. FloatingPointError where a loss came out as no number."""

@@ -47,12 +47,13 @@ class Theirs:
         self.optimizer = torch.optim.AdamW(self.modules.parameters(), lr=1e-4, weight_decay=0.1, fused=fused)
         self.objective: Any = self.losses
 
-    def compile(self, dynamic: bool = False) -> None:
-        """Runs both losses through torch.compile from now on: one program a shape, or one for all lengths."""
+    def compile(self, mode: str = "default") -> None:
+        """Runs both losses through torch.compile from now on: one program a shape, or one for all lengths ("dynamic")."""
         import torch
 
         torch._dynamo.config.recompile_limit = 64  # beyond it steps would run uncompiled, without an error
-        self.objective = torch.compile(self.losses, dynamic=dynamic)
+        dynamic = mode == "dynamic"
+        self.objective = torch.compile(self.losses, dynamic=dynamic, mode="default" if dynamic else mode)
 
     def batch(self, batch: Mapping[str, Any], length: int | None = None) -> dict[str, Any]:
         """Our batch as PyTorch wants it, cut to `length` positions; without a mask where no position is padding."""

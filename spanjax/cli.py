@@ -164,7 +164,7 @@ def dispatch(
         module = importlib.import_module(f"{package}.{command.replace('-', '_')}")
     except Exception as error:
         # a command whose module imports jax fails here where jax does not start
-        problem = start_problem(error)
+        problem = missing_package(error) or start_problem(error)
         if problem is None:
             raise
         print(f"{command}: {problem}", file=sys.stderr)
@@ -223,6 +223,25 @@ def start_problem(error: BaseException | None) -> str | None:
     return None
 
 
+TRAINING = frozenset(
+    {
+        *("tensorflow", "tensorflow_text", "tensorflow_datasets", "seqio", "numba", "pyarrow", "matplotlib"),
+        "tensorboardX",
+    }
+)
+"""Modules of the extra `train`, which an installation without it lacks."""
+
+
+def missing_package(error: BaseException) -> str | None:
+    """Returns the remedy for an error that a package of the extra `train` caused by its absence; None for other errors."""
+    name = str(getattr(error, "name", "") or "").partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or name not in TRAINING:
+        return None
+    return (
+        f"{name} is not installed, which this needs: pip install 'spanjax[train]' (in a clone: pip install '.[train]')"
+    )
+
+
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:
     """Returns what `work` returns if that is a number, else 0; 2 for ValueError (4: SomeFailedError), OSError; 130 for Ctrl-C.
 
@@ -238,9 +257,9 @@ def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped:
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         message, code, cause = f"{error.strerror or error}{where}", WRONG_INPUT, error
-    except RuntimeError as error:
+    except (RuntimeError, ModuleNotFoundError) as error:
         # jax raises it if a backend does not start, which the user can correct; any other is a fault of ours
-        problem = start_problem(error)
+        problem = missing_package(error) or start_problem(error)
         if problem is None:
             raise
         message, code, cause = problem, WRONG_INPUT, error

@@ -43,6 +43,8 @@ class Evaluate:
     training, 0 without any."""
     dev_half: Literal["", "dev", "test"] = ""
     """Questions: this half of the files alone, as by `objective.dev_half` in training; empty: all of them."""
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="ROLE=COLUMN [...]")] = ()
+    """Columns of the files, as for training: text=review label=stars; by default those of the training."""
     skip_bad: bool = False
     """Skip and list examples that cannot be used, instead of refusing the file."""
     json: bool = False
@@ -59,6 +61,7 @@ def evaluate(options: Evaluate) -> None:
     from spanjax.tasks.included import score_names
 
     settings: dict[str, Any] = {} if options.threshold is None else {"threshold": options.threshold}
+    settings |= {"columns": options.columns} if options.columns else {}
     # a model of a user's own task may have another name, which only opening it shows
     known, problems = score_names(), flag_problems(options)
     unknown = (
@@ -75,6 +78,7 @@ def evaluate(options: Evaluate) -> None:
     model = open_model(
         options.model, options.batch_size, score_name=options.task, skip_bad=options.skip_bad, **settings
     )
+    raise_problems(model.task.column_problems())
     examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
     labelled = any(map(model.task.is_labelled, examples))
     problems += unlabelled_problems(model.task, examples, "--data") if labelled else []

@@ -2,8 +2,6 @@
 
 import argparse
 import dataclasses
-import difflib
-import pathlib
 import sys
 import traceback
 from collections.abc import Collection, Mapping
@@ -26,6 +24,7 @@ from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run_format import describe, execute, flat
 from spanjax.sharding import MeshConfig
+from spanjax.storage.shipped import find_config
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
@@ -141,20 +140,15 @@ def _defaults(value: Any) -> Any:
     return dataclasses.replace(value, **changed)
 
 
-FIRST = ("demo", "small", "spanbert_base")  # configs that the message for a missing file suggests
-
-
 def load(path: str) -> Run:
-    """Loads the RUN of a config file. Raises ValueError if the file is missing, does not load or defines no Run."""
-    file = pathlib.Path(path)
-    if not file.is_file():
-        near = [str(p) for p in sorted(pathlib.Path("configs").rglob("*.py"))]
-        first = [each for each in near if pathlib.Path(each).stem in FIRST]
-        close = difflib.get_close_matches(path, near, n=1) or first or near[:3]
-        raise ValueError(f"--config {path}: no such file; did you mean {' or '.join(close)}?")
+    """Loads the RUN of a config file, or of a preset by its name.
+
+    Raises ValueError if the file is missing, does not load or defines no Run.
+    """
+    file = find_config(path)
     if file.suffix != ".py":
         raise ValueError(
-            f"--config {path} is no Python file: give one that defines RUN, such as configs/pretrain/demo.py"
+            f"--config {path} is no Python file: give one that defines RUN, or a preset such as spanbert_base"
         )
     try:
         module = execute(file)
@@ -186,6 +180,7 @@ MOVED: Mapping[str, str] = {
     "spanjax.objectives.permuted": "spanjax.objectives.xlnet",
     "spanjax.objectives.replaced": "spanjax.objectives.electra",
     "spanjax.objectives.terms": "spanjax.objectives.loss_terms",
+    "spanjax.tasks.tables": "spanjax.data.sources.tables",
     "spanjax.training.optimizer": "spanjax.training.optimizers",
 }
 """Modules that config files of 0.1 import -> the modules that hold their classes now."""

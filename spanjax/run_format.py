@@ -8,20 +8,27 @@ import dataclasses
 import importlib
 import importlib.util
 import itertools
+import os
 import pathlib
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from spanjax.nn.config import Execution
+from spanjax.storage.local import found_again
+from spanjax.storage.shipped import CONFIGS, PACKAGE
 from spanjax.tasks.base import Task
 
 Settings = TypeVar("Settings")
 Kind = Literal["pretraining", "task"]
 ORDER_VERSION = "order_version"
 """Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
+STARTED_IN = "started_in"
+"""Entry of run.json and of a checkpoint: the folder in which the run was started, to which its relative paths refer."""
+_PATHS = ("init_from", "data/rows", *(f"objective/{name}" for name in ("train", "dev", "vocabulary", "spans/ngrams")))
+"""Settings that are paths of files and folders."""
 TRACKING = "tracking"
 """Setting of a run that no reader of its folder needs: it may hold objects of classes that are not known there."""
 # A run may resume with other values of these: they change speed and bookkeeping, not the result.
@@ -29,7 +36,7 @@ MAY_CHANGE = (
     *("mesh/", "microbatches", "cadence/", "guard/", "profile/", f"{TRACKING}/", "data/feed", "data/rows"),
     *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
     ORDER_VERSION,  # the run resumes in the new order, with a note: see `experiment.pretrain`
-    "started_in",
+    STARTED_IN,
     "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )
 _CONFIG = "spanjax_config_"
@@ -111,11 +118,12 @@ def execute(file: pathlib.Path) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    root = next((str(p) for p in file.resolve().parents if (p / "configs").is_dir()), None)
-    added = [each for each in (str(file.resolve().parent), root) if each and each not in sys.path]
+    roots = [p for p in file.resolve().parents if (p / "configs").is_dir() and p != PACKAGE]
+    added = [each for each in map(str, (file.resolve().parent, *roots[:1])) if each not in sys.path]
     before = set(sys.modules)
     sys.modules[name] = module
-    sys.path += added  # `from configs... import RUN`: only while the file runs, so that it shadows nothing later
+    sys.path += added  # modules next to the file: only while it runs, so that they shadow nothing later
+    _reach_configs([*(root / "configs" for root in roots[:1]), CONFIGS])
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -127,6 +135,12 @@ def execute(file: pathlib.Path) -> types.ModuleType:
     CODE.update({each: sys.modules[each] for each in sys.modules.keys() - before if not each.startswith(_CONFIG)})
     CODE[file.name] = CODE[file.stem] = module
     return module
+
+
+def _reach_configs(folders: Iterable[pathlib.Path]) -> None:
+    """Makes `from configs.pretrain.spanbert_base import RUN` find the user's own configs and the presets, wherever they are."""
+    package = sys.modules.setdefault("configs", types.ModuleType("configs"))
+    package.__path__ = list(dict.fromkeys([*getattr(package, "__path__", ()), *map(str, folders)]))
 
 
 def load_code(names: Iterable[str]) -> None:
@@ -215,6 +229,36 @@ def _value(value: Any, hint: Any) -> Any:
     return value
 
 
+def with_paths(settings: Any, find: Callable[[str], str], name: str = "") -> Any:
+    """Returns settings, or described settings, with `find(path)` in the place of every path in them.
+
+    `name` is that of the settings in a run: "objective" for a task alone.
+    """
+    if isinstance(settings, list | tuple):
+        return type(settings)(with_paths(each, find, name) for each in settings)
+    if isinstance(settings, str):
+        return find(settings) if settings and name in _PATHS else settings
+    inside = [path for path in _PATHS if not name or path.startswith(f"{name}/")]
+    names = {path.removeprefix(f"{name}/").partition("/")[0] for path in inside}
+    if isinstance(settings, Mapping):
+        found = {each: settings[each] for each in names & settings.keys()}
+    elif dataclasses.is_dataclass(settings):
+        found = {each: getattr(settings, each) for each in names if hasattr(settings, each)}
+    else:
+        return settings
+    found = {each: with_paths(value, find, f"{name}/{each}".lstrip("/")) for each, value in found.items()}
+    if isinstance(settings, Mapping):
+        return {**settings, **found}
+    return dataclasses.replace(settings, **found) if found else settings  # pyright: ignore[reportArgumentType]
+
+
+def located(settings: Any, started_in: str, folder: pathlib.Path, name: str = "") -> Any:
+    """Returns stored settings with every path as one that exists here: from the current folder, from `started_in`, or from
+    those around the run's `folder`, which may have moved together with its data; see `with_paths`."""
+    bases = ("", *([started_in] if started_in else []), *folder.absolute().parents)
+    return with_paths(settings, lambda path: found_again(path, bases), name)
+
+
 def kind_of(described: Mapping[str, Any]) -> Kind:
     """Returns the kind of a described run; files of version 0.1 do not name it."""
     if described.get("kind") in ("pretraining", "task"):
@@ -269,6 +313,22 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
     return {k: v for name, part in items for k, v in flat(part, f"{prefix}/{name}" if prefix else name).items()}
 
 
+def differences_in_paths(before: dict[str, Any], now: dict[str, Any], folder: pathlib.Path) -> list[str]:
+    """Compares two described runs, see `differences`. A path is the same if it names the same file from the folder in which each
+    run was started; `folder` is that of the run."""
+    lines = differences(before, now)
+    if not lines:
+        return []
+
+    def absolute(described: dict[str, Any], bases: Sequence[str | pathlib.Path]) -> dict[str, Any]:
+        return with_paths(described, lambda path: os.path.abspath(found_again(path, bases)))
+
+    start = before.get(STARTED_IN)
+    bases = (*([start] if isinstance(start, str) and start else []), "", *folder.absolute().parents)
+    remain = {line.partition(": ")[0] for line in differences(absolute(before, bases), absolute(now, [""]))}
+    return [line for line in lines if line.partition(": ")[0] in remain]
+
+
 def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Compares two described runs: lines "name: before -> now" for every setting that differs and may not."""
     old, new = flat(completed(before)), flat(completed(now))
@@ -280,11 +340,22 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:
-    """Returns the described task in the meta of checkpoint `source`; None in that of pretraining.
+    """Returns the described task in the meta of checkpoint `source`; None in that of pretraining. Files that
+    the task reads are `located`.
 
     A checkpoint has its `kind`. Those of 0.1 do not: there tasks count `examples`, and pretraining has a manifest of `rows`.
     ValueError if a checkpoint has none of these, and its objective is not known here.
     """
+    found = _described_task(meta, source)
+    start, spans = meta.get(STARTED_IN), (found or {}).get("spans")
+    if found is None or not isinstance(spans, Mapping):
+        return found
+    # a model with spans reads its dictionary wherever it is used; the other paths are of its training alone
+    spans = located(spans, start if isinstance(start, str) else "", pathlib.Path(str(source)), "objective/spans")
+    return {**found, "spans": spans}
+
+
+def _described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:
     model, run = meta.get("model"), meta.get("run")
     if isinstance(model, Mapping) and isinstance(model.get("task"), Mapping):
         return model["task"]

@@ -25,6 +25,7 @@ from spanjax.cli import (
     WRONG_INPUT,
     StopSignals,
     end_with_launcher,
+    missing_package,
     open_standard_streams,
     parse_options,
     start_problem,
@@ -33,6 +34,7 @@ from spanjax.cli import (
     visible_name,
 )
 from spanjax.storage.local import write_whole
+from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
     from spanjax.training.loop import Session
@@ -53,7 +55,9 @@ def parse(arguments: list[str]) -> Any:
 
         run: Annotated[Run, tyro.conf.arg(name="")]
         config: str
-        """File that defines RUN."""
+        """A preset, such as spanbert_base, or a file that defines RUN."""
+        list: bool = False
+        """Print the presets, then exit."""
         workdir: str = ""
         """Folder of checkpoints, metrics and the resolved run; the same command again resumes from it."""
         preset: Preset = ""
@@ -76,10 +80,11 @@ def named_settings(arguments: Sequence[str]) -> set[str]:
     return {word.replace("-", "_").replace(".", "/") for word in words}
 
 
-def train(command: Any, named: Collection[str] = ()) -> int:
+def train(command: Any, named: Collection[str] = (), ends_process: bool = True) -> int:
     """Starts or resumes the run of a parsed command, whose line names these settings; returns the exit code.
 
-    Raises the errors that `main` reports. Everything opened is closed on every path.
+    Raises the errors that `main` reports. Everything opened is closed on every path. A stop request outside of the loop ends the
+    process at once with `ends_process`; else it waits for the next step.
     """
     from spanjax import distributed
     from spanjax.training.heap import keep_freed_blocks
@@ -94,20 +99,25 @@ def train(command: Any, named: Collection[str] = ()) -> int:
         stop_at_once(stop.signal)
 
     workdir = pathlib.Path(command.workdir)
-    with contextlib.ExitStack() as resources, StopRequest(leave) as stop:
+    with contextlib.ExitStack() as resources, StopRequest(leave if ends_process else None) as stop:
         with stop.leavable():
             # long imports: a stop request of any process ends all of them here
             import jax
 
             from spanjax.experiment.session import description, open_session
+            from spanjax.run_format import located
             from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
             from spanjax.training.trackers import require
-            from spanjax.training.workdir import open_workdir
+            from spanjax.training.workdir import open_workdir, stored_start
 
             use_compilation_cache(command.compilation_cache)
-            session = distributed.collective_call("rows and mesh", lambda: open_session(command.run, named))
+            # resumed from another folder: a relative path is still that of the first start
+            start = stored_start(workdir) if command.workdir else None
+            run = command.run if start is None else located(command.run, start, workdir)
             begun = bool(command.workdir) and has_checkpoints(workdir)
+            resumed = workdir if begun else None
+            session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
             weights = None if begun else session.initial_weights()
             if command.dry_run:
                 loaded = weights.lines if weights else ()
@@ -170,7 +180,7 @@ def train_session(
                 distributed.abort_process(STOPPED)
                 end(STOPPED)
 
-            stop.leave = leave
+            stop.leave = leave if stop.leave else None
             outcome = fit(session, state, outputs, stop)
     if outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
@@ -202,6 +212,9 @@ def main(arguments: list[str] | None = None) -> int:
         from spanjax.distributed import abort_process
 
         words = sys.argv[1:] if arguments is None else arguments
+        if "--list" in words:
+            print(preset_table())
+            return 0
         try:
             return train(parse(words), named_settings(words))
         except Exception as error:
@@ -215,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def explain(error: Exception) -> tuple[str | None, int]:
     """Returns (message for the user, exit code); None for an error that only its traceback explains."""
-    if problem := start_problem(error):
+    if problem := missing_package(error) or start_problem(error):
         return problem, WRONG_INPUT
     from spanjax.distributed import ProcessesMissing
     from spanjax.json_files import JsonError

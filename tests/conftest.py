@@ -152,3 +152,11 @@ def run_folder(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFacto
     from tests.trained import trained
 
     return shared(tmp_path_factory, "trained", lambda folder: str(trained(rows_folder, folder / "run"))) / "run"
+
+
+@pytest.fixture(scope="session")
+def tuned_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A run of two steps on sentences with the labels no and yes, from `run_folder`; not to be changed."""
+    from tests.trained import fine_tuned
+
+    return shared(tmp_path_factory, "tuned", lambda folder: str(fine_tuned(run_folder, folder / "run"))) / "run"

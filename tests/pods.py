@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spanjax.plan import topology
-from spanjax.plan.hlo import Instruction, Program, shapes
+from spanjax.plan.hlo import Program, shapes
 from tests.running import ROOT
 
 BASE, LARGE = "configs/pretrain/spanbert_base.py", "configs/pretrain/spanbert_large.py"
@@ -32,12 +32,6 @@ SMALL = [
 def array_types(program: Program) -> set[tuple[str, tuple[int, ...]]]:
     """Every (type, dimensions) that an instruction has as its result."""
     return {shape for body in program.computations.values() for line in body for shape in shapes(line.result)}
-
-
-def called_by(line: Instruction) -> list[str]:
-    """The computations that a fusion, a reduction or another kernel calls."""
-    kernels = ("fusion", "reduce", "scatter", "sort", "custom-call", "all-reduce", "all-reduce-start", "reduce-scatter")
-    return re.findall(r"\b(?:calls|to_apply)=%?([\w.\-]+)", line.rest) if line.opcode in kernels else []
 
 
 def custom_calls(program: Program) -> list[str]:

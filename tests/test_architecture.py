@@ -26,8 +26,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run", "torch_format", "pretrained"),
     ("experiment", "inference"),
     ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
+    ("api", "__main__"),
 )
-LOOSE = frozenset({"train", "evaluate", "cli", "run", "run_format", "sharding", "hardware", "bounds", "json_files"})
+COMMANDS, API = LAYERS[-2:]
+LOOSE = frozenset(
+    {"train", "evaluate", "api", "cli", "run", "run_format", "sharding", "hardware", "bounds", "json_files"}
+)
 """The only modules that stand in no folder."""
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})
@@ -88,9 +92,13 @@ def find_imports(node: ast.AST, package: str, known: frozenset[str], at_start: b
             names = {name if name in known else origin for name in full}
             yield from (Import(name, child.lineno, at_start) for name in sorted(names))
         else:
-            for_types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-            now = at_start and not isinstance(child, Function) and not for_types
+            now = at_start and not isinstance(child, Function) and not for_types(child)
             yield from find_imports(child, package, known, now)
+
+
+def for_types(node: ast.AST) -> bool:
+    """True for `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
 @functools.cache
@@ -105,7 +113,9 @@ def read_tree(root: pathlib.Path) -> dict[str, Module]:
         text = path.read_text()
         syntax = ast.parse(text, str(path))
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        tree[name] = Module(name, text, syntax, tuple(find_imports(syntax, package, known)))
+        # the public names of the package are imports for type checkers alone: it loads them at first use
+        body = [node for node in syntax.body if not (name == "spanjax" and for_types(node))]
+        tree[name] = Module(name, text, syntax, tuple(find_imports(ast.Module(body, []), package, known)))
     return tree
 
 
@@ -139,7 +149,7 @@ def check_rooms(tree: Tree) -> list[str]:
         for found in module.imports:
             if found.library != "spanjax":
                 continue
-            if room(found.name) in LAYERS[-1] and room(found.name) != room(name):
+            if room(found.name) in COMMANDS and room(name) not in (room(found.name), *API):
                 problems.append(f"{name}:{found.line} imports the command line {found.name}")
             elif layer(found.name) > layer(name) >= 0:
                 problems.append(f"{name}:{found.line} imports {found.name}, a later room")
@@ -295,7 +305,9 @@ def check_names_of_folders(tree: Tree) -> list[str]:
     """What a package defines or imports has the name of no module in it: `from package import name` would be either."""
     problems = []
     for folder, names in folders(tree).items():
-        for node in tree[folder].syntax.body if folder in tree else ():
+        body = tree[folder].syntax.body if folder in tree else []
+        inside = [each for node in body if isinstance(node, ast.If) for each in node.body]
+        for node in (*body, *inside):
             bound = {node.name: folder} if isinstance(node, Function | ast.ClassDef) else {}
             if isinstance(node, ast.ImportFrom):
                 bound = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
@@ -341,9 +353,12 @@ def check_manners(tree: Tree) -> list[str]:
 
 
 def undocumented(body: list[ast.stmt], prefix: str) -> Iterator[str]:
-    """Public functions, classes and methods without a docstring; a protocol's own stands for its members."""
+    """Public functions, classes and methods without a docstring; a protocol's own stands for its members, and that of the
+    function for its overloads."""
     for node in body:
         if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+            continue
+        if any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
             continue
         if not ast.get_docstring(node):
             yield f"{prefix}:{node.lineno} {node.name} has no docstring"
@@ -418,6 +433,7 @@ def check_threads(tree: Tree) -> list[str]:
 
 Check = Callable[[Tree], list[str]]
 THREAD = "import threading\nfrom spanjax.lock import g\n"
+TYPES = "if TYPE_CHECKING:\n    from spanjax.api import {}"
 FEED = {"data/feed/feeds.py": "import seqio"}
 CHECKS: tuple[Check, ...] = (
     *(check_rooms, check_trunk, check_no_jax, check_libraries, check_lazy_tensorflow),
@@ -428,6 +444,9 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_rooms, "a later room", {"data/rows.py": "import spanjax.nn.encoder", "nn/encoder.py": ""}),
     (check_rooms, "a later room", {"data/rows.py": "def f():\n    from ..nn import encoder", "nn/encoder.py": ""}),
     (check_rooms, "command line", {"evaluate.py": "from spanjax.train import main", "train.py": ""}),
+    (check_rooms, "command line", {"inference/a.py": "from spanjax.train import main", "train.py": ""}),
+    (check_rooms, "a later room", {"train.py": "def f():\n    import spanjax.api", "api.py": ""}),
+    (check_rooms, "a later room", {"__init__.py": "def f():\n    import spanjax.api", "api.py": ""}),
     (check_rooms, "no room", {"models/bert.py": ""}),
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import bert", "objectives/bert.py": ""}),
     (check_trunk, "interface", {"training/loop.py": "from spanjax.objectives import Bert", "objectives/bert.py": ""}),
@@ -463,12 +482,14 @@ BROKEN: tuple[tuple[Check, str, dict[str, str]], ...] = (
     (check_cycles, "spanjax.run and spanjax.train",
      {"run.py": "def f():\n    import spanjax.train", "train.py": "from spanjax.run import Run"}),
     (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "def a(): ...", "nn/a.py": ""}),
+    (check_names_of_folders, "spanjax:2 run is also", {"__init__.py": TYPES.format("run"), "run.py": "", "api.py": ""}),
     (check_names_of_folders, "nn:1 a is also", {"nn/__init__.py": "from spanjax.nn.b import a", "nn/a.py": "", "nn/b.py": ""}),
     (check_registries, "report.arms:2 names the class Glue", {"report/arms.py": "from x import y\nA = {'Glue': 1}",
      "tasks/glue.py": "class Glue: ..."}),
     (check_registries, "run:2 names the class spanjax.tasks.glue.Glue", {"run.py": "def f():\n    return "
      "{'glue': 'spanjax.tasks.glue.Glue'}", "tasks/glue.py": "class Glue: ..."}),
     (check_docstrings, "spanjax.run has no docstring", {"run.py": "x = 1"}),
+    (check_docstrings, "run:4 f has no docstring", {"run.py": '"""Run."""\n@overload\ndef f(): ...\ndef f(): ...'}),
     (check_docstrings, "f has no docstring", {"run.py": '"""Run."""\nclass A:\n    """A."""\n    def f(self): ...'}),
 )  # fmt: skip
 ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
@@ -484,8 +505,11 @@ ALLOWED: tuple[tuple[Check, dict[str, str]], ...] = (
      **{f"nn/a{number}.py": "" for number in range(16)}}),
     (check_cycles, {"nn/a.py": "import spanjax.nn.b", "nn/b.py": "from spanjax.nn import c", "nn/c.py": ""}),
     (check_names_of_folders, {"nn/__init__.py": "from spanjax.nn import a\ndef b(): ...", "nn/a.py": ""}),
+    (check_rooms, {"__init__.py": TYPES.format("f"), "api.py": "from spanjax import train", "train.py": ""}),
+    (check_cycles, {"__init__.py": TYPES.format("f"), "api.py": "from spanjax import __version__"}),
     (check_registries, {"run_format.py": "RENAMED: dict = {'Old': 'Glue'}", "tasks/glue.py": "class Glue: ...\n"
      "A = {'Glue and more': Glue, '': 1}"}),
+    (check_docstrings, {"__init__.py": '"""A."""', "run.py": '"""Run."""\n@overload\ndef f(): ...\ndef f():\n    """F."""'}),
     (check_size, {"run.py": "x = 1\n" * 239 + "def f():\n" + "    x = 1\n" * 59}),
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from spanjax.data.feed.masking import MaskingPolicy
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.run import Run, load
+from spanjax.run import Data, Run, load
 from spanjax.run_format import (
     RENAMED,
     class_of,
@@ -22,13 +22,17 @@ from spanjax.run_format import (
     describe,
     described_task,
     differences,
+    differences_in_paths,
     kind_of,
     load_code,
+    located,
     restored,
     stored_task,
+    with_paths,
 )
 from spanjax.tasks.base import Task
 from spanjax.tasks.glue import Glue
+from spanjax.tasks.span_tuning import SpanTuning
 from spanjax.training.trackers import Tracking
 from spanjax.training.trackers.mlflow import MLflow
 
@@ -211,4 +215,89 @@ def test_renamed_settings_of_0_1_are_read() -> None:
     assert differences({"encoder": of_0_1}, {"encoder": described}) == []
     assert differences({"encoder": of_0_1 | {"groups": 2}}, {"encoder": described}) == [
         "  encoder.num_layer_groups: 2 -> 1"
+    ]
+
+
+PATHS_TASK = Glue(
+    train=("a.tsv", "b.tsv"), dev=("c.tsv",), labels=("a.tsv",), vocabulary="v", spans=SpanTuning(ngrams="n.txt")
+)
+PATHS_RUN = Run(
+    objective=PATHS_TASK,
+    data=Data(rows=("rows",)),
+    init_from="weights",
+)
+
+
+@pytest.mark.parametrize("described", [False, True])
+def test_paths_and_nothing_else_change(described: bool) -> None:
+    run = describe(PATHS_RUN) if described else PATHS_RUN
+    changed: Any = with_paths(run, lambda path: f"/x/{path}")
+    assert changed == (describe(moved(PATHS_RUN)) if described else moved(PATHS_RUN))
+    assert with_paths(Run(), lambda path: f"/x/{path}") == Run()
+
+
+def moved(run: Run) -> Run:
+    """PATHS_RUN with each path below /x, written out."""
+    task = dataclasses.replace(
+        PATHS_TASK,
+        train=("/x/a.tsv", "/x/b.tsv"),
+        dev=("/x/c.tsv",),
+        vocabulary="/x/v",
+        spans=SpanTuning(ngrams="/x/n.txt"),
+    )
+    return dataclasses.replace(run, objective=task, data=Data(rows=("/x/rows",)), init_from="/x/weights")
+
+
+def test_a_stored_path_is_found_from_elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, away = tmp_path / "started", tmp_path / "away"
+    for folder in (started / "rows", away, tmp_path / "moved" / "runs" / "a", tmp_path / "moved" / "rows"):
+        folder.mkdir(parents=True)
+    monkeypatch.chdir(away)
+    run = Run(data=Data(rows=("rows",)), init_from="weights")
+
+    def rows(start: str, folder: pathlib.Path) -> str:
+        found = located(run, start, folder)
+        assert found.init_from == "weights"  # nowhere: the message has the name that the user gave
+        return found.data.rows[0]
+
+    assert rows(str(started), away / "runs" / "a") == str(started / "rows")
+    assert rows(str(tmp_path / "gone"), tmp_path / "moved" / "runs" / "a") == str(tmp_path / "moved" / "rows")
+    assert rows("", away / "runs" / "a") == "rows"
+    monkeypatch.chdir(started)
+    assert rows(str(tmp_path / "moved"), started) == "rows"
+
+
+def test_a_dictionary_of_spans_is_found_from_elsewhere(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "started").mkdir()
+    (tmp_path / "started" / "n.txt").write_text("")
+    objective = {"class": "Glue", "train": ["n.txt"], "spans": {"ngrams": "n.txt"}}
+    meta = {"kind": "task", "run": {"objective": objective}, "started_in": str(tmp_path / "started")}
+    expected = {**objective, "spans": {"ngrams": str(tmp_path / "started" / "n.txt")}}
+    assert described_task(meta, tmp_path / "run" / "checkpoints" / "1") == expected
+    del meta["started_in"]  # a checkpoint of 0.1
+    assert described_task(meta, tmp_path / "run" / "checkpoints" / "1") == objective
+
+
+def test_the_same_file_by_another_path_is_no_difference(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "started").mkdir()
+    (tmp_path / "away").mkdir()
+    for name in ("a.tsv", "b.tsv"):
+        (tmp_path / "started" / name).write_text("")
+    monkeypatch.chdir(tmp_path / "away")
+
+    def described(*train: str, **more: Any) -> dict[str, Any]:
+        return describe(Run(objective=Glue(train=train), **more))
+
+    before = {**described("a.tsv"), "started_in": str(tmp_path / "started")}
+
+    def found(now: dict[str, Any]) -> list[str]:
+        return differences_in_paths(before, now, tmp_path / "runs" / "a")
+
+    assert found(described("a.tsv")) == found(described("../started/a.tsv")) == []
+    assert found(described(str(tmp_path / "started" / "a.tsv"))) == []
+    assert found(described("../started/b.tsv", seed=1)) == [
+        "  objective.train.0: a.tsv -> ../started/b.tsv",
+        "  seed: 0 -> 1",
     ]

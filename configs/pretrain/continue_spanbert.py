@@ -6,8 +6,8 @@ Command:
         --data.rows rows --workdir runs/continued
 
 The vocabulary of the rows is that of the weights, or extends it. Heads that the weights lack (the released base has none) are
-drawn fresh, so the rate warms up again, to half of the paper's peak. For the large model add --encoder.hidden-size 1024
---encoder.layers 24 --encoder.heads 16 --encoder.intermediate-size 4096.
+drawn fresh, so the rate warms up again, to half of the paper's peak. Sizes are those of the weights: the large model, or a BERT
+of another size, needs no flag.
 
 Expect: first a report of what was loaded, drawn and left out. Nothing was measured with this file beyond the short runs of the
 tests.

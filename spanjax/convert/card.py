@@ -1,22 +1,26 @@
 """Model card of a converted model, filled from the metadata of its checkpoint; the user fills in the rest."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import yaml
 
 from spanjax import __version__
 from spanjax.cli import markdown_line, visible_name
+from spanjax.convert.card_sections import citations, intended_use, limitations
 from spanjax.pretrained.model import Model
 from spanjax.run_format import stored_task
-from spanjax.tasks.base import HfHead
+from spanjax.tasks.base import SCORE, HfHead
+from spanjax.torch_format.configs import REMOTE_CODE, remote_config
 from spanjax.torch_format.families import pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, class_name
 from spanjax.torch_format.tokenizer_files import tokenizer_notes
-from spanjax.training.eval_history import KEY
+from spanjax.training.eval_history import KEY, stored_values
 from spanjax.training.metrics import record_of
 from spanjax.training.state import count_parameters
 
@@ -29,32 +33,40 @@ _KINDS: Mapping[HfHead, str] = {
 }
 
 
-def model_card(model: Model, name: str, license_: str, language: str) -> str:
-    """Builds README.md: front matter, usage, and tables of architecture, data, training, results and hardware."""
+def model_card(model: Model, name: str, license_: str, language: str, base_model: str = "") -> str:
+    """Builds README.md: front matter, usage, intended use and limitations, tables of architecture, data, training, results and
+    hardware, and citations. `base_model` is the Hub's name of the model that training started from."""
     given = {"license": license_, "language": language}
     bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
     pipeline = PIPELINES[model.kind] if model.kind else bare
     facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
     facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
-    front = ["---", *yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).splitlines()]
-    front += [*(f"# {key}: TO FILL IN" for key, value in given.items() if not value), "---", ""]
     # a converted folder of PyTorch weights has no run and no rows: its card lacks these sections
     run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
+    facts |= {"base_model": base_model} if base_model else {}
+    facts |= _model_index(model, name, pipeline, rows, lines)
+    front = ["---", *yaml.safe_dump(facts, sort_keys=False, allow_unicode=True).splitlines()]
+    missing = {key: "TO FILL IN" for key, value in given.items() if not value}
+    # a path of this machine is no name of the Hub: only its owner knows that name
+    if not base_model and (started := model.meta.get("pretrained") or PurePath(run.get("init_from", "")).name):
+        missing["base_model"] = f"TO FILL IN, training started from {json.dumps(visible_name(started))}"
+    front += [*(f"# {key}: {value}" for key, value in missing.items()), "---", ""]
     body = [
         f"# {markdown_line(name)}",
         "",
         f"Converted by spanjax {__version__} from step {model.step:,} of {_code(model.name)}.",
         "",
     ]
-    body += _usage(model, name)
+    body += _usage(model, name) + _listed("Intended use", intended_use(model))
     body += _section("Task", _task(model)) if model.kind else []
     body += _section("Architecture", _architecture(model))
-    body += _section("Data", _data(rows)) if rows else []
+    body += _section("Data", _data(rows, run)) if rows else []
     body += _section("Training", _training(run, model, rows)) if run else []
     body += _section("Results", _results(lines)) + _section("Hardware and time", _hardware(model, lines))
     notes = [*(tokenizer_notes(model.vocabulary) if model.vocabulary else []), *model.notes]
-    body += ["## Notes", "", *(f"- {markdown_line(note)}" for note in notes), ""] if notes else []
+    body += _listed("Limitations", limitations(model, rows, language)) + (_listed("Notes", notes) if notes else [])
+    body += ["## Citation", "", "```bibtex", *citations(model, run), "```", ""]
     return "\n".join([*front, *body])
 
 
@@ -75,6 +87,19 @@ def _usage(model: Model, name: str) -> list[str]:
             "(`cls.pair_target_predictions.*`); transformers has no class for it.",
             "",
         ]
+    # the condition on which `to_torch` copies the module
+    if not model.kind and remote_config(model.params, family):
+        lines += [
+            f"The class in `{REMOTE_CODE}` has both heads. It is run only where you ask for it:",
+            "",
+            "```python",
+            "from transformers import AutoModelForPreTraining",
+            "",
+            f"model = AutoModelForPreTraining.from_pretrained({_quoted(name)}, trust_remote_code=True)",
+            'model.fill_spans(tokenizer, f"The {tokenizer.mask_token} {tokenizer.mask_token} sat.", head="sbo")',
+            "```",
+            "",
+        ]
     if "pooler" not in model.params and model.kind is None and family.model_type in _POOLED:
         lines += [
             "There is no pooler: `AutoModel` draws one at random unless it is told `add_pooling_layer=False`.",
@@ -86,6 +111,40 @@ def _usage(model: Model, name: str) -> list[str]:
 def _section(title: str, facts: Mapping[str, Any]) -> list[str]:
     listed = [f"| {_cell(name)} | {_cell(value)} |" for name, value in facts.items() if value not in (None, "")]
     return [f"## {title}", "", "| | |", "|---|---|", *listed, ""] if listed else []
+
+
+def _listed(title: str, items: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", *(f"- {markdown_line(item)}" for item in items), ""]
+
+
+def _model_index(
+    model: Model, name: str, pipeline: str, rows: Mapping[str, Any], lines: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Metrics of held-out rows or dev examples as the Hub's `model-index`; {} if none were measured."""
+    values = _measured(lines) or stored_values(model.meta)
+    if model.kind:
+        values = {key.removeprefix(SCORE): value for key, value in values.items() if key.startswith(SCORE)}
+    metrics = [
+        {"type": key.rpartition("/")[2], "name": key, "value": float(value)}
+        for key, value in values.items()
+        if math.isfinite(value)
+    ]
+    if not metrics:
+        return {}
+    # the Hub requires type and name of a data set; "other" is one that is not on the Hub
+    if model.kind:
+        title = (model.task or {}).get("class") or "task"
+        dataset = {"type": "other", "name": f"dev examples of {title}", "split": "dev"}
+    else:
+        title = pipeline
+        dataset = {
+            "type": "other",
+            "name": f"held-out rows of {rows.get('source') or 'the run'}",
+            "split": "validation",
+        }
+        dataset |= {"revision": rows["fingerprint"]} if "fingerprint" in rows else {}
+    result = {"task": {"type": pipeline, "name": title}, "dataset": dataset, "metrics": metrics}
+    return {"model-index": [{"name": name, "results": [result]}]}
 
 
 def _architecture(model: Model) -> dict[str, Any]:
@@ -121,6 +180,7 @@ def _task(model: Model) -> dict[str, Any]:
         "predicts": task_words(model),
         "length": task.get("length"),
         "examples": ", ".join(f"{part} {count:,}" for part, count in examples.items()) if examples else None,
+        "fingerprint of the training examples": _code(model.meta.get("run", {}).get("rows_fingerprint") or ""),
         "pretrained weights": model.meta.get("pretrained"),
         **_scores(model),
     }
@@ -136,11 +196,16 @@ def _scores(model: Model) -> dict[str, str]:
     return {"dev score": f"{-history[model.step]:.4f}"} if model.step in history else {}
 
 
-def _data(rows: Mapping[str, Any]) -> dict[str, Any]:
+def _data(rows: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
+    folders = [PurePath(each).name for each in run.get("data", {}).get("rows") or ()]
     counts = ("documents", "sentences", "text_tokens", "rows", "length")
     return {
         "source": rows.get("source"),
         **{name.replace("_", " "): f"{rows[name]:,}" for name in counts if name in rows},
+        "folder of rows": ", ".join(folders),
+        "fingerprint of its manifest": _code(rows.get("fingerprint", "")),
+        "fingerprint of its vocabulary": _code(rows.get("vocabulary_fingerprint", "")),
+        "prepared by": f"spanjax {rows['code_version']}" if rows.get("code_version") else None,
     }
 
 
@@ -187,6 +252,8 @@ def _quoted(text: str) -> str:
 
 def _code(text: str) -> str:
     """Text as code within a line of Markdown: nothing in it ends the code or begins HTML."""
+    if not text:
+        return ""
     safe = visible_name(text).replace("`", "\\u0060").replace("<", "\\u003c").replace(">", "\\u003e")
     return f"`{safe}`"
 
@@ -198,13 +265,16 @@ def _lines(model: Model) -> list[dict[str, Any]]:
     return [record for record in found if record and record["step"] <= model.step]
 
 
-def _results(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _measured(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """The newest value of every metric of the run's evaluations."""
+    values: dict[str, float] = {}
     for line in lines:
-        values |= {
-            f"held-out {name.removeprefix('eval/')}": f"{v:.4f}" for name, v in line.items() if name.startswith("eval/")
-        }
+        values |= {name.removeprefix("eval/"): v for name, v in line.items() if name.startswith("eval/")}
     return values
+
+
+def _results(lines: list[dict[str, Any]]) -> dict[str, str]:
+    return {f"held-out {name}": f"{value:.4f}" for name, value in _measured(lines).items()}
 
 
 def _hardware(model: Model, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 The folder holds config.json, the weights (tied ones once, in the original layout under every name; without the rows that only
 pad the vocabulary), the tokenizer's files, a model card filled from the run, the heads that transformers has no class for in
-sbo_head.safetensors, and conversion.json.
+sbo_head.safetensors, modeling_spanbert.py with a class for them, and conversion.json.
 """
 
 import dataclasses
+import importlib.resources
 import json
 import pathlib
 import time
@@ -25,7 +26,7 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run_format import inferred_settings, load_code
 from spanjax.storage.outputs import output_folder
-from spanjax.torch_format.configs import config_to_hf
+from spanjax.torch_format.configs import REMOTE_CODE, config_to_hf, remote_config
 from spanjax.torch_format.families import Family, family_of
 from spanjax.torch_format.folder import (
     CONFIGS,
@@ -68,6 +69,8 @@ class ToTorch:
     """Licence of the weights, for the card: cc-by-sa-4.0, say."""
     language: str = ""
     """Language of the text, for the card: en, say."""
+    base_model: str = ""
+    """Name on the Hub of the model that training started from, for the card: SpanBERT/spanbert-base-cased, say."""
     code: Code = ()
 
 
@@ -117,14 +120,18 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
             write_torch_file(folder / "pytorch_model.bin", own)
         if heads := {name: array for name, array in written.items() if name not in own}:
             write_safetensors(folder / EXTRA_HEADS, heads, model.step)
+        if remote := {} if model.kind else remote_config(model.params, family):
+            code = importlib.resources.files("spanjax.torch_format") / REMOTE_CODE
+            (folder / REMOTE_CODE).write_bytes(code.read_bytes())
+            config |= remote
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     if model.vocabulary:
         types = model.encoder.types if "epochs" in task else 0  # fine-tuned here, on pairs as tasks make them
         files = tokenizer_files(model.vocabulary, family.model_type, model.encoder.positions, types)
         for name, content in files.items():
             (folder / name).write_bytes(content)
-    card = model_card(model, options.name or pathlib.Path(options.output).name, options.license, options.language)
-    (folder / CARD).write_text(card)
+    name = options.name or pathlib.Path(options.output).name
+    (folder / CARD).write_text(model_card(model, name, options.license, options.language, options.base_model))
     report = _report(model, options, written)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -135,7 +142,7 @@ def written_files(folder: pathlib.Path) -> set[str]:
     found = set[str]()
     for inner in (pathlib.Path(), pathlib.Path(FOLDER)):
         if (folder / inner / REPORT).is_file() and {"spanjax", "tensors"} <= {*read_json(folder / inner / REPORT)}:
-            names = (*WEIGHTS, *CONFIGS, EXTRA_HEADS, *FILES, CARD, REPORT)
+            names = (*WEIGHTS, *CONFIGS, EXTRA_HEADS, REMOTE_CODE, *FILES, CARD, REPORT)
             found |= {str(inner / name) for name in names}
     return found
 
@@ -155,11 +162,8 @@ def _report(model: Model, options: ToTorch, written: Mapping[str, np.ndarray]) -
     }
 
 
-def to_torch(options: ToTorch) -> int:
-    """Converts and returns the exit code."""
-    began, output = time.perf_counter(), pathlib.Path(options.output)
-    load_code(options.code)
-    model = load_model(options.source)
+def exportable(model: Model) -> Model:
+    """Returns the model without parts that PyTorch weights have no names for; its notes name them."""
     if model.task is not None and model.kind is None:
         # the names of a task's own parts must not decide the family
         family = family_of(model.encoder, model.parts & {"pooler"})
@@ -167,11 +171,26 @@ def to_torch(options: ToTorch) -> int:
         model = dataclasses.replace(model, params=params, notes=(*model.notes, *left_out))
     params, left_out = without_unknown(model.params, kept=(PART,))
     # what is compared afterwards are the heads that were written: its own objective may need others
-    model = dataclasses.replace(model, params=params, notes=(*model.notes, *left_out), trained=None)
+    return dataclasses.replace(model, params=params, notes=(*model.notes, *left_out), trained=None)
+
+
+def save(model: Model, options: ToTorch) -> dict[str, Any]:
+    """Writes an `exportable` model into the folder of the options; returns conversion.json.
+
+    ValueError, and nothing is written, for a model that cannot be written so and a folder that may not be replaced.
+    """
+    with output_folder(pathlib.Path(options.output), options.overwrite, written_files, [options.source]) as work:
+        return write_folder(model, work, options)
+
+
+def to_torch(options: ToTorch) -> int:
+    """Converts and returns the exit code."""
+    began, output = time.perf_counter(), pathlib.Path(options.output)
+    load_code(options.code)
+    model = exportable(load_model(options.source))
     for line in model.notes:
         print(visible_name(line))
-    with output_folder(output, options.overwrite, written_files, [options.source]) as work:
-        report = write_folder(model, work, options)
+    report = save(model, options)
     heads = ", ".join(report["heads"]) or "none"
     print(
         f"{model.source} (step {model.step:,}) -> {output}: {len(report['tensors'])} tensors, "
@@ -191,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.convert to-torch",
         description=__doc__,
-        elsewhere=("name", "license"),
+        elsewhere=("name", "license", "base_model"),
     )
     return exit_code(
         "to-torch",

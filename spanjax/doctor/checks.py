@@ -12,9 +12,10 @@ from typing import Literal
 Status = Literal["ok", "note", "fail"]
 
 REQUIRED = (
-    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "numba"),
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("tyro", "tokenizers", "safetensors", "rich"),
 )
+FEEDS = ("numba",)
 TENSORFLOW_FEED = ("tensorflow", "tensorflow-text", "tensorflow-datasets", "seqio")
 SLOW_IMPORT_SECONDS = 60.0
 GIB = 2**30
@@ -88,6 +89,9 @@ def _installed(facts: Facts) -> Result:
     missing = [name for name in REQUIRED if name not in facts.versions]
     if missing:
         yield "fail", f"missing {', '.join(missing)}: pip install -r requirements.txt"
+    if lacking := [name for name in FEEDS if name not in facts.versions]:
+        yield "note", f"without {', '.join(lacking)} models can be used but not trained: pip install 'spanjax[train]'"
+        return
     absent = [name for name in TENSORFLOW_FEED if name not in facts.versions]
     if absent:
         yield "note", f"without {', '.join(absent)} only the NumPy feed works"

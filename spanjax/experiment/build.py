@@ -12,11 +12,11 @@ from jax.sharding import Mesh
 
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend, platform_name
+from spanjax.nn.attention import choose_backend
 from spanjax.run import Run
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
-from spanjax.training.step import StepBuilder
+from spanjax.training.step import StepBuilder, mesh_platform
 
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
@@ -113,14 +113,9 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", layers)
 
 
-def _platform(mesh: Mesh) -> str:
-    """cpu, gpu or tpu."""
-    return platform_name(mesh.devices.flat[0].platform)
-
-
 def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
     """Chooses encoder.unroll where a run leaves it to its devices; also returns the reason."""
-    encoder, platform = run.encoder, _platform(mesh)
+    encoder, platform = run.encoder, mesh_platform(mesh)
     if encoder.unroll:
         return encoder.unroll, f"{encoder.unroll} a turn of the scan (requested)"
     if run.mesh.fsdp:
@@ -137,7 +132,7 @@ def gathered_layerwise(run: Run, mesh: Mesh) -> bool:
     """
     encoder = run.encoder
     unrolled = encoder.unroll >= encoder.layers == encoder.own_layers
-    return unrolled and run.microbatches == 1 and _platform(mesh) != "cpu"
+    return unrolled and run.microbatches == 1 and mesh_platform(mesh) != "cpu"
 
 
 def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:

@@ -1,9 +1,11 @@
 """Builds a fine-tuning session from a `Run` with a task: examples, labels, initial weights, evaluation by scores."""
 
+import collections
 import dataclasses
 import math
 import operator
 import pathlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from spanjax.bounds import raise_problems
+from spanjax.data.sources.tables import quoted
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
@@ -40,7 +43,9 @@ from spanjax.training.loop import AUTO, Outcome
 from spanjax.training.step import StepBuilder
 
 SHOWN = 20
+_LINE = re.compile(r":(?:record |row )?\d+(?=: )")
 TOKENS = 128  # of an example in a dry run
+PARSED = 3  # examples in a dry run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,6 +206,10 @@ class TaskSession(CompiledRun):
         dev = f"; {len(self.dev.examples):,} dev examples" if self.dev else "; no dev examples"
         more = len(row.tokens_T) - TOKENS
         text = self.vocabulary.decode(row.tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
+        parsed = [
+            f"example {number + 1}   {each}"
+            for number, each in enumerate(map(example_text, self.training.examples[:PARSED]))
+        ]
         # long fields, such as a label of every token, say nothing in one line
         short = [f"{name} {np.asarray(value).tolist()}" for name, value in row.fields.items() if np.size(value) <= 16]
         data = (
@@ -208,7 +217,7 @@ class TaskSession(CompiledRun):
             f" average, {packed.lengths_N.max():,} at most{dev}"
         )
         plan = plan_lines(self, to_global(batch, self.mesh), [data], epochs)
-        return [*plan, *self.messages, "", f"example     {text}  {', '.join(short)}"]
+        return [*plan, *self.messages, "", *parsed, f"first row   {text}  {', '.join(short)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Summarises a finished run: the scores of the last evaluation, the best one, what to do next."""
@@ -225,6 +234,14 @@ class TaskSession(CompiledRun):
         return [*lines, "", f"checkpoints and curves are in {workdir}{files}"]
 
 
+def example_text(example: Any) -> str:
+    """The fields of an example as it was read, each cut to 60 characters, for a dry run."""
+    # tasks have named tuples or dataclasses; another example of a user's own is one value
+    names = getattr(example, "_fields", None) or getattr(example, "__dataclass_fields__", ())
+    fields = {name: getattr(example, name) for name in names} or {"": example}
+    return "  ".join(f"{name} {quoted(value)}".strip() for name, value in fields.items() if value is not None)
+
+
 def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
     """Reads the examples of some files. Also returns problems that stop the run: unreadable files, and bad examples unless
     those are to be skipped."""
@@ -238,14 +255,23 @@ def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples
         found.extend(examples)
         found.problems += examples.problems
         found.notes += examples.notes
+        found.hints += examples.hints
     if found.problems and not task.skip_bad:
-        more = len(found.problems) - SHOWN
-        problems += [f"{what}: {problem}" for problem in found.problems[:SHOWN]]
+        different = distinct(found.problems)
+        more = len(different) - SHOWN
+        problems += [f"{what}: {problem}" for problem in different[:SHOWN]]
         problems += [f"{what}: and {more:,} more"] if more > 0 else []
         problems.append(f"{what}: correct these examples, or leave them out with --skip-bad")
     elif files and not found and not problems:
         problems.append(f"{what}: no examples in {', '.join(files)}")
     return found, problems
+
+
+def distinct(problems: Sequence[str]) -> list[str]:
+    """The problems 'FILE:LINE: what', those that differ in their lines alone once: with the first line and a count."""
+    alike = collections.Counter(_LINE.sub("", problem, count=1) for problem in problems)
+    first = {_LINE.sub("", problem, count=1): problem for problem in reversed(problems)}
+    return [first[each] + (f" (and {count - 1:,} lines like it)" if count > 1 else "") for each, count in alike.items()]
 
 
 def _labelled(task: Task, examples: Examples) -> Examples:
@@ -262,6 +288,8 @@ def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
     count = sum(not task.is_labelled(example) for example in examples)
     if not count:
         return []
+    if count == len(examples) and examples.hints:
+        return [f"{what}: {hint}" for hint in examples.hints]
     return [f"{what}: {count:,} of {len(examples):,} examples have no label: give a file whose examples all have one"]
 
 
@@ -324,6 +352,8 @@ def open_task_session(run: Run) -> TaskSession:
     dev_examples, found = read_examples(task, task.dev, "--dev")
     problems += found + unlabelled_problems(task, dev_examples, "--dev")
     examples = _labelled(task, examples)
+    if examples.hints and not any(map(task.is_labelled, examples)):
+        problems += [f"--train: {hint}" for hint in examples.hints]
     mesh, found = open_mesh(run)
     problems += found
     if not problems and vocabulary is not None:

@@ -7,7 +7,7 @@ place in a span.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,20 +131,38 @@ def _part(name: str) -> str:
     return name.split("/")[0]
 
 
-def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
-    problems = []
-    dropped = {"types"} if model.encoder.types and not encoder.types and not encoder.relative_attention else set()
+def _differing(encoder: EncoderConfig, weights: EncoderConfig) -> dict[str, tuple[Any, Any]]:
+    """Settings that must be those of the weights and are not: name -> (the run's, the weights')."""
+    dropped = {"types"} if weights.types and not encoder.types and not encoder.relative_attention else set()
     # a group that is added later counts as well, so that a setting that is in no group gives an error
     others = {field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)}
-    for name in (field.name for field in dataclasses.fields(encoder)):
-        if name in (MAY_DIFFER - dropped) | others:
-            continue
-        own, theirs = getattr(encoder, name), getattr(model.encoder, name)
-        if own != theirs:
-            option = name.replace("_", "-")
-            option = f"{'' if theirs else 'no-'}{option}" if isinstance(theirs, bool) else f"{option} {theirs}"
-            problems.append(f"encoder.{name} is {own}, the weights have {theirs}: give --encoder.{option}")
-    return problems
+    names = (field.name for field in dataclasses.fields(encoder) if field.name not in (MAY_DIFFER - dropped) | others)
+    pairs = {name: (getattr(encoder, name), getattr(weights, name)) for name in names}
+    return {name: (own, theirs) for name, (own, theirs) in pairs.items() if own != theirs}
+
+
+def _setting_problem(name: str, own: Any, theirs: Any) -> str:
+    option = name.replace("_", "-")
+    option = f"{'' if theirs else 'no-'}{option}" if isinstance(theirs, bool) else f"{option} {theirs}"
+    return f"encoder.{name} is {own}, the weights have {theirs}: give --encoder.{option}"
+
+
+def _settings_problems(model: Model, encoder: EncoderConfig) -> list[str]:
+    return [_setting_problem(name, *values) for name, values in _differing(encoder, model.encoder).items()]
+
+
+def with_sizes_of(
+    weights: EncoderConfig, encoder: EncoderConfig, named: Collection[str] = ()
+) -> tuple[EncoderConfig, list[str], list[str]]:
+    """Returns the encoder with every setting of the weights that a run must share with them, notes on the changed ones, and
+    problems: settings with another value that the command line names (`named`: names as in `spanjax.run.flat`)."""
+    differing = _differing(encoder, weights)
+    kept = {name for name in differing if {f"encoder/{name}", f"encoder/no_{name}"} & {*named}}
+    problems = [f"{_setting_problem(name, *differing[name])} or leave it out" for name in differing if name in kept]
+    taken = {name: theirs for name, (_, theirs) in differing.items() if name not in kept}
+    changes = ", ".join(f"encoder.{name} {theirs} (not {differing[name][0]})" for name, theirs in taken.items())
+    notes = [f"settings of the weights: {changes}"] if changes else []
+    return dataclasses.replace(encoder, **taken), notes, problems
 
 
 def _boundary_flag(objective: Objective | None) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from spanjax.bounds import raise_problems
+from spanjax.cli import visible_name
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed.feeds import Kind, ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
@@ -22,8 +23,9 @@ from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
-from spanjax.experiment.init_from import InitialWeights, start_from
+from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_of
 from spanjax.experiment.summary import filled_text, next_commands, plan_lines
+from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
@@ -39,6 +41,8 @@ class PretrainingSession(CompiledRun):
     rows: AnyRows
     validation: AnyRows | None
     spec: FeedSpec
+    messages: tuple[str, ...] = ()
+    """Notes on settings that the initial weights replaced."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -56,7 +60,11 @@ class PretrainingSession(CompiledRun):
         """Implements `training.loop.Session.notes`."""
         order = self.objective.required_order
         name = type(self.objective).__name__
-        return super().notes + ((f"data.order is {order}: objective {name} reads rows in it",) if order else ())
+        return (
+            super().notes
+            + self.messages
+            + ((f"data.order is {order}: objective {name} reads rows in it",) if order else ())
+        )
 
     def identity(self) -> dict[str, Any]:
         """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
@@ -173,7 +181,7 @@ class PretrainingSession(CompiledRun):
             " (forward and backward)",
         ]
         plan = plan_lines(self, to_global(batch, self.mesh), data, epochs)
-        return [*plan, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
+        return [*plan, *self.messages, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Compares held-out losses with those of a model that knows nothing, fills one span in, and says what to do next."""
@@ -273,10 +281,31 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     return list(dict.fromkeys(found))
 
 
-def open_pretraining_session(run: Run) -> PretrainingSession:
-    """Opens the rows and builds the mesh and every function. Raises one ValueError that lists all problems."""
-    run = with_defaults(run)
-    problems = run.problems()
+def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) -> tuple[Run, list[str], list[str]]:
+    """Returns the run with the sizes of the weights that it starts from, notes, and problems."""
+    if not run.init_from:
+        return run, [], []
+    try:
+        # a run that resumes needs the weights no more: they may be gone
+        weights = stored or load_model(run.init_from).encoder
+    except ValueError as error:
+        return run, [], [str(error)]
+    encoder, notes, problems = with_sizes_of(weights, run.encoder, named)
+    # against its own checkpoint the work directory compares all settings
+    problems = [] if stored else [f"--init-from {run.init_from}: {problem}" for problem in problems]
+    return dataclasses.replace(run, encoder=encoder), [f"init-from {run.init_from}: {note}" for note in notes], problems
+
+
+def open_pretraining_session(
+    run: Run, named: Collection[str] = (), stored: EncoderConfig | None = None
+) -> PretrainingSession:
+    """Opens the rows and builds the mesh and every function. Raises one ValueError that lists all problems.
+
+    Sizes of the encoder are those of the weights of `init_from`, or `stored`, those of the run's own checkpoint if it resumes.
+    Settings that the command line names (`named`) must agree with the weights.
+    """
+    run, notes, problems = _with_sizes(with_defaults(run), named, stored)
+    problems += run.problems()
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
     mesh, mesh_problems = open_mesh(run)
@@ -294,7 +323,8 @@ def open_pretraining_session(run: Run) -> PretrainingSession:
     assert isinstance(run.objective, Pretraining)
     chosen: Any = run.objective.order_of(run.data.order)
     data = dataclasses.replace(run.data, order=chosen)
-    return assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
+    session = assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
+    return dataclasses.replace(session, messages=tuple(map(visible_name, notes)))
 
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> PretrainingSession:

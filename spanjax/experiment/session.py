@@ -1,6 +1,7 @@
 """Opens the session of any run and its outputs, and describes it for run.json and for checkpoints."""
 
 import contextlib
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Collection
@@ -12,9 +13,11 @@ from spanjax import __version__
 from spanjax.bounds import raise_problems
 from spanjax.experiment.finetune import open_task_session
 from spanjax.experiment.pretrain import open_pretraining_session
+from spanjax.json_files import read_json
+from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.model import stored_vocabulary
 from spanjax.run import Run, overridden
-from spanjax.run_format import describe, kind_of
+from spanjax.run_format import STARTED_IN, describe, kind_of, restored
 from spanjax.tasks.base import Task
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Outputs, Session
@@ -23,16 +26,30 @@ from spanjax.training.redaction import redacted
 from spanjax.training.trackers import Trackers
 
 
-def open_session(requested: Run, named: Collection[str] = ()) -> Session:
+def open_session(requested: Run, named: Collection[str] = (), resumed: pathlib.Path | None = None) -> Session:
     """Opens the session of a run: of a task's examples, or of prepared rows.
 
     ValueError that lists all problems, also if a requested setting would not take effect; `named` are the settings that the
-    command line names.
+    command line names, `resumed` is the work directory of a run that has a checkpoint.
     """
-    open_any = open_task_session if isinstance(requested.objective, Task) else open_pretraining_session
-    session = open_any(requested)
+    if isinstance(requested.objective, Task):
+        session = open_task_session(requested)
+    else:
+        stored = _stored_encoder(resumed) if resumed and requested.init_from else None
+        session = open_pretraining_session(requested, named, stored)
+        if requested.init_from:
+            # sizes of a config file give way to those of the weights, with a note; named ones were compared
+            requested = dataclasses.replace(requested, encoder=session.run.encoder)
     raise_problems(overridden(requested, session.run, named))
     return session
+
+
+def _stored_encoder(workdir: pathlib.Path) -> EncoderConfig | None:
+    """Returns the encoder in a work directory's run.json; None if it cannot be read, which `open_workdir` reports."""
+    try:
+        return restored(read_json(workdir / "run.json")["encoder"], EncoderConfig)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
+        return None
 
 
 def description(session: Session) -> dict[str, Any]:
@@ -49,7 +66,7 @@ def checkpoint_meta(session: Session) -> dict[str, Any]:
         "processes": jax.process_count(),
         "jax": jax.__version__,
     }
-    run = {"spanjax": __version__, "run": description(session), **session.about()}
+    run = {"spanjax": __version__, "run": description(session), STARTED_IN: str(pathlib.Path.cwd()), **session.about()}
     return {**run, "hardware": hardware, "vocabulary": stored_vocabulary(session.vocabulary)}
 
 

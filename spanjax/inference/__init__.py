@@ -1,1 +1,1 @@
-"""Inference with trained models: mask filling, tasks."""
+"""Inference with trained models: vectors of texts, mask filling, tasks."""

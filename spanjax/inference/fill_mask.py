@@ -6,6 +6,7 @@
     filler = Filler(load_model("runs/mine"))
     filler.fill_mask("The [MASK] [MASK] sat")[0].candidates      # [(piece, probability), ...] of the first mask
     filler.spans("The [MASK] [MASK] sat")[0].fills["sbo"]        # the span from its two neighbours alone
+    filler.fill_mask(["A [MASK] sat", "It [MASK]"])[1]           # a list of texts gives a list: one program for a batch
 
 Shapes: B texts, L positions, K masks, T heads, V vocabulary.
 """
@@ -14,22 +15,25 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from spanjax.bounds import raise_problems
 from spanjax.cli import visible_name
 from spanjax.data.sources.cleaning import clean
 from spanjax.objectives.base import Pretraining
 from spanjax.pretrained.electra import filling
-from spanjax.pretrained.model import Model, module_params
+from spanjax.pretrained.model import Model, module_params, vocabulary_of
 from spanjax.training.state import abstract_module
 
 MASK = "[MASK]"
 LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
+ROWS, SLOTS = 32, 512  # most texts of a batch, and most slots: each has a probability of every token by every head
+PROBLEMS = 8  # texts that a message lists
 
 Candidates = list[tuple[str, float]]
 """Tokens with their probabilities, the most probable first."""
@@ -96,12 +100,7 @@ class Filler:
 
     def __init__(self, model: Model):
         model = filling(model)
-        if model.vocabulary is None:
-            raise ValueError(
-                f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "
-                "`python -m spanjax.convert from-torch ... --vocab FILE`"
-            )
-        self.model, self.vocabulary, self.heads = model, model.vocabulary, model.objective().fill_heads
+        self.model, self.vocabulary, self.heads = model, vocabulary_of(model), model.objective().fill_heads
         if not self.heads:
             raise ValueError(
                 f"{model.source} has an encoder and no head that predicts tokens (as the released SpanBERT base has): "
@@ -109,13 +108,22 @@ class Filler:
             )
 
         def compute(objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-            logits_1TKV = objective.logits(module, objective.hidden(module, batch, None), batch)
-            return jax.nn.log_softmax(logits_1TKV[0, :, :, : model.encoder.vocab_size], axis=-1)
+            logits_BTKV = objective.logits(module, objective.hidden(module, batch, None), batch)
+            return jax.nn.log_softmax(logits_BTKV[..., : model.encoder.vocab_size], axis=-1)
 
         self._compute = compiled(model, compute)
 
-    def fill_mask(self, text: str, top: int = 5) -> list[Masked]:
-        """Returns the `top` most probable tokens at every [MASK] by the token head. ValueError without a mask or such a head."""
+    @overload
+    def fill_mask(self, text: str, top: int = 5) -> list[Masked]: ...
+
+    @overload
+    def fill_mask(self, text: Sequence[str], top: int = 5) -> list[list[Masked]]: ...
+
+    def fill_mask(self, text: str | Sequence[str], top: int = 5) -> list[Masked] | list[list[Masked]]:
+        """Returns the `top` most probable tokens at every [MASK] by the token head; of a list of texts, a list for each.
+
+        ValueError lists texts without a mask and those that are too long; also for a model without such a head.
+        """
         head = next((number for number, head in enumerate(self.heads) if not head.neighbours), None)
         if head is None:
             names = ", ".join(head.name for head in self.heads)
@@ -123,18 +131,37 @@ class Filler:
                 f"{self.model.source} has no head that reads the masked token itself: its heads are {names}"
             )
         self._check(top)
-        read = self._read(text, None)
-        best = self._best(self._log_probabilities(read)[head], top)
-        return [Masked(position, candidates) for position, candidates in zip(read.masks, best, strict=True)]
+        read = self._read_all([text] if isinstance(text, str) else text, None)
+        found = [
+            [Masked(*each) for each in zip(one.masks, self._best(log_TKV[head], top), strict=True)]
+            for one, log_TKV in zip(read, self._log_probabilities(read), strict=True)
+        ]
+        return found[0] if isinstance(text, str) else found
 
-    def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]:
-        """Fills every run of [MASK], by each head and by both. `hide` are phrases of the text to mask first, token by token.
+    @overload
+    def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]: ...
 
-        ValueError if there is no mask, or a phrase is not in the text.
+    @overload
+    def spans(self, text: Sequence[str], top: int = 5, hide: Sequence[Sequence[str]] = ()) -> list[list[Span]]: ...
+
+    def spans(
+        self, text: str | Sequence[str], top: int = 5, hide: Sequence[str] | Sequence[Sequence[str]] = ()
+    ) -> list[Span] | list[list[Span]]:
+        """Fills every run of [MASK], by each head and by both; of a list of texts, a list for each.
+
+        `hide` are phrases of the text to mask first, token by token; with a list of texts, the phrases of each. ValueError lists
+        texts without a mask, those that are too long, and phrases that are not in the text.
         """
         self._check(top)
-        read = self._read(text, hide)
-        log_TKV = self._log_probabilities(read)
+        texts: Sequence[str] = [text] if isinstance(text, str) else text
+        phrases: Any = [hide] if isinstance(text, str) else hide or [()] * len(texts)
+        if len(phrases) != len(texts):
+            raise ValueError(f"hide has {len(phrases)} items for {len(texts)} texts: give a list of phrases for each")
+        read = self._read_all(texts, phrases)
+        found = [self._filled(*each, top) for each in zip(read, self._log_probabilities(read), strict=True)]
+        return found[0] if isinstance(text, str) else found
+
+    def _filled(self, read: _Text, log_TKV: np.ndarray, top: int) -> list[Span]:
         scores = {head.name: log_KV for head, log_KV in zip(self.heads, log_TKV, strict=True)}
         if len(scores) > 1:
             sum_KV = log_TKV.sum(axis=0)
@@ -160,6 +187,18 @@ class Filler:
             raise ValueError(
                 f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
             )
+
+    def _read_all(self, texts: Sequence[str], hide: Sequence[Sequence[str]] | None) -> list[_Text]:
+        """Encodes texts; one ValueError lists those that cannot be used."""
+        found, problems = list[_Text](), list[str]()
+        for text, phrases in zip(texts, hide or [None] * len(texts), strict=True):
+            try:
+                found.append(self._read(text, phrases))
+            except ValueError as error:
+                problems.append(str(error))
+        more = [f"and {len(problems) - PROBLEMS:,} more texts"] if len(problems) > PROBLEMS else []
+        raise_problems([*problems[:PROBLEMS], *more])
+        return found
 
     def _read(self, text: str, hide: Sequence[str] | None) -> _Text:
         """Encodes a text with specials around it; the vocabulary's own name of the mask works too."""
@@ -190,34 +229,53 @@ class Filler:
             )
         return _Text(ids, masks, truth)
 
-    def _log_probabilities(self, read: _Text) -> np.ndarray:
+    def _log_probabilities(self, texts: Sequence[_Text]) -> list[np.ndarray]:
         """Log-probability of every token at every mask by every head [T, K, V]; -inf where the head makes no prediction."""
-        length = math.ceil(len(read.ids) / LENGTH_STEP) * LENGTH_STEP
-        slots = math.ceil(len(read.masks) / MASKS_STEP) * MASKS_STEP
-        length = min(length, self.model.encoder.positions)
-        arrays = {name: np.zeros((1, slots), np.int32) for name in ("position", "left", "right", "offset")}
-        reach = max((head.reach or slots for head in self.heads if head.neighbours), default=1)
-        places = [(first, pieces, offset) for first, pieces in runs(read.masks) for offset in range(pieces)]
-        for place, (first, pieces, offset) in enumerate(places):
-            # an offset beyond the tables of all heads gets the last row as a valid index, and -inf below
-            values = (first + offset, first - 1, first + pieces, min(offset, reach - 1))
-            for array, value in zip(arrays.values(), values, strict=True):
-                array[0, place] = value
-        ids_1L = np.array([read.ids + [self.vocabulary.specials.pad] * (length - len(read.ids))], np.int32)
-        used_1L = (np.arange(length) < len(read.ids))[None].astype(np.int32)
-        batch = {
-            "tokens_BL": ids_1L,
-            "segments_BL": used_1L,
-            "positions_BL": np.arange(length, dtype=np.int32)[None] * used_1L,
-            "types_BL": np.zeros_like(ids_1L),
-            "slot_weight_BK": (np.arange(slots) < len(read.masks))[None].astype(np.float32),
-            **{f"slot_{name}_BK": array for name, array in arrays.items()},
-        }
-        log_TKV = np.array(self._compute(batch))[:, : len(read.masks)]
+        found: list[Any] = [None] * len(texts)
+        order = sorted(range(len(texts)), key=lambda number: -len(texts[number].ids))
+        while order:
+            slots = _rounded(max(len(texts[number].masks) for number in order[:ROWS]), MASKS_STEP)
+            numbers = order[: max(1, min(ROWS, SLOTS // slots))]
+            order = order[len(numbers) :]
+            log_BTKV = np.array(self._compute(self._batch([texts[number] for number in numbers])))
+            for log_TKV, number in zip(log_BTKV, numbers, strict=False):  # rows that only pad the batch are behind
+                found[number] = self._within_reach(texts[number], log_TKV[:, : len(texts[number].masks)])
+        return found
+
+    def _within_reach(self, text: _Text, log_TKV: np.ndarray) -> np.ndarray:
+        offsets = [offset for _, pieces in runs(text.masks) for offset in range(pieces)]
         for head, log_KV in zip(self.heads, log_TKV, strict=True):
             if head.reach is not None:
-                log_KV[[offset >= head.reach for *_, offset in places]] = -np.inf
+                log_KV[[offset >= head.reach for offset in offsets]] = -np.inf
         return log_TKV
+
+    def _batch(self, texts: Sequence[_Text]) -> dict[str, np.ndarray]:
+        """Builds a batch of the shape that fits all of these texts, with a power of two rows."""
+        rows = 1 << (len(texts) - 1).bit_length()
+        length = min(_rounded(max(len(text.ids) for text in texts), LENGTH_STEP), self.model.encoder.positions)
+        slots = _rounded(max(len(text.masks) for text in texts), MASKS_STEP)
+        ids_BL = np.full((rows, length), self.vocabulary.specials.pad, np.int32)
+        used_BL = np.zeros((rows, length), np.int32)
+        weight_BK = np.zeros((rows, slots), np.float32)
+        arrays = {name: np.zeros((rows, slots), np.int32) for name in ("position", "left", "right", "offset")}
+        reach = max((head.reach or slots for head in self.heads if head.neighbours), default=1)
+        for row, text in enumerate(texts):
+            ids_BL[row, : len(text.ids)], used_BL[row, : len(text.ids)] = text.ids, 1
+            weight_BK[row, : len(text.masks)] = 1
+            places = [(first, pieces, offset) for first, pieces in runs(text.masks) for offset in range(pieces)]
+            for place, (first, pieces, offset) in enumerate(places):
+                # an offset beyond the tables of all heads gets the last row as a valid index, and -inf in _within_reach
+                values = (first + offset, first - 1, first + pieces, min(offset, reach - 1))
+                for array, value in zip(arrays.values(), values, strict=True):
+                    array[row, place] = value
+        return {
+            "tokens_BL": ids_BL,
+            "segments_BL": used_BL,
+            "positions_BL": np.arange(length, dtype=np.int32)[None] * used_BL,
+            "types_BL": np.zeros_like(ids_BL),
+            "slot_weight_BK": weight_BK,
+            **{f"slot_{name}_BK": array for name, array in arrays.items()},
+        }
 
     def _best(self, log_KV: np.ndarray, top: int) -> list[Candidates]:
         best_KT = np.argsort(-log_KV, axis=1, kind="stable")[:, :top]
@@ -234,6 +292,10 @@ class Filler:
             candidates=self._best(log_KV, top),
             truth=None if truth is None else np.exp(log_KV[np.arange(len(truth)), truth]).astype(float).tolist(),
         )
+
+
+def _rounded(number: int, step: int) -> int:
+    return math.ceil(number / step) * step
 
 
 def runs(positions: Sequence[int]) -> list[tuple[int, int]]:

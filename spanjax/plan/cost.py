@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from spanjax.hardware import Achievable
-from spanjax.plan.hlo import Collective, Instruction, Program, shapes, size, tuple_parts
+from spanjax.plan.hlo import Collective, Instruction, Program, called, shapes, size, tuple_parts
 
 PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "element-wise"
 INTO_STACKS, OUT_OF_STACKS, MOVES = "into stacks", "out of stacks", "copies and fills"
@@ -44,7 +44,6 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 _VIEWS = ("bitcast", "convert", "copy", "reshape")
 _MOVED = {*_VIEWS, *_SLICES, "parameter", "constant", "broadcast", "transpose", "concatenate", "pad", "tuple", "iota"}
 _CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"(?:branch_computations=\{([^}]*)\}|(?:true|false)_computation=%?([\w.\-]+))")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CONTRACTED = re.compile(r'"?lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
@@ -99,6 +98,8 @@ class CostModel:
 
     def __init__(self, program: Program, rates: Achievable):
         self.program, self.rates = program, rates
+        self._names = {name: {line.name: line for line in body} for name, body in program.computations.items()}
+        self._readers = dict[str, Mapping[str, list[tuple[Instruction, int]]]]()
 
     @functools.cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -120,28 +121,23 @@ class CostModel:
 
     def inside(self, line: Instruction) -> Iterator[tuple[str, int]]:
         """Computations that an instruction runs as a part of the program, with how often it does."""
-        if line.opcode == "while":
-            trips = self.program.trips(line)
-            yield from ((name, trips) for name in re.findall(r"\b(?:body|condition)=%?([\w.\-]+)", line.rest))
-        elif line.opcode == "call":
-            yield re.findall(r"\bto_apply=%?([\w.\-]+)", line.rest)[0], 1
-        elif line.opcode == "conditional":
-            found = [
-                name.strip().lstrip("%") for pair in _BRANCHES.findall(line.rest) for name in ",".join(pair).split(",")
-            ]
-            yield max(filter(None, found), key=lambda name: sum(each.total for each in self._kernels(name, 1))), 1
+        names = called(line)
+        if line.opcode == "conditional":
+            yield max(names, key=lambda name: sum(each.total for each in self._kernels(name, 1))), 1
+        elif line.opcode in ("while", "call"):
+            times = self.program.trips(line) if line.opcode == "while" else 1
+            yield from ((name, times) for name in names)
 
-    @functools.cache  # noqa: B019
     def names(self, computation: str) -> Mapping[str, Instruction]:
         """Name -> instruction of a computation."""
-        return {line.name: line for line in self.program.computations[computation]}
+        return self._names[computation]
 
     def kernel(self, line: Instruction, names: Mapping[str, Instruction], runs: int) -> Kernel:
         """The kernel of an instruction of a computation with these names."""
         operands = [names[name] for name in line.operands if name in names]
-        called = _CALLS.search(line.rest)
-        if line.opcode == "fusion" and called:
-            amount, kind = self._fusion(called.group(1), line, operands), self._kind(called.group(1))
+        fused = _CALLS.search(line.rest)
+        if line.opcode == "fusion" and fused:
+            amount, kind = self._fusion(fused.group(1), line, operands), self._kind(fused.group(1))
         else:
             amount, kind = self._single(line, operands), MOVES if line.opcode in (*_MOVED, *_FETCHES) else ELEMENTWISE
         # elementwise arithmetic does not count: it hides behind the bytes
@@ -155,13 +151,8 @@ class CostModel:
         elif flops:
             kind = PRODUCTS
         memory = amount / self.rates.bandwidth
-        bound = (
-            "launch"
-            if self.rates.launch > max(memory, arithmetic)
-            else "memory"
-            if memory > arithmetic
-            else "arithmetic"
-        )
+        times = {"arithmetic": arithmetic, "memory": memory, "launch": self.rates.launch}
+        bound = max(times, key=times.__getitem__)
         return Kernel(
             line.name,
             kind,
@@ -205,27 +196,28 @@ class CostModel:
         lines = (line for line in self.program.computations[computation] if line.opcode == "parameter")
         return {int(found.group(1)): line for line in lines if (found := _INDEX.match(line.rest))}
 
-    @functools.cache  # noqa: B019  (the model lives as long as its program)
     def _users(self, computation: str) -> Mapping[str, list[tuple[Instruction, int]]]:
         """Name -> instructions of the computation that read it, with the place among their operands."""
-        users = collections.defaultdict(list)
-        for line in self.program.computations[computation]:
-            for place, name in enumerate(line.operands):
-                users[name].append((line, place))
-        return users
+        if computation not in self._readers:
+            users = collections.defaultdict(list)
+            for line in self.program.computations[computation]:
+                for place, name in enumerate(line.operands):
+                    users[name].append((line, place))
+            self._readers[computation] = users
+        return self._readers[computation]
 
     def _read(self, computation: str, value: Instruction) -> float:
         """Bytes that all users in a fused computation together read of a value, at most all of it."""
         whole, found = size(value.result), 0.0
         for user, place in self._users(computation)[value.name]:
-            called = _CALLS.search(user.rest)
+            fused = _CALLS.search(user.rest)
             if user.opcode in _SLICES and not place:
                 found += size(user.result)
             elif user.opcode in _VIEWS:
                 found += self._read(computation, user) * whole / max(1, size(user.result))
-            elif user.opcode == "fusion" and called:
-                inner = self._parameters(called.group(1)).get(place)
-                found += self._read(called.group(1), inner) if inner else 0
+            elif user.opcode == "fusion" and fused:
+                inner = self._parameters(fused.group(1)).get(place)
+                found += self._read(fused.group(1), inner) if inner else 0
             elif user.opcode == "scatter" and not place:  # it adds to what is there
                 found += size(self.names(computation)[user.operands[2]].result)
             elif user.opcode != "dynamic-update-slice" or place:
@@ -237,11 +229,11 @@ class CostModel:
         line = inside[name]
         while line.opcode == "bitcast":
             line = inside[line.operands[0]]
-        called = _CALLS.search(line.rest) if line.opcode == "fusion" else None
-        if called:
-            root = self.program.computations[called.group(1)][-1]
+        fused = _CALLS.search(line.rest) if line.opcode == "fusion" else None
+        if fused:
+            root = self.program.computations[fused.group(1)][-1]
             if root.opcode != "tuple":
-                return self._written(self.names(called.group(1)), root.name)
+                return self._written(self.names(fused.group(1)), root.name)
         update = {"dynamic-update-slice": 1, "scatter": 2}.get(line.opcode)
         return size(inside[name if update is None else line.operands[update]].result)
 
@@ -261,9 +253,9 @@ class CostModel:
 
     def _flops(self, line: Instruction, names: Mapping[str, Instruction], lanes: int = 1) -> float:
         """Operations of the matrix products of an instruction and of the computation that it calls, for units of `lanes`."""
-        called = _CALLS.search(line.rest)
-        if line.opcode == "fusion" and called:
-            inside = self.names(called.group(1))
+        fused = _CALLS.search(line.rest)
+        if line.opcode == "fusion" and fused:
+            inside = self.names(fused.group(1))
             return sum(self._flops(each, inside, lanes) for each in inside.values())
         contracted = _CONTRACTED.search(line.rest) if "fmha" not in line.rest else None
         result = math.prod(shapes(tuple_parts(line.result)[0])[0][1]) if shapes(line.result) else 0

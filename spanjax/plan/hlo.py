@@ -75,6 +75,12 @@ class Collective:
     """Slices it joins by host transfer; 1 for a transfer among the devices of `group`."""
 
 
+def called(line: Instruction) -> list[str]:
+    """Names of the computations that an instruction calls, runs in turns, or chooses from."""
+    branches = (name.strip().lstrip("%") for names in _BRANCHES.findall(line.rest) for name in names.split(","))
+    return [*_CALLED.findall(line.rest), *branches]
+
+
 def bits(dtype: str) -> int:
     """Bits of an element of a type as XLA names it."""
     found = re.search(r"\d+", dtype)
@@ -161,10 +167,7 @@ class Program:
     def _calls(self, body: list[Instruction]) -> Iterator[tuple[str, int]]:
         for line in body:
             times = self.trips(line) if line.opcode == "while" else 1
-            for name in _CALLED.findall(line.rest):
-                yield name, times
-            for names in _BRANCHES.findall(line.rest):
-                yield from ((name.strip().lstrip("%"), 1) for name in names.split(","))
+            yield from ((name, times) for name in called(line))
 
     def trips(self, loop: Instruction) -> int:
         """Trip count of a while loop: XLA's own, else the largest bound that its condition compares with, else 1."""
@@ -196,26 +199,27 @@ class Program:
     def _wrapped(self) -> set[str]:
         """Names of the computations that an `async-start` runs."""
         lines = (line for body in self.computations.values() for line in body if line.opcode == "async-start")
-        return {name for line in lines for name in _CALLED.findall(line.rest)}
+        return {name for line in lines for name in called(line)}
 
     def begun_by(self, line: Instruction, computation: str) -> list[Collective]:
         """Transfers that begin when an instruction runs: its own one, or those of the computation that it fuses or wraps."""
         if line.opcode in ("fusion", "async-start"):
-            return [each for name in _CALLED.findall(line.rest) for each in self._collectives_in(name)]
+            return [each for name in called(line) for each in self._collectives_in(name)]
         return self._collective(line, computation, False)
 
     def chain(self, line: Instruction) -> str:
         """Name of the transfer that the fusions of a chain carry on next to their own work (TPU); empty for none."""
-        bodies = (
-            [self.computations.get(name, []) for name in _CALLED.findall(line.rest)] if line.opcode == "fusion" else []
-        )
-        found = [_CHAIN.search(each.rest) for body in bodies for each in body]
+        found = (_CHAIN.search(each.rest) for each in self._fused(line))
         return next((match.group(1) for match in found if match), "")
 
     def ends_chain(self, line: Instruction) -> bool:
         """True if a fusion waits for the end of the transfer of its chain."""
-        bodies = (self.computations.get(name, []) for name in _CALLED.findall(line.rest))
-        return any("AsyncCollectiveDone" in each.rest for body in bodies for each in body)
+        return any("AsyncCollectiveDone" in each.rest for each in self._fused(line))
+
+    def _fused(self, line: Instruction) -> Iterator[Instruction]:
+        """Instructions of the computation of a fusion; none for another instruction."""
+        names = called(line) if line.opcode == "fusion" else []
+        return (each for name in names for each in self.computations.get(name, []))
 
     def _collective(self, line: Instruction, computation: str, asynchronous: bool) -> list[Collective]:
         kind, started = line.opcode.removesuffix("-start"), line.opcode.endswith("-start")

@@ -18,8 +18,8 @@ from spanjax.distributed.jax_internals import cudnn_answers
 from spanjax.hardware import CHIPS, Chip
 from spanjax.plan.cost import Transfer
 from spanjax.plan.hlo import Collective
+from spanjax.storage.shipped import XLA_FLAGS
 
-FLAGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "xla_flags"
 PLUGINS = {"tpu": ("libtpu",), "cuda": ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")}
 CUDNN, CAPABILITY = 91002, 9.0  # assumed for an H200: cuDNN 9.10.2, compute capability 9.0
 EXTRAS = {"tpu": "plan-tpu", "cuda": "plan-gpu"}
@@ -194,7 +194,7 @@ def read_flags(path: pathlib.Path) -> dict[str, str]:
 
 def flags_for(chip: Chip, path: str = "") -> dict[str, str | bool]:
     """Compiler flags for this chip, from a file; by default the project's own, if it exists, "none" for none."""
-    own = FLAGS / f"{'gpu' if chip.platform == 'cuda' else 'tpu'}_{chip.name}.txt"
+    own = XLA_FLAGS / f"{'gpu' if chip.platform == 'cuda' else 'tpu'}_{chip.name}.txt"
     flags = {} if path == "none" or not (path or own.is_file()) else read_flags(pathlib.Path(path or own))
     if chip.platform == "tpu":
         return {**flags}

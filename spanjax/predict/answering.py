@@ -11,11 +11,12 @@ import tyro
 
 from spanjax.bounds import BatchSize, flag_problems, raise_problems
 from spanjax.cli import Code, SomeFailedError, exit_code, parse_options
+from spanjax.data.sources.columns import Columns
+from spanjax.data.sources.tables import is_table, read_lines, read_records
 from spanjax.experiment.finetune import SHOWN
-from spanjax.inference.task_model import open_model
+from spanjax.inference.task_model import TaskModel, open_model
 from spanjax.run_format import load_code
 from spanjax.storage.outputs import output_problem
-from spanjax.tasks.tables import TABLES, kind_of, read_lines, read_records
 from spanjax.training.compilation_cache import use_compilation_cache
 
 JsonRecord = Mapping[str, Any]
@@ -30,6 +31,13 @@ AnyModel = Annotated[
     tyro.conf.arg(metavar="MODEL", help="A run directory, a checkpoint, or a folder of PyTorch weights."),
 ]
 Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON each; empty prints them.")]
+NamedColumns = Annotated[
+    tuple[str, ...],
+    tyro.conf.arg(
+        metavar="ROLE=COLUMN [...]",
+        help="Columns of the files with other names than the usual ones: text=review; by default those of the training.",
+    ),
+]
 Batch = Annotated[BatchSize, tyro.conf.arg(help="Rows that go through the model together.")]
 
 
@@ -58,6 +66,11 @@ class Options(WithModel, Protocol):
     @property
     def file(self) -> tuple[str, ...]:
         """Files of records, each command's own."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the files, as in `NamedColumns`."""
         ...
 
     @property
@@ -109,14 +122,18 @@ def answer_options(
 
     One ValueError lists all problems of the options; `nothing` is the message if there are no records.
     """
-    problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).is_file()]
+    problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).exists()]
     if not given and not options.file:
         problems.append(nothing)
     problems += flag_problems(options)
     problems += [problem] if (problem := file_problem(options.output, options.file)) else []
     raise_problems(problems)
-    records = itertools.chain(given, records_of(options.file, of_text))
-    answer(options.model, command, records, options.output, options.batch_size, **settings)
+    settings |= {"columns": options.columns} if options.columns else {}
+    model = open_model(options.model, options.batch_size, predict_command=command, **settings)
+    raise_problems(model.task.column_problems())
+    # columns of the training need not be in these files: they may have the usual names
+    records = records_of(options.file, of_text, model.task.table, strict=bool(options.columns))
+    answer(model, itertools.chain(given, records), options.output)
 
 
 def file_problem(output: str, files: Sequence[str] = ()) -> str:
@@ -142,28 +159,29 @@ def _is_answers(path: pathlib.Path) -> bool:
     return not start or start.startswith((b'{"input":', b'{"error":'))
 
 
-def records_of(files: Iterable[str], of_text: Callable[[str], JsonRecord]) -> Iterator[JsonRecord]:
-    """Yields the records of .jsonl, .json, .csv and tab-separated files, and one for each line of any other text file. A line
-    that is no record yields its problem instead, see `answer`."""
+def records_of(
+    files: Iterable[str], of_text: Callable[[str], JsonRecord], table: Columns | None = None, strict: bool = False
+) -> Iterator[JsonRecord]:
+    """Yields the records of tables, and one for each line of any other text file. A line that is no record yields its problem
+    instead, see `answer`. ValueError for a file without the columns of `table`; see `Columns.checked` for `strict`."""
     for name in files:
         path = pathlib.Path(name)
-        if kind_of(path) in TABLES:
-            for place, record, problem in read_records(path):
+        if is_table(path):
+            records = read_records(path)
+            for place, record, problem in table.checked(records, path, strict) if table else records:
                 yield {UNREADABLE: f"{place}: {problem}"} if record is None else record
         else:
             yield from (of_text(line) for _, line in read_lines(path) if line.strip())
 
 
-def answer(
-    path: str, command: str, records: Iterable[JsonRecord], output: str, batch_size: int | None, **settings: Any
-) -> None:
+def answer(model: TaskModel, records: Iterable[JsonRecord], output: str) -> None:
     """Writes {"input", and the model's answer} for each record, in order, as they are answered; {"error"} for a line
-    that is no record.
+    that is no record. Records may have the columns that the model's task names.
 
-    ValueError for a model whose task has another `predict_command`, without records, and if none could be
-    answered; SomeFailedError if some could not be answered, after all others are.
+    ValueError without records, and if none could be answered; SomeFailedError if some could not be answered, after all others
+    are.
     """
-    model = open_model(path, batch_size, predict_command=command, **settings)
+    table = model.task.table
     given: list[JsonRecord] = []
     failed: list[str] = []
     total = 0
@@ -172,7 +190,7 @@ def answer(
     def noted() -> Iterator[JsonRecord]:
         for record in records:
             given.append(record)
-            yield record
+            yield table.renamed(record) if table else record
 
     if output:
         pathlib.Path(output).absolute().parent.mkdir(parents=True, exist_ok=True)

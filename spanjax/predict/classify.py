@@ -3,7 +3,7 @@
 import dataclasses
 
 from spanjax.cli import Code
-from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.predict.answering import Batch, Folder, NamedColumns, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -17,7 +17,9 @@ class Classify:
     pair: tuple[str, ...] = ()
     """The second sentences, one for each of --text."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl, .json, .csv or .tsv with `sentence`, or `sentence1` and `sentence2`; any other has a sentence a line."""
+    """Tables (.csv, .tsv, .jsonl, .json, .parquet, a folder saved by `datasets`) with `sentence`, or `sentence1` and `sentence2`;
+    any other file has a sentence a line."""
+    columns: NamedColumns = ()
     output: Output = ""
     batch_size: Batch = 32
     code: Code = ()

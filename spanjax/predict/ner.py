@@ -3,7 +3,7 @@
 import dataclasses
 
 from spanjax.cli import Code
-from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.predict.answering import Batch, Folder, NamedColumns, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -15,7 +15,9 @@ class Entities:
     text: tuple[str, ...] = ()
     """Sentences; blanks separate words, and punctuation at their ends counts as words."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl or .json with `words` (a list) or `text`, .tsv with `text`; any other has a sentence a line."""
+    """Tables (.jsonl, .json, .parquet, a folder saved by `datasets`, .csv, .tsv) with `words` (a list), `tokens` or `text`; any
+    other file has a sentence a line."""
+    columns: NamedColumns = ()
     output: Output = ""
     batch_size: Batch = 32
     code: Code = ()

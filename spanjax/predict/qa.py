@@ -4,7 +4,7 @@ import dataclasses
 
 from spanjax.bounds import BatchSize
 from spanjax.cli import Code
-from spanjax.predict.answering import Folder, Output, answer_options, command
+from spanjax.predict.answering import Folder, NamedColumns, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -18,7 +18,8 @@ class Qa:
     context: str = ""
     """The passage."""
     file: tuple[str, ...] = ()
-    """Files of questions: .jsonl, .json or .tsv with `question` and `context`, and an optional `id`."""
+    """Tables of questions (.jsonl, .json, .csv, .tsv, .parquet, ...) with `question` and `context`, and an optional `id`."""
+    columns: NamedColumns = ()
     output: Output = ""
     batch_size: BatchSize = 32
     """Windows that go through the model together."""

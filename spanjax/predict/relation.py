@@ -3,7 +3,7 @@
 import dataclasses
 
 from spanjax.cli import Code
-from spanjax.predict.answering import Batch, Folder, Output, answer_options, command
+from spanjax.predict.answering import Batch, Folder, NamedColumns, Output, answer_options, command
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -15,8 +15,9 @@ class Relations:
     text: tuple[str, ...] = ()
     """Sentences with <e1>...</e1> around the first entity (the subject) and <e2>...</e2> around the other."""
     file: tuple[str, ...] = ()
-    """Files: .jsonl or .json of records in TACRED's form, or with `text`; any other has a sentence a line, after a number and a
-    tab in SemEval's form."""
+    """Tables (.jsonl, .json, .parquet, .csv, ...) of records in TACRED's form, or with `text`; any other has a sentence a line,
+    after a number and a tab in SemEval's form."""
+    columns: NamedColumns = ()
     output: Output = ""
     batch_size: Batch = 32
     code: Code = ()

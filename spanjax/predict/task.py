@@ -5,7 +5,7 @@ from typing import Annotated
 
 from spanjax.bounds import MOST_ROWS, Bounds
 from spanjax.cli import Code
-from spanjax.predict.answering import Folder, Output, answer_options, command
+from spanjax.predict.answering import Folder, NamedColumns, Output, answer_options, command
 from spanjax.tasks.base import ANY_TASK
 from spanjax.training.compilation_cache import CompilationCache
 
@@ -16,7 +16,9 @@ class Records:
 
     model: Folder
     file: tuple[str, ...] = ()
-    """Files of records as the task reads them (its `example`): .jsonl, .json, .csv or .tsv; any other has a `text` a line."""
+    """Tables of records as the task reads them (its `example`): .jsonl, .json, .csv, .tsv, .parquet; any other has a `text` a
+    line."""
+    columns: NamedColumns = ()
     output: Output = ""
     batch_size: Annotated[int | None, Bounds(1, MOST_ROWS)] = None
     """Rows that go through the model together; by default the task's own number."""

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 
 import tyro
 
-from spanjax.bounds import Bounds, OrAll, flag_problems
+from spanjax.bounds import Bounds, OrAll, flag_problems, raise_problems
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS
 from spanjax.data.sources.annotate import annotator_problems
 from spanjax.data.sources.cleaning import Normalization
+from spanjax.data.sources.columns import Columns
 from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import MAX_DOCUMENT, Source, SourceSettings
+from spanjax.data.sources.readers import TEXT
 from spanjax.data.vocab.base import MOST_PIECES
 
 Workers = Annotated[int, Bounds(1, zero="one a core")]
@@ -21,11 +23,13 @@ class TextInput:
     """Text that a command reads."""
 
     input: tuple[str, ...]
-    """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines or Parquet,
-    plain or .gz, .xz, .bz2, .zst; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word installed-docs for the docstrings of
-    installed Python packages."""
+    """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines, CSV or TSV (also
+    .gz, .xz, .bz2, .zst), Parquet or Arrow; a folder that `datasets` saved; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word
+    installed-docs for the docstrings of installed Python packages."""
     text_field: str = "text"
-    """The field of JSON-lines, column of Parquet or feature of a TFDS data set that holds the text."""
+    """The field of JSON-lines, column of a table or feature of a TFDS data set that holds the text."""
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="text=COLUMN")] = ()
+    """The same, as in fine-tuning: text=COLUMN."""
     normalization: Normalization = "none"
     """Unicode normalisation of the text."""
     skip_bad: bool = False
@@ -34,9 +38,25 @@ class TextInput:
     """Largest document, and largest line of a file, in MiB: a larger one is refused, or skipped with --skip-bad. A process
     takes about 40 times this memory for one."""
 
+    @property
+    def text_column(self) -> str:
+        """The field of the text, which --columns or --text-field names."""
+        return self._table().mapping.get(TEXT, self.text_field)
+
+    def _table(self) -> Columns:
+        return Columns((TEXT,), (), "", self.columns)
+
+    def column_problems(self) -> list[str]:
+        """Returns a message for columns that are no text=COLUMN, or another one than --text-field."""
+        found, column = self._table().problems(), self.text_column
+        if self.text_field not in ("text", column):
+            found.append(f"--text-field {self.text_field} and --columns text={column}: give one of them")
+        return found
+
     def source(self) -> Source:
         """Opens the input. ValueError with all problems."""
-        return open_sources(self.input, SourceSettings(self.text_field, self.skip_bad, max_document=self.max_document))
+        raise_problems(self.column_problems())
+        return open_sources(self.input, SourceSettings(self.text_column, self.skip_bad, max_document=self.max_document))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,5 +134,7 @@ def option_problems(options: Prepare) -> list[str]:
         or len(set(options.tags)) < len(options.tags),
         "--annotator without --tags: name the layers to store": options.annotator and not options.tags,
     }
-    found = flag_problems(options) + [message for message, broken in rules.items() if broken]
+    found = (
+        flag_problems(options) + options.column_problems() + [message for message, broken in rules.items() if broken]
+    )
     return found + (annotator_problems(options.annotator, options.tags) if options.annotator else [])

@@ -63,7 +63,7 @@ def _annotator(options: Prepare, source: Source) -> str:
 def _sources(options: Prepare, problems: list[str]) -> list[Source]:
     """Opens the input, and the held-out files if there are any."""
     settings = SourceSettings(
-        options.text_field, options.skip_bad, options.data_dir or None, options.download, options.max_document
+        options.text_column, options.skip_bad, options.data_dir or None, options.download, options.max_document
     )
     given = filter(None, (options.input, options.validation))
     return [collect(problems, open_sources, patterns, settings) for patterns in given]
@@ -118,9 +118,9 @@ def _reads(options: Prepare) -> list[str]:
 
 def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
     """Settings of text processing, for the manifests."""
-    named = ("text_field", "normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack")
+    named = ("normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack")
     rest = {"annotator": passes[0].settings.annotator, "portion": [one.characters for one in passes]}
-    return {name: getattr(options, name) for name in named} | rest
+    return {"text_field": options.text_column} | {name: getattr(options, name) for name in named} | rest
 
 
 def _plan(options: Prepare, passes: list[Pass], vocabulary: Vocabulary | None) -> dict[str, Any]:

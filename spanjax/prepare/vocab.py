@@ -228,7 +228,7 @@ def _next(options: TrainVocabulary) -> str:
     words = ["python", "-m", "spanjax.prepare", "rows", "--input", *options.input, "--vocab", options.output]
     words += ["--lower-case", "True"] if options.lower_case and options.output.endswith(".txt") else []
     words += ["--normalization", options.normalization] if options.normalization != "none" else []
-    words += ["--text-field", options.text_field] if options.text_field != "text" else []
+    words += ["--text-field", options.text_column] if options.text_column != "text" else []
     return shlex.join([*words, "--output", "rows"])
 
 

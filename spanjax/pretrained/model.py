@@ -93,6 +93,16 @@ class Model:
         return next(objective for objective in found if objective)
 
 
+def vocabulary_of(model: Model) -> Vocabulary:
+    """Returns the vocabulary of a model that reads texts. ValueError if it came without one."""
+    if model.vocabulary is None:
+        raise ValueError(
+            f"{model.source} came without a vocabulary: put its tokenizer files beside the weights, or convert it with "
+            "`python -m spanjax.convert from-torch ... --vocab FILE`"
+        )
+    return model.vocabulary
+
+
 def module_params(model: Model, abstract: Any) -> dict[str, Any]:
     """Returns the parameters of the module of `model.objective()`, or of a task, under its names.
 

@@ -26,7 +26,8 @@ from spanjax.pretrained.model import Model
 from spanjax.report.document import Block, Cell, Figure, Figures, Heading, Table, Text, Words, percent
 from spanjax.report.plot import bar_plot
 from spanjax.report.runs import Group, Recorded
-from spanjax.run_format import restored
+from spanjax.run_format import STARTED_IN, restored
+from spanjax.storage.local import found_again
 
 LONGEST = 15  # longest length with a bar of its own
 SPANS = 12  # listed per row
@@ -124,8 +125,8 @@ class Opened(NamedTuple):
 
 def _found(run: Recorded, name: str) -> pathlib.Path:
     """Finds a run's folder of rows by name, relative to where the run was started, to this folder, or to the run's parents."""
-    bases = (str(run.settings.get("started_in", "")), "", *run.path.resolve().parents)
-    return next((path for base in bases if (path := pathlib.Path(base, name)).is_dir()), pathlib.Path(name))
+    bases = (str(run.settings.get(STARTED_IN, "")), "", *run.path.resolve().parents)
+    return pathlib.Path(found_again(name, bases))
 
 
 def opened(run: Recorded) -> Opened:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from spanjax.bounds import raise_problems
+from spanjax.data.sources.tables import is_whole
 from spanjax.json_files import read_json
 from spanjax.run_format import MAY_CHANGE, completed, flat, stored_task
 from spanjax.tasks.base import SCORE, ReportRow
-from spanjax.tasks.tables import is_whole
 from spanjax.training.checkpoint_files import steps_of, stored_meta
 from spanjax.training.metrics import record_of
 

@@ -5,7 +5,7 @@ import os
 import pathlib
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
 
@@ -28,6 +28,16 @@ def whole_file(path: pathlib.Path) -> Iterator[BinaryIO]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def found_again(name: str, bases: Iterable[str | pathlib.Path]) -> str:
+    """Returns a stored path as one that exists: relative to the first of `bases` that has it, "" being the current folder.
+
+    A name that no base has, and one of a service (scheme:...), comes back unchanged.
+    """
+    if not name or ":" in name:
+        return name
+    return next((str(path) for base in bases if (path := pathlib.Path(base, name)).exists()), name)
 
 
 def write_whole(path: pathlib.Path, content: bytes | str) -> None:

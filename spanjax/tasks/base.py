@@ -19,6 +19,7 @@ import tyro
 from flax import nnx
 
 from spanjax.bounds import AtLeast1, Bounds, DropRate, Positive
+from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
@@ -60,6 +61,8 @@ class Examples(list):
         self.problems = list(problems)
         self.notes = list(notes)
         """Messages for the user, such as the examples that were skipped on purpose."""
+        self.hints: list[str] = []
+        """Remedies that help if no example has a label: the column that could hold it."""
 
     def take(self, place: str, example: Any, problem: str) -> None:
         """Takes the example at this place of a file, or its problem."""
@@ -85,6 +88,8 @@ class Task(Objective):
     """Evaluations in an epoch; the checkpoint with the best score is kept in addition to the newest."""
     warmup: DropRate = 0.1
     """Share of the steps over which the learning rate grows; replaces optimizer.warmup_steps."""
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--columns",), metavar="ROLE=COLUMN [...]")] = ()
+    """Columns of the files, where they have other names than the usual ones: text=review label=stars."""
     skip_bad: Annotated[bool, tyro.conf.arg(aliases=("--skip-bad",))] = False
     """Skip examples that cannot be used, and list them, instead of refusing the file."""
     vocabulary: str = ""
@@ -127,6 +132,22 @@ class Task(Objective):
     def label_names(self) -> tuple[str, ...]:
         """The classes in the order of their numbers; empty for a task without classes."""
         return ()
+
+    @property
+    def table(self) -> Columns | None:
+        """Columns of the tables that the task reads, `columns` included; None for a task that reads none by their names."""
+        return None
+
+    def problems(self, encoder: EncoderConfig) -> list[str]:
+        """Adds to `Objective.problems` columns that the task does not know."""
+        return super().problems(encoder) + self.column_problems()
+
+    def column_problems(self) -> list[str]:
+        """Returns a message for each entry of `columns` that the task does not know."""
+        if self.table:
+            return self.table.problems()
+        words = " ".join(self.columns)
+        return [f"--columns {words}: {type(self).__name__} reads no columns by name; leave it out"] if words else []
 
     def reader(self, half: str = "") -> Self:
         """Returns the task that reads the files, or a half of them, on which a trained model is scored: this one.

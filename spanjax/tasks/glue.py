@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 import numpy as np
 
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.columns import Columns, Role, listed
+from spanjax.data.sources.tables import HIDDEN, JSON_KINDS, TABLES, TYPED, TableRecord, kind_of, read_lines
 from spanjax.data.sources.tfds import is_tfds
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
@@ -24,8 +26,7 @@ from spanjax.tasks.base import Examples, ReportRow
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import TABLES, TableRecord, kind_of, read_lines, read_records
-from spanjax.tasks.tfds_records import HIDDEN, read_tfds
+from spanjax.tasks.tfds_records import read_tfds
 
 CHUNK = 1000  # sentences that are cut into pieces at once
 SHOWN = 5  # labels in a note
@@ -36,6 +37,7 @@ FIRST = ("sentence", "sentence1", "#1 String", "question1", "question", "text", 
 SECOND = ("sentence2", "#2 String", "question2", "hypothesis", "Hypothesis")
 LABEL = ("label", "Label", "gold_label", "score", "is_duplicate", "Quality")
 INDEX = ("index", "id", "pairID", "idx")
+ROLES = (Role("text", FIRST), Role("pair", SECOND), Role("label", LABEL, "label"), Role("id", INDEX, "id"))
 UNSETTLED = "-"
 COLA = ("source", "label", "mark", "sentence")
 INFERENCE = ("SNLI", "MNLI-m", "MNLI-mm")
@@ -143,7 +145,10 @@ class Glue(SentenceTask):
         ValueError for a file of another task; a header that a user's own file or another task may have adds a note.
         """
         examples, unsettled = Examples(), 0
-        for number, (place, record, problem) in enumerate(read_glue(self.task, path, self._sentences, examples.notes)):
+        records = read_glue(self.task, path, self._sentences, examples.notes, self.table)
+        for number, (place, record, problem) in enumerate(records):
+            if record is not None and not examples.hints and record.keys().isdisjoint(LABEL):
+                examples.hints.append(f"{path}: {self.table.label_hint(record)}")
             example, problem = (None, problem) if record is None else self._example(record, number)
             if self.task in INFERENCE and example and example.label == UNSETTLED:
                 unsettled += 1
@@ -152,6 +157,15 @@ class Glue(SentenceTask):
         if unsettled:
             examples.notes.append(f"{path}: {unsettled:,} without a label that the annotators agreed on skipped")
         return examples
+
+    @property
+    def table(self) -> Columns:
+        """Implements `Task.table`: the names in GLUE's files, and the user's."""
+        # either text alone reads too: `wrong_file` then counts the sentences, which are called otherwise in QNLI
+        both = (("text", "pair"),) if self._sentences == 2 else ()
+        # `problems` builds the table too, before it has refused a number of sentences
+        expected = EXPECTED[max(0, min(self._sentences, 2))]
+        return Columns(ROLES, (*both, ("text",), ("pair",)), expected, self.columns)
 
     def reader(self, half: str = "") -> Self:
         """Implements `Task.reader`; with task own, labels without training examples are errors, as during training."""
@@ -175,7 +189,7 @@ class Glue(SentenceTask):
         if "question" in record and "sentence" in record:  # QNLI
             first, second = record["question"], record["sentence"]
         if first is None and second is None:
-            return None, f"columns {', '.join(record) or '(none)'}: expected {EXPECTED[self._sentences]}"
+            return None, f"columns {listed(record)}: expected {EXPECTED[self._sentences]}"
         texts = [text for text in (first, second) if text is not None]
         if wrong := [text for text in texts if not isinstance(text, str)]:
             return None, f"a sentence is a JSON {type(wrong[0]).__name__}: expected text"
@@ -319,8 +333,9 @@ def joined(
     return tokens.astype(np.int32), types.astype(np.int32)
 
 
-def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> Iterator[TableRecord]:
-    """The records of a file, or of tfds:NAME with the labels of the files. Messages about its columns go to `notes`.
+def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str], table: Columns) -> Iterator[TableRecord]:
+    """The records of a file, or of tfds:NAME, with the labels and columns of GLUE's files. Messages about its columns go to
+    `notes`.
 
     ValueError for a file of another task, by its columns or their number of sentences (`wanted`, 0 for any).
     """
@@ -328,20 +343,30 @@ def read_glue(task: str, path: pathlib.Path, wanted: int, notes: list[str]) -> I
         raise ValueError(f"{path}: {problem}")
     headless = task == "CoLA" and not is_tfds(str(path)) and is_headless_cola(path)
     seen: set[tuple[str, ...]] = {COLA}
-    records = _tfds_records(task, path) if is_tfds(str(path)) else read_records(path, COLA if headless else ())
+    if is_tfds(str(path)):
+        columns = (*FIRST, *SECOND, *LABEL, *INDEX, *table.mapping.values())
+        records = (
+            (place, record and table.renamed(record), problem)
+            for place, record, problem in read_tfds(str(path), columns)
+        )
+    else:
+        records = table.records(path, COLA if headless else ())
+    if is_tfds(str(path)) or kind_of(path) in TYPED:
+        records = _with_labels_of_files(task, records)
     for place, record, problem in records:
         # the records of a table share their columns: each set of them is looked at once
         if record is not None and (columns := tuple(record)) not in seen:
-            if wrong := wrong_file(task, columns, wanted, kind_of(path) in (".json", ".jsonl", ".jsonlines")):
+            if wrong := wrong_file(task, columns, wanted, kind_of(path) in JSON_KINDS):
                 raise ValueError(f"{place}: {wrong}")
             notes += [f"{path}: {note}"] if (note := ambiguous(task, columns)) else []
             seen.add(columns)
         yield place, record, problem
 
 
-def _tfds_records(task: str, path: pathlib.Path) -> Iterator[TableRecord]:
+def _with_labels_of_files(task: str, records: Iterable[TableRecord]) -> Iterator[TableRecord]:
+    """Gives the records of a data set with names of classes the labels of the task's published files."""
     names = {name: str(number) for number, name in enumerate(TFDS_LABELS.get(task, ()))}
-    for place, record, problem in read_tfds(str(path), (*FIRST, *SECOND, *LABEL, *INDEX)):
+    for place, record, problem in records:
         if record and "label" in record:
             label = record["label"]
             if label is None and task == "SNLI":

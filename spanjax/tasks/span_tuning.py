@@ -25,12 +25,12 @@ from spanjax.data.ngrams.span_layout import LaidRow, Sentence, SpanLayout
 from spanjax.data.sources.annotate import DEFAULT_MODEL, NOUN_PHRASES, SPACY, annotator_problems, open_annotator
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import checked_spans
+from spanjax.data.sources.tables import read_records
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.span_network import KERNEL, SpanNetwork, SpanNetworkConfig
 from spanjax.objectives.base import Batch
-from spanjax.tasks.tables import read_records
 
 SPAN_SITE = SITES["spans"].start
 FIELD = "span_BL"

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from spanjax.bounds import raise_problems
+from spanjax.data.sources.tables import HIDDEN, TableRecord
 from spanjax.data.sources.tfds import TFDS_PREFIX, Place, open_split, stored_examples
-from spanjax.tasks.tables import TableRecord
 
-HIDDEN = -1  # the label of examples whose label is not published
 FOLDER = "TFDS_DATA_DIR"
 
 

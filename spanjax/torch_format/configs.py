@@ -35,6 +35,9 @@ _THEIR_ACTIVATIONS = {
     **{"gelu": "gelu", "gelu_python": "gelu", "relu": "relu"},
     **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"},
 }
+REMOTE_CODE = "modeling_spanbert.py"
+"""Module of this folder that is copied next to the weights of a SpanBERT, for users of transformers who trust remote code."""
+_REMOTE_CLASS = "modeling_spanbert.SpanBertForPreTraining"
 _XLNET_OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 _OTHERS = {
     "type_vocab_size": ("types", 2),
@@ -160,6 +163,17 @@ def config_to_hf(
         names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
         found |= names if family.model_type != "bert" else {"pad_token_id": specials.pad}
     return found | task
+
+
+def remote_config(params: Mapping[str, Any], family: Family) -> dict[str, Any]:
+    """Entries of config.json that lead to the class in REMOTE_CODE, with the settings of its heads; {} for a model without the
+    masked token head, the span boundary head, or BERT's names."""
+    if family.model_type != "bert" or not {"mlm", "sbo"} <= params.keys():
+        return {}
+    offsets, width = params["sbo"]["position"]["embedding"].shape
+    parts = {name: name in params for name in ("pooler", "pair")}
+    settings = {"max_offset": int(offsets), "position_size": int(width), **parts}
+    return {"auto_map": {"AutoModelForPreTraining": _REMOTE_CLASS}, "spanbert": settings}
 
 
 def _bert_config_to_hf(encoder: EncoderConfig, family: Family) -> dict[str, Any]:

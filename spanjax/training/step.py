@@ -29,6 +29,11 @@ from spanjax.training.state import TrainState
 Means = dict[str, Mean]
 
 
+def mesh_platform(mesh: Mesh) -> str:
+    """Platform of the devices of a mesh: cpu, gpu or tpu."""
+    return platform_name(mesh.devices.flat[0].platform)
+
+
 class SeededStep(NamedTuple):
     """A jitted training step with the seed of the run as its last argument: one compiled program serves all seeds."""
 
@@ -73,7 +78,7 @@ class StepBuilder:
 
     @property
     def _platform(self) -> str:
-        return platform_name(self.mesh.devices.flat[0].platform)
+        return mesh_platform(self.mesh)
 
     def train_step(
         self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any

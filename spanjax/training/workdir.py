@@ -21,7 +21,7 @@ import jax
 
 from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
-from spanjax.run_format import differences
+from spanjax.run_format import STARTED_IN, differences_in_paths
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
 from spanjax.training.redaction import redacted
@@ -65,7 +65,7 @@ def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
     if file.is_file():
         # 0.1 wrote secrets of the environment in clear text
         before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
-        if found := differences(before, json.loads(json.dumps(description))):
+        if found := differences_in_paths(before, json.loads(json.dumps(description)), workdir):
             raise ValueError(
                 f"--workdir {workdir} holds another run; what differs (there -> now):\n"
                 + "\n".join(found)
@@ -74,9 +74,18 @@ def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
         return before
     with _writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)
-        # a relative --data.rows is one of this folder: the report finds the rows by it from elsewhere
-        write_whole(file, json.dumps({**description, "started_in": str(pathlib.Path.cwd())}, indent=2) + "\n")
+        # relative paths of the settings are those of this folder: a report, or the same run resumed elsewhere, finds them by it
+        write_whole(file, json.dumps({**description, STARTED_IN: str(pathlib.Path.cwd())}, indent=2) + "\n")
     return description
+
+
+def stored_start(workdir: pathlib.Path) -> str | None:
+    """Returns the folder in which the run of a work directory was started: "" if unknown, None without a run."""
+    try:
+        start = read_json(workdir / "run.json").get(STARTED_IN)
+    except (OSError, ValueError):  # `claim_workdir` reports a damaged file
+        return None
+    return start if isinstance(start, str) else ""
 
 
 @contextlib.contextmanager

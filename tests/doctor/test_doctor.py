@@ -215,9 +215,9 @@ def requirement_lines(name: str) -> list[str]:
 
 def test_requirements_and_metadata_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert "dependencies" in project["project"]["dynamic"]
-    assert project["tool"]["setuptools"]["dynamic"]["dependencies"] == {"file": ["requirements.txt"]}
     extras = project["project"]["optional-dependencies"]
+    assert extras["train"] == requirement_lines("requirements.txt")
+    assert set(project["project"]["dependencies"]) < set(extras["train"])
     assert requirement_lines("requirements-dev.txt") == ["-r requirements.txt", *extras["dev"]]
     names = {re.split(r"[<>=\[ ]", line)[0].lower() for line in requirement_lines("requirements.txt")}
     assert set(checks.TENSORFLOW_FEED) | set(checks.REQUIRED) - {"jaxlib"} <= names

@@ -7,6 +7,7 @@ import pytest
 
 from spanjax.experiment import build
 from spanjax.experiment.build import SCHEDULER_OFF, mesh_problems
+from spanjax.nn.attention import platform_name
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh
 
@@ -46,7 +47,7 @@ def test_layers_are_unrolled_where_that_pays(
     import jax
 
     run = dataclasses.replace(Run(), encoder=dataclasses.replace(Run().encoder, **changes))  # pyright: ignore
-    monkeypatch.setattr(build, "_platform", lambda _: build.platform_name(platform))
+    monkeypatch.setattr(build, "mesh_platform", lambda _: platform_name(platform))
     grid = make_mesh(MeshConfig(), jax.devices()[:1])
     found, why = build.layers_unrolled(run, grid)
     assert found == unroll and re.search(reason, why), why
@@ -70,7 +71,7 @@ def test_layers_gather_on_their_own_where_transfers_can_hide(
     """Not where each would be moved more than once."""
     import jax
 
-    monkeypatch.setattr(build, "_platform", lambda _: platform)
+    monkeypatch.setattr(build, "mesh_platform", lambda _: platform)
     run = dataclasses.replace(Run(), microbatches=microbatches)
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **changes))  # pyright: ignore
     assert build.gathered_layerwise(run, make_mesh(MeshConfig(), jax.devices()[:1])) is layerwise

@@ -11,13 +11,14 @@ import pytest
 
 from spanjax import train
 from spanjax.evaluate import main as evaluate
-from spanjax.experiment.finetune import open_task_session
+from spanjax.experiment.finetune import distinct, example_text, open_task_session
 from spanjax.inference.task_model import open_model
 from spanjax.nn.dropout import DropoutKey
 from spanjax.predict import main as predict
 from spanjax.pretrained.load import load_model
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS
+from spanjax.tasks.glue import Sentences
 from spanjax.training.state import abstract_module
 from tests.running import ROOT, final_leaves, records
 
@@ -309,3 +310,75 @@ def test_settings_that_would_not_hold_are_refused(
     assert "data.order is set to 'uniform'" in said and not (tmp_path / "run").exists()
     assert train.main(arguments(files, run_folder, tmp_path / "run", "--cadence.eval-batches=2")) == 2
     assert "cadence.eval_batches is set to 2, but a task is evaluated on all --dev examples" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_table_of_the_users_own_is_trained_resumed_elsewhere_scored_and_predicted(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two commands from a CSV to predictions; the columns are those of the training unless they are named again."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    for path in files:
+        rows = [json.loads(line) for line in path.read_text().splitlines()[:40]]
+        lines = [f"{row['sentence']},{row['label']}\n" for row in rows]
+        (tmp_path / "data" / f"{path.stem}.csv").write_text("".join(["review,stars\n", *lines]))
+    monkeypatch.chdir(tmp_path)
+    tables = (pathlib.Path("data/train.csv"), pathlib.Path("data/dev.csv"))
+    words = [f"--config={ROOT / CONFIG}", *arguments(tables, run_folder, pathlib.Path("run"), "--steps=2")[1:]]
+    assert train.main(words) == 2
+    said = capsys.readouterr().err
+    flag = "--columns text=review label=stars"
+    assert (
+        said.count("\n") == 2 and said.count("columns review, stars: expected `sentence`, or") == said.count(flag) == 2
+    )
+    words += flag.split()
+    assert train.main([*words, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert [f"example {number}   name '{number - 1}'  first '" in said for number in (1, 2, 3, 4)] == [True] * 3 + [
+        False
+    ]
+    assert train.main(words) == 0
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())["objective"]
+    assert (stored["train"], stored["columns"]) == (["data/train.csv"], ["text=review", "label=stars"])
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    words = [word.replace("--workdir=run", "--workdir=../run") for word in words]
+    assert train.main(words) == 0 and train.main([word.replace("=data/", "=../data/") for word in words]) == 0
+    capsys.readouterr()
+    assert evaluate(["../run", "--data", "../data/dev.csv", "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    (tmp_path / "other.csv").write_text((tmp_path / "data" / "dev.csv").read_text().replace("review,stars", "a,b"))
+    assert evaluate(["../run", "--data", "../other.csv", "--json"]) == 2
+    assert "--data: ../other.csv: columns a, b: expected text=review, label=stars" in capsys.readouterr().err
+    assert evaluate(["../run", "--data", "../other.csv", "--json", "--columns", "text=a", "label=b"]) == 0
+    assert json.loads(capsys.readouterr().out)["scores"] == scores
+    answers = []
+    for file, *more in (["../data/dev.csv"], ["../other.csv", "--columns", "text=a"]):
+        assert predict(["classify", "../run", "--file", file, *more]) == 0
+        answers.append([json.loads(line) for line in capsys.readouterr().out.splitlines()])
+    assert [each["prediction"] for each in answers[0]] == [each["prediction"] for each in answers[1]]
+    assert {*answers[0][0]["input"]} == {"review", "stars"} and {*answers[1][0]["input"]} == {"a", "b"}
+    assert predict(["classify", "../run", "--file", "../other.csv"]) == 2
+    assert "columns a, b: expected text=review" in capsys.readouterr().err
+
+
+def test_problems_that_differ_in_their_lines_alone_are_one() -> None:
+    problems = [
+        *(f"a.csv:{number}: label 'x': expected y" for number in range(2, 5)),
+        "a.csv:7: other",
+        "b.json:record 1: z",
+    ]
+    assert distinct([*problems, "b.json:record 9: z"]) == [
+        "a.csv:2: label 'x': expected y (and 2 lines like it)",
+        "a.csv:7: other",
+        "b.json:record 1: z (and 1 lines like it)",
+    ]
+
+
+def test_an_example_as_text() -> None:
+    assert example_text(Sentences("1", "a" * 80, None, "x")) == f"name '1'  first '{'a' * 56}...  label 'x'"
+    assert example_text(("a", 1)) == "('a', 1)"

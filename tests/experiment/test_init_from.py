@@ -10,7 +10,7 @@ from flax import nnx
 
 from spanjax import train
 from spanjax.data.vocab.loading import WordPieceVocabulary
-from spanjax.experiment.init_from import MAY_DIFFER, OFFSETS, POSITIONS, TOKENS, start_from
+from spanjax.experiment.init_from import MAY_DIFFER, OFFSETS, POSITIONS, TOKENS, start_from, with_sizes_of
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.coreference import Coreference
 from spanjax.nn.coreference_parts import CoreferenceConfig
@@ -306,6 +306,54 @@ def test_wrong_weights_are_refused_before_anything_is_written(
 ) -> None:
     arguments = shrunk(str(ROOT / "configs/pretrain/tiny.py"), rows_folder, tmp_path / "on", 2, "--data.feed=numpy")
     assert train.main([*arguments, f"--init-from={run_folder}", "--encoder.hidden-size=32"]) == 2
-    assert "encoder.hidden_size is 32, the weights have 16: give --encoder.hidden-size 16" in capsys.readouterr().err
+    assert "encoder.hidden_size is 32, the weights have 16: give --encoder.hidden-size 16 or" in capsys.readouterr().err
     assert train.main([*arguments, "--init-from=nowhere"]) == 2
     assert "nowhere does not exist" in capsys.readouterr().err and not (tmp_path / "on").exists()
+
+
+def test_sizes_come_from_the_weights_unless_the_command_line_names_others() -> None:
+    other = dataclasses.replace(
+        ENCODER, hidden_size=32, layers=3, biases=False, types=0, positions=40, dropout=0.5, attention="xla"
+    )
+    sized, notes, problems = with_sizes_of(ENCODER, other)
+    expected = dataclasses.replace(ENCODER, positions=40, dropout=0.5, attention="xla")
+    assert sized == expected and not problems, "positions, dropout and execution stay the run's"
+    assert notes == [
+        "settings of the weights: encoder.hidden_size 8 (not 32), encoder.layers 2 (not 3), encoder.types 2 (not 0),"
+        " encoder.biases True (not False)"
+    ]
+    sized, notes, problems = with_sizes_of(ENCODER, other, {"encoder/layers", "encoder/no_biases", "encoder/dropout"})
+    assert problems == [
+        "encoder.layers is 3, the weights have 2: give --encoder.layers 2 or leave it out",
+        "encoder.biases is False, the weights have True: give --encoder.biases or leave it out",
+    ]
+    assert (sized.layers, sized.biases, sized.hidden_size) == (3, False, 8) and len(notes) == 1
+    assert with_sizes_of(ENCODER, ENCODER, {"encoder/layers"}) == (ENCODER, [], [])
+
+
+@pytest.mark.slow
+def test_pretraining_takes_its_sizes_from_the_weights(
+    rows_folder: pathlib.Path, run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """No flag of a size: the config's give way with a note. Resumed, the sizes are those of the run; other ones are refused."""
+    weights = tmp_path / "weights"
+    weights.symlink_to(run_folder)
+    named = [f"--encoder.{name}" for name in ("hidden-size", "layers", "heads", "intermediate-size")]
+    arguments = [
+        word
+        for word in shrunk(str(ROOT / "configs/pretrain/tiny.py"), rows_folder, tmp_path / "on", 2, "--data.feed=numpy")
+        if word.partition("=")[0] not in named
+    ]
+    arguments.append(f"--init-from={weights}")
+    assert train.main([*arguments, "--dry-run"]) == 0
+    note = "settings of the weights: encoder.hidden_size 16 (not 128), encoder.intermediate_size 32 (not 512)"
+    assert note in capsys.readouterr().out
+    assert train.main(arguments) == 0
+    assert note in "".join(capsys.readouterr())
+    assert load_model(tmp_path / "on").encoder.hidden_size == 16
+    weights.unlink()
+    assert train.main(arguments) == 0
+    assert "from step 2" in capsys.readouterr().out
+    assert train.main([*arguments, "--encoder.hidden-size=64"]) == 2
+    said = capsys.readouterr().err
+    assert "holds another run" in said and "encoder.hidden_size: 16 -> 64" in said

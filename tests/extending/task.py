@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.tables import read_lines
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.tasks.base import Examples
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import UNLABELLED, UNSEEN, SentenceTask
-from spanjax.tasks.tables import read_lines
 
 
 class Ticket(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from spanjax.inference.fill_mask import Filler, runs
+from spanjax.nn.encoder import Encoder
 from spanjax.predict import main as predict
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
@@ -112,6 +113,58 @@ def test_what_cannot_be_filled_is_refused(model: Model) -> None:
         Filler(dataclasses.replace(model, params={"encoder": model.params["encoder"]}))
     with pytest.raises(ValueError, match="without a vocabulary"):
         Filler(dataclasses.replace(model, vocabulary=None))
+
+
+def test_a_batch_is_one_program_and_each_text_as_alone(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced = []
+    original = Encoder.__call__
+    monkeypatch.setattr(Encoder, "__call__", lambda self, *rest: traced.append(rest[0].shape) or original(self, *rest))
+    filler = Filler(model)
+    texts = ["the [MASK] was", "a time " * 8 + "[MASK] [MASK] and [MASK] time", "time " + "[MASK] " * 20 + "time"]
+    masks, spans = filler.fill_mask(texts, top=3), filler.spans(texts, top=2)
+    assert traced == [(4, 128)], "both methods and all texts share one program"
+    for text, of_batch, spans_of_batch in zip(texts, masks, spans, strict=True):
+        assert_close(of_batch, filler.fill_mask(text, top=3))
+        assert_close(spans_of_batch, filler.spans(text, top=2))
+    (hidden, masked) = filler.spans(["the long time was", "a [MASK]"], hide=[["long time"], []])
+    assert_close(hidden, filler.spans("the long time was", hide=["long time"]))
+    assert hidden[0].truth and masked[0].truth is None
+    assert filler.fill_mask([]) == [] and filler.spans([]) == []
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Nested values that are equal, numbers to 1e-5."""
+    if isinstance(expected, float):
+        assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        assert_close([*found.values()], [*expected.values()])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == expected
+
+
+def test_long_batches_are_cut(model: Model) -> None:
+    """More texts than rows of a batch, more masks than its slots: in order, each as alone."""
+    filler = Filler(model)
+    texts = ["the [MASK] was", "[MASK] " * 100, "a [MASK]", "time [MASK] [MASK]"] * 10
+    found = filler.fill_mask(texts, top=1)
+    assert [len(each) for each in found] == [1, 100, 1, 2] * 10
+    for number in (1, 2, 38):
+        assert_close(found[number], filler.fill_mask(texts[number], top=1))
+
+
+def test_all_texts_of_a_batch_that_cannot_be_filled_are_listed(model: Model) -> None:
+    filler = Filler(model)
+    with pytest.raises(ValueError) as error:
+        filler.fill_mask(["no mask", "a [MASK]", "[MASK] " * 200, *["none"] * 8])
+    lines = str(error.value).splitlines()
+    assert "'no mask' has no [MASK]" in lines[0] and "at most 128" in lines[1] and lines[-1] == "and 2 more texts"
+    with pytest.raises(ValueError, match="hide has 1 items for 2 texts"):
+        filler.spans(["a [MASK]", "b"], hide=[["b"]])
 
 
 def test_runs_of_positions() -> None:

@@ -136,7 +136,7 @@ def test_records_are_answered_as_they_come(
         assert said.get("id", "4") == str(number) and taken == 3 * (number // 3 + 1)
     taken = 0
     with pytest.raises(ValueError, match="12th"):
-        answer(str(run), "qa", endless(), str(tmp_path / "out.jsonl"), 4)
+        answer(open_model(run, 4, predict_command="qa"), endless(), str(tmp_path / "out.jsonl"))
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["input"]["id"] for line in lines] == [str(number) for number in range(9)]
     assert len(list(itertools.islice(open_model(run, 4).answers(endless()), 2))) == 2

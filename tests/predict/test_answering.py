@@ -44,7 +44,7 @@ def test_wrong_options_are_said_at_once(name: str, tmp_path: pathlib.Path, capsy
     assert f"{name}: cannot" in (said := capsys.readouterr().err) and "nothing to " in said and "or --file" in said
 
 
-@pytest.mark.parametrize("name", [*OWN, "coref", "fill-mask", "spans"])
+@pytest.mark.parametrize("name", [*OWN, "coref", "encode", "fill-mask", "spans"])
 def test_the_usage_calls_the_model_as_the_texts_do(
     name: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,19 @@ def test_rows_hold_every_document_of_several_files(text: pathlib.Path) -> None:
     code, out = run(text.parent / "more.jsonl", "--text-field", "body")
     rows = open_rows(out / "train")
     assert code == 0 and rows.manifest.documents == len(WORDS) and rows.manifest.text_tokens == 3 * len(WORDS)
+    code, other = run(text.parent / "more.jsonl", "--columns", "text=body", out="columns")
+    assert code == 0 and files(other) == files(out)
+
+
+def test_columns_that_name_no_text_are_refused_with_the_other_problems(
+    text: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(text, "--columns", "txt=body", "--max-blocks", "0")[0] == 2
+    said = capsys.readouterr().err
+    assert "--columns txt=body: expected ROLE=COLUMN with a role of text; for example text=body" in said
+    assert "--max-blocks is 0" in said
+    assert run(text, "--columns", "text=body", "--text-field", "article")[0] == 2
+    assert "--text-field article and --columns text=body: give one of them" in capsys.readouterr().err
 
 
 def test_holdout_follows_the_content(text: pathlib.Path) -> None:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from spanjax.storage.local import irregular_problem, make_readable, swap_in, user_cache, whole_file, write_whole
+from spanjax.storage.local import (
+    found_again,
+    irregular_problem,
+    make_readable,
+    swap_in,
+    user_cache,
+    whole_file,
+    write_whole,
+)
 
 
 @pytest.fixture
@@ -97,3 +105,15 @@ def test_the_cache_of_a_user() -> None:
     for ignored in ("", "relative"):
         assert user_cache({"XDG_CACHE_HOME": ignored, "HOME": "/h"}) == pathlib.Path("/h/.cache/spanjax")
     assert user_cache({"HOME": "elsewhere"}) is None and user_cache({}) is None
+
+
+def test_a_stored_path_is_that_of_the_first_folder_that_has_it(tmp_path: pathlib.Path) -> None:
+    for name in ("one/a", "two/a", "two/b"):
+        (tmp_path / name).mkdir(parents=True)
+    bases = [tmp_path / "one", str(tmp_path / "two")]
+    assert found_again("a", bases) == str(tmp_path / "one" / "a") and found_again("b", bases) == str(
+        tmp_path / "two" / "b"
+    )
+    assert found_again(str(tmp_path / "two" / "a"), bases) == str(tmp_path / "two" / "a")
+    for name in ("", "c", "gs://bucket/a", "tfds:glue/sst2"):
+        assert found_again(name, bases) == name

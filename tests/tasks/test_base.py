@@ -15,6 +15,7 @@ from flax import nnx
 
 from spanjax import run_format
 from spanjax.convert import main as convert
+from spanjax.data.sources.tables import read_records
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.evaluate import main as evaluate
 from spanjax.nn.config import EncoderConfig
@@ -29,7 +30,6 @@ from spanjax.report.runs import read_run
 from spanjax.run import Run, describe
 from spanjax.tasks.base import LOSS, Examples, ReportRow, Task
 from spanjax.tasks.rows import Row
-from spanjax.tasks.tables import read_records
 from spanjax.training.checkpoint import write_weights
 from tests.tasks.small_vocabulary import small_wordpiece
 

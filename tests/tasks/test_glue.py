@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pyarrow
 import pytest
 import scipy.stats
 from flax import nnx
@@ -24,6 +25,7 @@ from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Glue, GlueName, Sentences, joined
 from spanjax.tasks.rows import TaskRows
 from tests.made import tiny_encoder
+from tests.saved_dataset import saved_dataset
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
 VOCABULARY = WordPieceVocabulary(PIECES, False)
@@ -375,3 +377,44 @@ def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) ->
     np.testing.assert_allclose(task.outputs(module, batch)["logits_BC"], expected_BC, atol=1e-5)
     key = DropoutKey(step_key(0, jnp.int32(0)), batch["row_B"])
     assert not np.allclose(task.vector(module, batch, key), task.vector(module, batch, None))
+
+
+def test_named_columns_of_tables(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text("id,review,reply,stars\n7,A fine film.,Yes!,5\n8,Dull.,No.,1\n")
+    one, two = Glue(columns=("text=review", "label=stars")), Glue(columns=("text=review", "pair=reply", "label=stars"))
+    assert list(one.read(path)) == [Sentences("7", "A fine film.", None, "5"), Sentences("8", "Dull.", None, "1")]
+    assert list(two.read(path)) == [Sentences("7", "A fine film.", "Yes!", "5"), Sentences("8", "Dull.", "No.", "1")]
+    assert (
+        Glue(columns=("txt=review",))
+        .problems(EncoderConfig())[0]
+        .startswith("--columns txt=review: expected ROLE=COLUMN")
+    )
+    with pytest.raises(
+        ValueError, match="columns id, review, reply, stars: .*--columns text=review label=stars"
+    ) as caught:
+        Glue().read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_without_labels_has_a_hint(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "A fine film.", "stars": 5}\n' * 2)
+    found = Glue().read(path)
+    assert found.hints == [
+        f"{path}: no column of the label among text, stars: expected `label`; name yours with --columns label=stars"
+    ]
+    assert Glue(columns=("label=stars",)).read(path).hints == []
+
+
+def test_a_saved_data_set_has_the_labels_of_the_files(tmp_path: pathlib.Path) -> None:
+    """As TensorFlow Datasets', whose names of classes are the same."""
+    rows = [{"sentence": "good", "label": 1, "idx": 0}, {"sentence": "hidden", "label": -1, "idx": 1}]
+    feature = {"names": ["negative", "positive"], "_type": "ClassLabel"}
+    saved_dataset(tmp_path / "sst2", pyarrow.Table.from_pylist(rows), {"label": feature})
+    expected: tuple[tuple[GlueName, str], ...] = (("SST-2", "1"), ("own", "positive"))
+    for task, label in expected:
+        assert list(Glue(task=task).read(tmp_path / "sst2")) == [
+            Sentences("0", "good", None, label),
+            Sentences("1", "hidden", None, None),
+        ]

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.offsets import pieces_of
 from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.glue import Glue, Sentences, joined
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 from spanjax.tasks.squad import Questions
-from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
+from spanjax.tasks.squad.passage_windows import WindowSettings, windows
 from spanjax.tasks.squad.questions import Question
 from spanjax.torch_format.tokenizer_files import tokenizer_files
 from tests.made import made_sentences

@@ -18,7 +18,7 @@ import pytest
 
 from spanjax import train
 from spanjax.training import workdir as lock
-from spanjax.training.workdir import FILE, STALE_SECONDS, LockedError, open_workdir, sole_run
+from spanjax.training.workdir import FILE, STALE_SECONDS, LockedError, open_workdir, sole_run, stored_start
 from tests.running import ROOT, shrunk
 
 HOLD = """
@@ -118,3 +118,19 @@ def test_the_lock_is_not_opened_through_a_link(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match="run.lock is a link to .*victim.*: remove the link"), sole_run(workdir):
         pass
     assert victim.read_text() == "precious"
+
+
+def test_the_folder_of_the_first_start_is_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert stored_start(tmp_path / "run") is None
+    with contextlib.ExitStack() as resources:
+        open_workdir(tmp_path / "run", {"init_from": "data"}, resources)
+    monkeypatch.chdir(tmp_path / "data")
+    with contextlib.ExitStack() as resources:
+        open_workdir(tmp_path / "run", {"init_from": str(tmp_path / "data")}, resources)
+    assert stored_start(tmp_path / "run") == str(tmp_path)
+    (tmp_path / "run" / "run.json").write_text("{}")
+    assert stored_start(tmp_path / "run") == ""
+    (tmp_path / "run" / "run.json").write_text("{")
+    assert stored_start(tmp_path / "run") is None

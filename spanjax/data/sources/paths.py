@@ -14,6 +14,8 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
+from spanjax.json_files import read_json
+
 _SCHEME = "://"
 _STAMPS = ("etag", "ETag", "generation", "mtime", "LastModified", "last_modified", "updated", "created")
 _BUFFER = 1 << 20  # bytes
@@ -43,7 +45,10 @@ def find(patterns: Sequence[str]) -> tuple[tuple[File, ...], list[str]]:
         except ValueError as error:
             problems[str(error)] = None
             continue
-        if not matches:
+        if folder and not matches and is_dataset(pathlib.Path(pattern)):
+            matches, problem = _saved_files(pattern)
+            problems |= {problem: None} if problem else {}
+        elif not matches:
             hint = f"a folder, expected files; write {pattern.rstrip('/')}/* for the files in it"
             problems[f"{pattern}: {hint if folder else 'no such file'}"] = None
         problems |= {f"{file.path}: the file is empty": None for file in matches if file.size == 0}
@@ -66,6 +71,49 @@ def _local(pattern: str) -> tuple[list[File], bool]:
             found.append(File(path, status.st_size, status.st_mtime_ns))
         folder = folder or os.path.isdir(path)
     return found, folder
+
+
+DATASET_STATE, DATASET_SPLITS = "state.json", "dataset_dict.json"
+
+
+def is_dataset(folder: pathlib.Path) -> bool:
+    """True for a folder that the `datasets` library wrote by `save_to_disk`: a data set, or one with several splits."""
+    return (folder / DATASET_STATE).is_file() or (folder / DATASET_SPLITS).is_file()
+
+
+def dataset_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The Arrow files of a folder that the `datasets` library saved, in its order.
+
+    ValueError for another folder, one of several splits, or one that lacks its files.
+    """
+    if not is_dataset(folder):
+        raise ValueError(
+            f"{folder}: a folder, expected a file, or a folder that `datasets` saved (save_to_disk: {DATASET_STATE})"
+        )
+    if (folder / DATASET_SPLITS).is_file():
+        splits = sorted(each.parent.name for each in folder.glob(f"*/{DATASET_STATE}"))
+        first = folder / (splits[0] if splits else "train")
+        raise ValueError(
+            f"{folder}: a data set of the splits {', '.join(splits) or '(none)'}; name one of them: {first}"
+        )
+    stored = read_json(folder / DATASET_STATE, dict, "save the data set again").get("_data_files")
+    names = [each.get("filename") for each in stored or () if isinstance(each, dict)]
+    # a name with folders in it would lead out of this one
+    files = [folder / str(name) for name in names if pathlib.Path(str(name)).name == name]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise ValueError(f"{folder}: {', '.join(missing)} is missing; copy the folder again")
+    if not files:
+        raise ValueError(f"{folder}: {DATASET_STATE} names no files; save the data set again")
+    return files
+
+
+def _saved_files(folder: str) -> tuple[list[File], str]:
+    """(the files of a saved data set, ""), or ([], its problem)."""
+    try:
+        found = [(str(path), path.stat()) for path in dataset_files(pathlib.Path(folder))]
+    except ValueError as error:
+        return [], str(error)
+    return [File(path, status.st_size, status.st_mtime_ns) for path, status in found], ""
 
 
 def _filesystem(path: str) -> tuple[Any, str]:

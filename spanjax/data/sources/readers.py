@@ -1,8 +1,9 @@
-"""Documents of one file: text, JSON lines or Parquet, by the name.
+"""Documents of one file: text or a table of `data.sources.tables`, by the name.
 
-*.jsonl, *.ndjson and *.json hold one JSON object a line, *.parquet and *.pq a document a row; any other file is text with a
-blank line between documents. Text and JSON lines may be compressed (.gz, .xz, .bz2, .zst). Lines are read on demand,
-Parquet row group by row group. No line and no document is larger than `SourceSettings.max_document`.
+*.jsonl, *.jsonlines, *.ndjson and *.json hold one JSON object a line, *.csv, *.tsv, *.parquet, *.pq and *.arrow a document a row;
+any other file is text with a blank line between documents. All but Parquet and Arrow may be compressed (.gz, .xz, .bz2, .zst).
+Lines are read on demand, Parquet row group by row group, Arrow batch by batch. No line and no document is larger than
+`SourceSettings.max_document`.
 """
 
 import collections
@@ -13,15 +14,29 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from spanjax.data.sources.columns import Columns, Role, listed
 from spanjax.data.sources.documents import Document, SourceSettings, Trouble, checked_spans
 from spanjax.data.sources.paths import compression, open_bytes, open_decompressed
+from spanjax.data.sources.tables import (
+    ARROW,
+    JSON_KINDS,
+    PARQUET,
+    ROWS,
+    TYPED,
+    NumberedRecord,
+    arrow_rows,
+    comma_separated,
+    tab_separated,
+    types_of,
+)
 from spanjax.json_files import parse_json
 
 SPANS_FIELD = "spans"
-_JSON, _PARQUET = (".jsonl", ".ndjson", ".json"), (".parquet", ".pq")
+TEXT = Role("text", ("text",))
+"""The only role that `--columns` names for documents."""
 _ARCHIVES = (".zip", ".tar", ".tgz", ".7z", ".rar", ".lz4")
 _PARQUET_ROWS, _PARQUET_BYTES = 1_000, 64 << 20  # decoded at a time
 _SEGMENT_BYTES = 1 << 20
@@ -37,8 +52,9 @@ def file_problem(path: str) -> str:
         return (
             f"{path}: expected text, JSON lines or Parquet, plain or .gz, .xz, .bz2 or .zst; unpack the archive first"
         )
-    if plain.endswith(_PARQUET) and compression(path):
-        return f"{path}: expected Parquet that is not compressed as a whole; unpack the file first"
+    if plain.endswith(TYPED) and compression(path):
+        kind = "Arrow" if plain.endswith(ARROW) else "Parquet"
+        return f"{path}: expected {kind} that is not compressed as a whole; unpack the file first"
     return ""
 
 
@@ -46,10 +62,15 @@ def read_documents(path: str, settings: SourceSettings, skipped: collections.Cou
     """Yields every document; ValueError naming file, line and remedy at the first bad one, unless they are skipped."""
     trouble = Trouble(path, settings.skip_bad, skipped, settings.max_document)
     plain = _plain(path)
-    if plain.endswith(_PARQUET):
+    if plain.endswith(PARQUET):
         documents = _parquet_documents(settings.text_field, trouble)
-    elif plain.endswith(_JSON):
+    elif plain.endswith(ARROW):
+        documents = _arrow_documents(settings.text_field, trouble)
+    elif plain.endswith(JSON_KINDS):
         documents = _json_documents(_lines(trouble), settings.text_field, trouble)
+    elif plain.endswith((".csv", ".tsv")):
+        read = comma_separated if plain.endswith(".csv") else tab_separated
+        documents = _cell_documents(read(_lines(trouble)), settings.text_field, trouble)
     else:
         documents = _text_documents(_segments(trouble), trouble)
     some = False
@@ -201,9 +222,54 @@ def _json_documents(lines: Iterator[tuple[int, str]], field: str, trouble: Troub
                 yield document
             continue
         what = f"the fields are {sorted(fields)}" if isinstance(fields, dict) else "not a JSON object"
-        trouble.report(
-            "lines without text", number, f'no field "{field}" with a string ({what}); name it with --text-field'
-        )
+        remedy = name_it(fields if isinstance(fields, dict) else {}, field)
+        trouble.report("lines without text", number, f'no field "{field}" with a string ({what}); {remedy}')
+
+
+def _cell_documents(records: Iterator[NumberedRecord], field: str, trouble: Trouble) -> Iterator[Document]:
+    """The documents of a table of text, whose first record shows whether it has the column."""
+    for number, record, problem in records:
+        if record is None:
+            trouble.report("bad rows", number, problem)
+        elif field not in record:
+            # the columns are those of every row, so that the file has no text at all
+            message = f"no column {field!r} (the columns are {listed(record)}); {name_it(record, field)}"
+            trouble.report("files without text", 0, message)
+            return
+        elif document := row_document(record[field], None, number, trouble):
+            yield document
+
+
+def name_it(record: Mapping[str, Any], field: str) -> str:
+    """Remedy for a table whose text is in another column than `field`: the flag, with the likely column of this record."""
+    table = Columns((TEXT,), (("text",),), "`text`", (f"text={field}",))
+    return f"name it with {table.suggestion(record) or '--columns text=COLUMN'}"
+
+
+def _arrow_documents(field: str, trouble: Trouble) -> Iterator[Document]:
+    import pyarrow
+
+    number = 0
+    try:
+        with open_bytes(trouble.path) as file:
+            rows = arrow_rows(file)
+            if problem := _column_problem(rows.columns, field):
+                trouble.report("files without text", 0, problem)
+                return
+            for batch in rows.batches:
+                for start in range(0, batch.num_rows, ROWS):
+                    part = batch.slice(start, ROWS)
+                    spans = (
+                        part.column(SPANS_FIELD).to_pylist() if SPANS_FIELD in rows.columns else itertools.repeat(None)
+                    )
+                    for text, marked in zip(part.column(field).to_pylist(), spans, strict=False):
+                        number += 1
+                        if document := row_document(text, marked, number, trouble):
+                            yield document
+    except (pyarrow.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # the system's error, not damage that --skip-bad may skip
+        trouble.report("damaged files", number + 1, f"the Arrow file is damaged ({error}); get it again")
 
 
 def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
@@ -213,7 +279,7 @@ def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
     number = 0
     try:
         with open_bytes(trouble.path) as file, parquet.ParquetFile(file) as table:
-            problem = _column_problem(table.schema_arrow, field)
+            problem = _column_problem(types_of(table.schema_arrow), field)
             if problem:
                 trouble.report("files without text", 0, problem)
                 return
@@ -273,10 +339,11 @@ def row_document(text: str | bytes | None, spans: Any, number: int, trouble: Tro
     return _document(text, spans, number, trouble)
 
 
-def _column_problem(schema: Any, field: str) -> str:
-    columns = {column.name: str(column.type) for column in schema}
+def _column_problem(columns: Mapping[str, str], field: str) -> str:
+    """Reason why columns of these types have no text; "" where they have."""
+    texts = {name: name for name, kind in columns.items() if _TEXT_COLUMN.fullmatch(kind)}
     if field not in columns:
-        return f"no column {field!r} (the columns are {sorted(columns)}); name the one of the text with --text-field"
-    if not _TEXT_COLUMN.fullmatch(columns[field]):
-        return f"the column {field!r} is {columns[field]}, expected strings; name another one with --text-field"
+        return f"no column {field!r} (the columns are {sorted(columns)}); {name_it(texts, field)}"
+    if field not in texts:
+        return f"the column {field!r} is {columns[field]}, expected strings; {name_it(texts, field)}"
     return ""

@@ -113,12 +113,12 @@ def open_tfds(name: str, settings: SourceSettings) -> TfdsSource:
     features = info.features or {}
     field = settings.text_field
     if field not in features:
-        problems.append(
-            f"{name}: no feature {field!r} (the features are {sorted(features)}); name the one of the text with"
-            " --text-field"
-        )
+        what = f"no feature {field!r} (the features are {sorted(features)})"
+        problems.append(f"{name}: {what}; name it with --columns text=FEATURE")
     elif (found := _kind(features[field])) != "text":
-        problems.append(f"{name}: the feature {field!r} is {found}, expected text; name another with --text-field")
+        problems.append(
+            f"{name}: the feature {field!r} is {found}, expected text; name another with --columns text=FEATURE"
+        )
     raise_problems(problems)
     used = {part: info.splits[part] for part in dict.fromkeys(part for part, _, _ in slices)}
     return TfdsSource(

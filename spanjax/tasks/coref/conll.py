@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from spanjax.data.sources.tables import kind_of, read_lines
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 from spanjax.tasks.coref.text import bare_name, sentences_of
-from spanjax.tasks.tables import kind_of, read_lines
 
 NONE = ("", "-", "_")
 """Values of an empty column; the empty string is LitBank's."""

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spanjax.data.sources.tables import TableRecord, kind_of, read_records
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.conll import read_conll
 from spanjax.tasks.coref.documents import CorefDocument
 from spanjax.tasks.coref.json_lines import SEGMENT_MAPS, read_record, read_segments
 from spanjax.tasks.coref.text import bare_name, read_text
-from spanjax.tasks.tables import TableRecord, kind_of, read_records
 
 COLUMNS = (".key", ".response")  # names of the official scorer's files; also every name that ends in conll
 RECORDS = (".jsonl", ".jsonlines", ".json")

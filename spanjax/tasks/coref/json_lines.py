@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spanjax.data.sources.tables import is_whole, quoted
 from spanjax.tasks.coref.conll import NONE, genre_of
 from spanjax.tasks.coref.documents import Clusters, CorefDocument, sorted_clusters
 from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
-from spanjax.tasks.tables import is_whole, quoted
 
 CONTENT = ("text", "words", "tokens", "sentences")
 _NAME_AND_PART = re.compile(r"(.*)_(0|[1-9]\d*)", re.DOTALL)

@@ -10,7 +10,7 @@ from typing import Any
 from spanjax.data.sources.annotate import import_spacy
 from spanjax.data.sources.documents import MAX_DOCUMENT
 from spanjax.data.sources.sentences import sentence_spans
-from spanjax.tasks.tables import SUFFIXES, opened
+from spanjax.data.sources.tables import SUFFIXES, opened
 
 _PARAGRAPH_END = re.compile(r"\n[^\S\n]*\n\s*")
 _SURROGATES = re.compile("[\ud800-\udfff]")

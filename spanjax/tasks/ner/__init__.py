@@ -16,6 +16,7 @@ from flax import nnx
 
 from spanjax.data.ngrams.dictionary import NgramSettings, find_words
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
@@ -25,6 +26,7 @@ from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, Task
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
+from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, words_of
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 
@@ -48,6 +50,9 @@ class Ner(Task):
     """The column of the tags, from 0; -1 is the last."""
     word_prefix: str = ""
     """Prefix of every word of the files that is no part of it: en: in WikiANN."""
+    tag_names: tuple[str, ...] = ()
+    """Tags of files that have numbers in their place, in the order of the numbers from 0: O B-PER I-PER. Files that the
+    `datasets` library wrote have the names in them."""
 
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
@@ -88,22 +93,29 @@ class Ner(Task):
         return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
 
     def read(self, path: pathlib.Path) -> Examples:
-        """Reads a file by `read_tagged`. A sentence with a bad line is skipped as a whole."""
+        """Reads columns of words by `read_tagged`, tables with a sentence a record by `read_tagged_records`.
+
+        A sentence with a bad line is skipped as a whole.
+        """
+        if has_records(path, self.table):
+            return read_tagged_records(path, self.table, self.scheme, self.tag_names, self.word_prefix)
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
+
+    @property
+    def table(self) -> Columns:
+        """Implements `Task.table`: `tokens` and `ner_tags`, and the user's."""
+        return dataclasses.replace(COLUMNS, named=self.columns)
 
     def is_labelled(self, example: Tagged) -> bool:
         """Implements `Task.is_labelled`."""
         return example.tags is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
-        """Reads `words`, or `text`, split at blanks, with punctuation at the ends of words apart."""
-        words, text = record.get("words"), record.get("text")
+        """Reads `words` (or `tokens`), or `text`, split at blanks, with punctuation at the ends of words apart."""
+        words, text = record.get("words", record.get("tokens")), record.get("text")
         if isinstance(words, list) and words:
-            # a word that is all zero-width characters has no pieces, and is O: what counts is that it is a text and not blank
-            wrong = [place for place, word in enumerate(words) if not isinstance(word, str) or not word.strip()]
-            if wrong:
-                return None, f"`words` has {words[wrong[0]]!r} at {wrong[0]}: expected words, none of them empty"
-            return Tagged(tuple(words), None), ""
+            found, problem = words_of("words" if "words" in record else "tokens", words)
+            return (None, problem) if problem else (Tagged(found, None), "")
         if words is None and isinstance(text, str) and clean(text).strip():
             found = find_words(text, NgramSettings(lower_case=False))
             return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""

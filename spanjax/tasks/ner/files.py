@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.tables import quoted, read_lines
 from spanjax.scoring.entities import Entity, spans
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import read_lines
 
 Scheme = Literal["iob2", "bioes"]
 PREFIXES: dict[Scheme, str] = {"iob2": "BI", "bioes": "BIES"}
@@ -60,8 +60,8 @@ def read_tagged(path: pathlib.Path, scheme: Scheme, word: int = 0, tag: int = -1
         problem = _problem(columns, word, tag if tagged else word)
         if not problem and not tagged and len(columns) > 1:
             problem = f"{len(columns)} columns: expected one, as in the first line, which has no tag"
-        if not problem and tagged and not _TAG.fullmatch(columns[tag]):
-            problem = f"tag {columns[tag]!r}: expected O, or B-, I-, E- or S- and a type"
+        if not problem and tagged:
+            problem = tag_problem(columns[tag])
         if problem:
             examples.problems.append(f"{path}:{number}: {problem}")
             # the whole sentence is skipped: without this word its entities could join or change
@@ -79,6 +79,12 @@ def _problem(columns: Sequence[str], word: int, tag: int) -> str:
         what = f"word in column {word} and tag in column {tag}" if word != tag else f"word in column {word}"
         return f"{len(columns)} column{'s' * (len(columns) > 1)}: expected {what}"
     return "" if columns[word] else "no word: expected one before the first tab"
+
+
+def tag_problem(tag: object) -> str:
+    """Reason why a value is no tag of a known scheme; "" where it is one."""
+    good = isinstance(tag, str) and _TAG.fullmatch(tag)
+    return "" if good else f"tag {quoted(tag)}: expected O, or B-, I-, E- or S- and a type"
 
 
 def retagged(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:

@@ -15,18 +15,19 @@ import numpy as np
 
 from spanjax.data.ngrams.span_layout import Sentence
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.columns import Columns
+from spanjax.data.sources.tables import TABLES, kind_of
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import relation as scoring
 from spanjax.tasks.base import Examples, ReportRow
-from spanjax.tasks.relation.files import Mentions, read_mentions, read_semeval, read_tacred
+from spanjax.tasks.relation.files import COLUMNS, Mentions, read_mentions, read_semeval, read_tacred, usual_names
 from spanjax.tasks.relation.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans
 from spanjax.tasks.rows import Row
 from spanjax.tasks.sentences import SentenceTask
 from spanjax.tasks.span_tuning import FIELD
-from spanjax.tasks.tables import kind_of
 
 CHUNK = 1000  # sentences that are cut into pieces at once
 
@@ -88,13 +89,20 @@ class Relation(SentenceTask):
         return found
 
     def read(self, path: pathlib.Path) -> Examples:
-        """Reads TACRED's records from .json and .jsonl, SemEval's text from .txt, each also compressed."""
+        """Reads records from tables (TACRED's .json, .jsonl, CSV, Parquet ...), SemEval's text from .txt."""
         kind = kind_of(path)
-        if kind in (".json", ".jsonl"):
-            return read_tacred(path, scoring.SEMEVAL_LABELS if self.scheme == "semeval" else (), self.typed)
+        if kind in TABLES:
+            return read_tacred(path, scoring.SEMEVAL_LABELS if self.scheme == "semeval" else (), self.typed, self.table)
         if kind == ".txt":
             return read_semeval(path)
-        raise ValueError(f"{path}: expected .json or .jsonl in TACRED's form, or .txt in that of SemEval-2010 task 8")
+        raise ValueError(
+            f"{path}: expected a table ({', '.join(TABLES)}) in TACRED's form, or .txt in that of SemEval-2010 task 8"
+        )
+
+    @property
+    def table(self) -> Columns:
+        """Implements `Task.table`: TACRED's fields, or `text` with <e1> and <e2>, and the user's."""
+        return dataclasses.replace(COLUMNS, named=self.columns)
 
     def is_labelled(self, example: Mentions) -> bool:
         """Implements `Task.is_labelled`."""
@@ -102,7 +110,7 @@ class Relation(SentenceTask):
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Mentions | None, str]:
         """Reads TACRED's fields, or `text` with <e1> and <e2> around the entities; ignores `relation`."""
-        asked = {name: value for name, value in record.items() if name != "relation"}
+        asked = {name: value for name, value in usual_names(record).items() if name != "relation"}
         return read_mentions(asked, number, typed=self.typed)
 
     def with_training_labels(self, examples: Sequence[Mentions], vocabulary: Vocabulary) -> Self:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from spanjax.data.sources.columns import Columns, Role
+from spanjax.data.sources.tables import JSON_KINDS, is_whole, kind_of, list_in_text, number_in_text, quoted, read_lines
 from spanjax.scoring.relation import SEMEVAL_LABELS
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import is_whole, quoted, read_lines, read_records
 
 _BRACKETS = {
     f"-{letters}-": bracket
@@ -38,14 +39,69 @@ class Mentions(NamedTuple):
     """The relation; None in a file without relations."""
 
 
-def read_tacred(path: pathlib.Path, labels: Sequence[str] = (), typed: bool = True) -> Examples:
-    """Reads the examples of a JSON file. `labels` are the allowed ones; empty allows any. Types of entities may be absent where
-    not `typed`. Words are used verbatim, except for the brackets of the Penn Treebank: -LRB- is a parenthesis."""
+_ENDS = ("subj_start", "subj_end", "obj_start", "obj_end")
+COLUMNS = Columns(
+    roles=(
+        Role("text", ("text",)),
+        Role("relation", ("relation", "label"), "label"),
+        Role("token", ("token", "tokens", "words"), "list"),
+        *(Role(name, (name,), "number") for name in _ENDS),
+        *(Role(name, (name,), "id") for name in ("subj_type", "obj_type", "id")),
+    ),
+    needed=(("text",), ("token", *_ENDS)),
+    expected="`text` with <e1> and <e2>, or TACRED's `token`, `subj_start`, `subj_end`, `obj_start`, `obj_end`; and `relation`",
+)
+
+
+def read_tacred(
+    path: pathlib.Path, labels: Sequence[str] = (), typed: bool = True, table: Columns = COLUMNS
+) -> Examples:
+    """Reads the examples of a table. `labels` are the allowed ones; empty allows any. Types of entities may be absent where
+    not `typed`. Words are used verbatim, except for the brackets of the Penn Treebank: -LRB- is a parenthesis.
+
+    In CSV and tab-separated files the words are a JSON list or stand between blanks. ValueError for a table without the columns.
+    """
     examples = Examples()
-    for number, (place, record, problem) in enumerate(read_records(path)):
-        example, problem = (None, problem) if record is None else read_mentions(record, number, labels, typed)
+    for number, (place, record, problem) in enumerate(table.records(path)):
+        example = None
+        if record is not None:
+            record = usual_names(record, cells=kind_of(path) not in JSON_KINDS)
+            example, problem = read_mentions(record, number, labels, typed)
+            if example is not None and "text" in record:
+                example, problem = _with_relation(example, record, labels)
+            if "relation" not in record and not examples.hints:
+                examples.hints.append(f"{path}: {table.label_hint(record)}")
         examples.take(place, example, problem)
     return examples
+
+
+def usual_names(record: Mapping[str, Any], cells: bool = True) -> dict[str, Any]:
+    """The record under TACRED's names; with `cells` those of a table: text may hold a list or a number, and be empty."""
+    named = {role.key: next(record[name] for name in role.columns if name in record) for role in COLUMNS.roles
+             if not record.keys().isdisjoint(role.columns)}  # fmt: skip
+    if not cells:
+        return named
+    if "token" in named:
+        named["token"] = list_in_text(named["token"])
+    found = {name: number_in_text(value) if name in _ENDS else value for name, value in named.items()}
+    # an empty cell is a relation that is not known
+    return {name: value for name, value in found.items() if name != "relation" or value not in ("", None)}
+
+
+def _with_relation(
+    example: Mentions, record: Mapping[str, Any], labels: Sequence[str]
+) -> tuple[Mentions, str] | tuple[None, str]:
+    problem = _label_problem(record, labels)
+    return (None, problem) if problem else (example._replace(label=record.get("relation")), "")
+
+
+def _label_problem(record: Mapping[str, Any], labels: Sequence[str]) -> str:
+    if "relation" not in record:
+        return ""
+    label = record["relation"]
+    if not isinstance(label, str) or not label or "\n" in label:
+        return f"`relation` is {_excerpt(record, 'relation')}: expected a name"
+    return f"`relation` is {label!r}: expected one of {', '.join(labels)}" if labels and label not in labels else ""
 
 
 def read_mentions(
@@ -82,12 +138,8 @@ def _record_problems(record: Mapping[str, Any], labels: Sequence[str], typed: bo
         kind = record.get(f"{role}_type")
         if (typed or kind) and (not isinstance(kind, str) or not kind):
             found.append(f"`{role}_type` is {_excerpt(record, f'{role}_type')}: expected a name")
-    if "relation" in record:
-        label = record["relation"]
-        if not isinstance(label, str) or not label or "\n" in label:
-            found.append(f"`relation` is {_excerpt(record, 'relation')}: expected a name")
-        elif labels and label not in labels:
-            found.append(f"`relation` is {label!r}: expected one of {', '.join(labels)}")
+    if problem := _label_problem(record, labels):
+        found.append(problem)
     if not isinstance(record.get("id", 0), int | str):
         found.append(f"`id` is {_excerpt(record, 'id')}: expected a name or a number")
     return found

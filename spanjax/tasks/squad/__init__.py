@@ -17,7 +17,9 @@ import numpy as np
 from flax import nnx
 
 from spanjax.bounds import AtLeast1
+from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
+from spanjax.data.vocab.offsets import pieces_of
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.heads import cross_entropy
@@ -28,8 +30,8 @@ from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, Task
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
-from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
-from spanjax.tasks.squad.questions import Question, Span, notes_on_answers, read_question, read_questions
+from spanjax.tasks.squad.passage_windows import WindowSettings, windows
+from spanjax.tasks.squad.questions import COLUMNS, Question, Span, notes_on_answers, read_question, read_questions
 
 CHUNK = 1000  # questions that are cut into pieces at once
 PADDING_SCORE = -1e9
@@ -116,7 +118,7 @@ class Questions(Task):
 
     def read(self, path: pathlib.Path) -> Examples:
         """Reads a file by `questions.read_questions`, reduced to `dev_half`."""
-        examples = read_questions(path, unanswerable=self.version == "2.0")
+        examples = read_questions(path, unanswerable=self.version == "2.0", table=self.table)
         if self.version != "mrqa":  # whose spans are all occurrences of the answers
             examples.notes += [f"{path}: {note}" for note in notes_on_answers(examples, self.answers == "set")]
         if not self.dev_half or pathlib.Path(path) in map(pathlib.Path, self.train):
@@ -128,6 +130,11 @@ class Questions(Task):
     def reader(self, half: str = "") -> Self:
         """Implements `Task.reader` by `dev_half`; files that the model was trained on are halved like others."""
         return dataclasses.replace(self, dev_half=half, train=())
+
+    @property
+    def table(self) -> Columns:
+        """Implements `Task.table`: `question`, `context` and `answers`, and the user's."""
+        return dataclasses.replace(COLUMNS, named=self.columns)
 
     def is_labelled(self, example: Question) -> bool:
         """Implements `Task.is_labelled`; an empty list of answers counts as known."""

@@ -1,9 +1,10 @@
 """Questions on a passage whose answers are spans of it: files of SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016, 2018), of MRQA
 2019 (Fisch et al., 2019), and a user's own.
 
-.json is SQuAD's form. A line of .jsonl is a context of MRQA with its `qas` (a line with a `header` is skipped), or one
-question: `id`, `question`, `context`, and `answers` as [{"text", "start"}] or {"text": [...], "answer_start": [...]}. An empty
-list means that the passage has no answer; without `answers` they are unknown.
+.json is SQuAD's form, or a list of records. A record (a line of .jsonl, a row of a table) is a context of MRQA with its `qas` (a
+line with a `header` is skipped), or one question: `id`, `question`, `context`, and `answers` as [{"text", "start"}] or {"text":
+[...], "answer_start": [...]}, in CSV as JSON, or one `answer` with `answer_start`. An empty list or answer means that the passage
+has no answer; without `answers` they are unknown.
 """
 
 import pathlib
@@ -12,10 +13,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spanjax.data.sources.cleaning import clean
+from spanjax.data.sources.columns import Columns, Role
+from spanjax.data.sources.tables import TABLES, TableRecord, kind_of, number_in_text, quoted, read_json
+from spanjax.json_files import parse_json
 from spanjax.scoring.squad import normalize_answer
 from spanjax.tasks.base import Examples
-from spanjax.tasks.tables import kind_of, quoted, read_json, read_records
 
+COLUMNS = Columns(
+    roles=(
+        Role("question", ("question",)),
+        Role("context", ("context", "passage")),
+        Role("answers", ("answers",), "list"),
+        Role("answer", ("answer",)),
+        Role("answer_start", ("answer_start",), "number"),
+        Role("id", ("id",), "id"),
+        Role("qas", ("qas",), "list"),
+        Role("header", ("header",), "id"),
+    ),
+    needed=(("question", "context"), ("qas", "context"), ("header",)),
+    expected="`question` and `context`; with labels also `answers`, or `answer` and `answer_start`",
+)
 SHOWN_NAMES = 3  # ids in a note
 Span = tuple[int, int]
 
@@ -40,19 +57,20 @@ class _WrongError(Exception):
 Found = Iterator[tuple[str, Question | str]]  # (place, the question or its problem)
 
 
-def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
-    """Reads the questions of a file, plain or compressed; the problems name the line, in SQuAD's form the question.
+def read_questions(path: pathlib.Path, unanswerable: bool, table: Columns = COLUMNS) -> Examples:
+    """Reads the questions of a file of SQuAD's form or of a table; the problems name the line, in SQuAD's form the question.
 
     Every answer must be at its offset (blanks aside), and every id must come once. `unanswerable` allows questions without
     an answer. ValueError for a file that cannot be read or of no form known here.
     """
     kind = kind_of(path)
-    if kind not in (".json", ".jsonl"):
+    if kind not in TABLES:
         raise ValueError(
-            f"{path}: a file of questions is SQuAD's .json, or .jsonl as MRQA's or with a question a line; name it so"
+            f"{path}: a file of questions is SQuAD's .json, .jsonl as MRQA's, or a table with a question a row"
+            f" ({', '.join(TABLES)}); name it so"
         )
     examples, places = Examples(), {}
-    for place, found in _squad(path) if kind == ".json" else _lines(path):
+    for place, found in _squad(path, table) if kind == ".json" else _records(table.records(path)):
         problem = ""
         if isinstance(found, str):
             problem = found
@@ -69,7 +87,29 @@ def read_questions(path: pathlib.Path, unanswerable: bool) -> Examples:
 
 def read_question(record: Mapping[str, Any], number: int) -> Question | str:
     """A user's question, which needs no answers, or its problem; `number` names it where it has no id."""
-    return _caught(_of_own, {"id": str(number), **record}, record.get("context"))
+    record = own_fields({"id": str(number), **record})
+    return _caught(_of_own, record, record.get("context"))
+
+
+def own_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with `context` and `answers` as in a question of JSON, from the cells that tables of text have for them.
+
+    One `answer` without `answer_start` is at its only place in the context; one with several places is refused.
+    """
+    fields = dict(record)
+    context = fields.setdefault("context", fields.get("passage"))
+    answers, answer = fields.get("answers"), fields.get("answer")
+    if isinstance(answers, str):
+        try:
+            fields["answers"] = parse_json(answers) if answers.strip() else None
+        except ValueError:
+            return fields  # refused as no list
+    elif answers is None and isinstance(answer, str):
+        start = number_in_text(fields.get("answer_start"))
+        if start in (None, "") and isinstance(context, str) and answer and context.count(answer) == 1:
+            start = context.index(answer)
+        fields["answers"] = [{"text": answer, "start": start}] if answer else []
+    return fields
 
 
 def notes_on_answers(questions: Sequence[Question], as_sets: bool) -> Iterator[str]:
@@ -109,8 +149,12 @@ def _apart(question: Question) -> bool:
     return separate and len({*texts}) == len(texts)
 
 
-def _squad(path: pathlib.Path) -> Found:
+def _squad(path: pathlib.Path, table: Columns) -> Found:
     content = read_json(path)
+    if isinstance(content, list) and content:
+        del content  # a list of records is read as that of any task
+        yield from _records(table.records(path))
+        return
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(f'{path}: not in SQuAD\'s form; expected an object with a list "data"')
@@ -131,20 +175,21 @@ def _squad(path: pathlib.Path) -> Found:
                 yield name, _caught(_of_squad, one, paragraph.get("context"))
 
 
-def _lines(path: pathlib.Path) -> Found:
-    for place, record, problem in read_records(path):
+def _records(records: Iterator[TableRecord]) -> Found:
+    for number, (place, record, problem) in enumerate(records):
         if record is None:
             yield place, problem
         elif "qas" in record:
             if not isinstance(record["qas"], list):
                 yield place, '"qas" is no list; expected the questions of the context'
                 continue
-            for number, one in enumerate(record["qas"], start=1):
+            for count, one in enumerate(record["qas"], start=1):
                 found = _caught(_of_mrqa, one, record.get("context"))
-                known = one.get("qid", one.get("id", number)) if isinstance(one, dict) else number
+                known = one.get("qid", one.get("id", count)) if isinstance(one, dict) else count
                 yield place, f"question {known}: {found}" if isinstance(found, str) else found
         elif "header" not in record:
-            yield place, _caught(_of_own, record, record.get("context"))
+            named = own_fields({"id": str(number), **record})
+            yield place, _caught(_of_own, named, named.get("context"))
 
 
 def _caught(read: Any, raw: Any, context: Any) -> Question | str:

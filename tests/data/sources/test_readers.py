@@ -20,6 +20,7 @@ from pyarrow import parquet
 from spanjax.data.sources import paths, readers
 from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import NO_SPANS, Document, SourceSettings
+from tests.saved_dataset import saved_dataset
 
 OPENERS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
@@ -302,7 +303,7 @@ def test_bad_parquet_is_told_or_counted(tmp_path: pathlib.Path) -> None:
     parquet.write_table(pyarrow.table({"text": [["a"]]}), numbers)
     for file, message in (
         (path, ":2: the text of the row is null"),
-        (other, r": no column 'text' \(the columns are \['body', 'id'\]\).*--text-field"),
+        (other, r": no column 'text' \(the columns are \['body', 'id'\]\).*--columns text=body"),
         (bad, ":1: the Parquet file is damaged"),
         (numbers, ": the column 'text' is list<.*expected strings"),
     ):
@@ -319,7 +320,7 @@ def test_another_field_holds_the_text_of_json_lines(tmp_path: pathlib.Path) -> N
     path = tmp_path / "a.ndjson"
     path.write_text('{"body": "b", "text": "t"}')
     assert [document.text for document in read(path, text_field="body")[0]] == ["b"]
-    with pytest.raises(ValueError, match=r"no field \"article\".*\['body', 'text'\].*--text-field"):
+    with pytest.raises(ValueError, match=r"no field \"article\".*\['body', 'text'\].*--columns text=text"):
         read(path, text_field="article")
 
 
@@ -335,3 +336,52 @@ def test_real_text_is_the_same_however_it_is_stored(tmp_path: pathlib.Path, shar
     assert [document.text for document in read(tmp_path / "a.parquet")[0]] == expected
     assert [document.text for document in read(tmp_path / "a.jsonl.zst")[0]] == expected
     assert [document.text for document in read(tmp_path / "a.txt.bz2")[0]] == paragraphs
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_tables_of_text(tmp_path: pathlib.Path, suffix: str) -> None:
+    long = "word " * 40_000  # beyond the csv module's own limit of a cell
+    csv, tsv = tmp_path / f"a.csv{suffix}", tmp_path / f"b.tsv{suffix}"
+    csv.write_bytes(OPENERS[suffix](f'id,text\r\n1,"a, ""b""\r\nc"\r\n\r\n2,{long}\r\n3, \r\n'.encode()))
+    tsv.write_bytes(OPENERS[suffix](b'id\ttext\n1\ta "b"\n'))
+    documents, skipped = read(csv)
+    assert texts(documents) == [('a, "b"\nc', f"{csv}:3"), (long, f"{csv}:5")] and skipped == {"empty documents": 1}
+    assert texts(read(tsv)[0]) == [('a "b"', f"{tsv}:2")]
+
+
+def test_tables_that_have_no_text_or_bad_rows(tmp_path: pathlib.Path) -> None:
+    other, bad = tmp_path / "other.csv", tmp_path / "bad.tsv"
+    other.write_text("id,body\n1,a text\n2,another\n")
+    bad.write_text("id\ttext\n1\n2\tgood\n")
+    message = r"other.csv: no column 'text' \(the columns are id, body\); name it with --columns text=body \(--skip-bad"
+    for path, expected in ((other, message), (bad, "bad.tsv:2: 1 columns: expected the 2 columns id, text")):
+        with pytest.raises(ValueError, match=expected):
+            read(path)
+    assert read(other, skip_bad=True) == ([], {"files without text": 1})
+    documents, skipped = read(bad, skip_bad=True)
+    assert texts(documents) == [("good", f"{bad}:3")] and skipped == {"bad rows": 1}
+
+
+def test_a_saved_data_set_is_read_file_by_file(tmp_path: pathlib.Path) -> None:
+    rows = [{"text": "a", "spans": None}, {"text": "bc", "spans": {"entities": [[0, 2]]}}, {"text": "d", "spans": None}]
+    saved_dataset(tmp_path / "saved", pyarrow.Table.from_pylist(rows), {})
+    first, second = (tmp_path / "saved" / f"data-0000{number}-of-00002.arrow" for number in (0, 1))
+    documents = read(tmp_path / "saved")[0]
+    assert texts(documents) == [("a", f"{first}:1"), ("bc", f"{second}:1"), ("d", f"{second}:2")]
+    assert documents[1].spans == {"entities": ((0, 2),)}
+    assert read(second)[0] == documents[1:]
+    with pytest.raises(ValueError, match=r"no column 'body'.*name it with --columns text=text"):
+        read(second, text_field="body")
+    second.write_bytes(second.read_bytes()[:200])
+    with pytest.raises(ValueError, match=r"the Arrow file is damaged .*; get it again"):
+        read(second)
+
+
+def test_a_saved_data_set_of_several_splits_is_refused_with_their_names(tmp_path: pathlib.Path) -> None:
+    for name in ("dataset_dict.json", "test/state.json", "train/state.json"):
+        (tmp_path / "saved" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "saved" / name).write_text("{}")
+    with pytest.raises(
+        ValueError, match=r"saved: a data set of the splits test, train; name one of them: .*saved/test"
+    ):
+        read(tmp_path / "saved")

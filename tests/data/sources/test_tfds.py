@@ -95,7 +95,7 @@ def test_bad_text_is_told_or_counted(folder: pathlib.Path) -> None:
         ("tfds:spanjax_texts@train[5:5]", "text", "holds no examples"),
         ("tfds:spanjax_texts@train[", "text", "split 'train\\['"),
         ("tfds:spanjax_texts", "body", r"no feature 'body' \(the features are \['number', 'text', 'title'\]"),
-        ("tfds:spanjax_texts", "number", "feature 'number' is int64 of shape .*expected text.*--text-field"),
+        ("tfds:spanjax_texts", "number", "feature 'number' is int64 of shape .*expected text.*--columns"),
         ("tfds:wikipedia/20230601.en", "text", "not prepared in .*--data-dir.*--download"),
         ("tfds:wikipedia/no_config", "text", "no_config.*check the name"),
     ],

@@ -126,8 +126,8 @@ def test_absent_fields_and_records_that_are_none(tmp_path: pathlib.Path) -> None
     for name in ("token", "subj_start", "subj_end", "obj_start", "obj_end", "subj_type", "obj_type"):
         assert f"`{name}` is absent" in examples.problems[0]
     assert "a JSON int: expected an object" in examples.problems[1]
-    with pytest.raises(ValueError, match=r"expected \.json or \.jsonl in TACRED's form, or \.txt"):
-        Relation().read(tmp_path / "examples.tsv")
+    with pytest.raises(ValueError, match=r"expected a table \(\.jsonl, .*\.parquet, .*in TACRED's form, or \.txt"):
+        Relation().read(tmp_path / "examples.xml")
     semeval = Relation(scheme="semeval").read(written(tmp_path, [GOOD]))
     assert "`relation` is 'per:lives': expected one of Cause-Effect(e1,e2)" in semeval.problems[0]
 
@@ -391,3 +391,27 @@ def test_fewrel_with_sentencepiece(shared_data: pathlib.Path) -> None:
         tokens = row.tokens_T.tolist()
         assert len(tokens) <= 40 and (tokens[0], tokens[-1]) == (vocabulary.specials.cls, vocabulary.specials.sep)
         assert all(tokens.count(number) == 1 for number in markers)
+
+
+def test_tables_of_text_with_marked_entities(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("sentence,label\n<e1>Anna</e1> is in <e2>Bonn</e2>,lives\n<e1>a</e1> <e2>b</e2>,\n")
+    words = ("Anna", "is", "in", "Bonn")
+    assert list(Relation(marking="none", columns=("text=sentence",)).read(path)) == [
+        Mentions("0", words, ((0, 1), (3, 4)), ("", ""), "lives"),
+        Mentions("1", ("a", "b"), ((0, 1), (1, 2)), ("", ""), None),
+    ]
+    with pytest.raises(
+        ValueError, match="columns sentence, label: expected `text` .*; name yours with --columns text=sentence"
+    ):
+        Relation(marking="none").read(path)
+    semeval = Relation(marking="none", scheme="semeval", columns=("text=sentence",)).read(path)
+    assert "`relation` is 'lives': expected one of Cause-Effect" in semeval.problems[0]
+
+
+def test_tacreds_fields_in_cells(tmp_path: pathlib.Path) -> None:
+    path, names = tmp_path / "a.tsv", ("token", "subj_start", "subj_end", "obj_start", "obj_end", "relation")
+    path.write_text("\t".join(names) + "\nAnna is in -LRB- Bonn\t0\t0\t4\t4\tlives\n")
+    assert list(Relation(marking="none").read(path)) == [
+        Mentions("0", ("Anna", "is", "in", "(", "Bonn"), ((0, 1), (4, 5)), ("", ""), "lives")
+    ]

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spanjax.data.vocab.base import Vocabulary
+from spanjax.data.vocab.offsets import pieces_of
 from spanjax.tasks.squad.answers import Prediction, decode
-from spanjax.tasks.squad.passage_windows import PassageWindow, WindowSettings, pieces_of, widest, window_spans, windows
+from spanjax.tasks.squad.passage_windows import PassageWindow, WindowSettings, widest, window_spans, windows
 from spanjax.tasks.squad.questions import Question
 from tests.tasks.reference_qa import (
     Feature,

@@ -11,8 +11,9 @@ import pytest
 from spanjax import train
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, Vocabulary, save_vocabulary
+from spanjax.data.vocab.offsets import pieces_of
 from spanjax.data.vocab.training import train_byte_bpe
-from spanjax.tasks.squad.passage_windows import WindowSettings, pieces_of, windows
+from spanjax.tasks.squad.passage_windows import WindowSettings, windows
 from spanjax.tasks.squad.questions import read_questions
 from tests.made import made_sentences
 from tests.running import ROOT, TINY, records

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.loading import ByteBpeVocabulary, WordPieceVocabulary, load_vocabulary
+from spanjax.data.vocab.offsets import TokenizedText, pieces_of
 from spanjax.data.vocab.training import train_byte_bpe
 from spanjax.tasks.squad.passage_windows import (
-    TokenizedText,
     WindowSettings,
-    pieces_of,
     pieces_of_answer,
     widest,
     window_spans,

@@ -3,10 +3,14 @@
 import gzip
 import json
 import pathlib
+import re
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from spanjax.tasks.squad import Questions
 from spanjax.tasks.squad.questions import Question, read_questions
 
 CONTEXT = "The  cat sat\non the mat. The dog did not."
@@ -172,7 +176,7 @@ def test_bad_articles(data: Any, says: str, tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("x.csv", "a,b", "a file of questions is SQuAD's .json"),
+        ("x.txt", "a,b", "a file of questions is SQuAD's .json"),
         ("x.json", "[]", "not in SQuAD's form"),
         ("x.json", '{"data": {}}', "not in SQuAD's form"),
         ("x.json", '{"data": [', "not JSON"),
@@ -208,3 +212,48 @@ def test_real_files(name: str, unanswerable: bool, count: int, problems: int, sh
 def test_unanswerable_questions_are_problems_where_answers_are_expected(shared_data: pathlib.Path) -> None:
     found = read_questions(shared_data / "squad" / "dev-v2.0.json.gz", unanswerable=False)
     assert (len(found), len(found.problems)) == (5_928, 5_945)
+
+
+def test_tables_of_questions(tmp_path: pathlib.Path) -> None:
+    cat = Question("0", "Who sat?", "The cat sat.", ("cat",), ((4, 7),))
+    answers = {"text": ["cat"], "answer_start": [4]}
+    quoted = json.dumps(answers).replace('"', '""')
+    files = {
+        "flat.csv": "question,context,answer,answer_start\nWho sat?,The cat sat.,cat,4\n",
+        "only.csv": "question,passage,answer\nWho sat?,The cat sat.,cat\n",
+        "json.csv": f'question,context,answers\nWho sat?,The cat sat.,"{quoted}"\n',
+        "list.json": json.dumps([{"question": cat.question, "context": cat.context, "answers": answers}]),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    table = pyarrow.Table.from_pylist([{"question": cat.question, "context": cat.context, "answers": answers}])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    for name in (*files, "a.parquet"):
+        found = read_questions(tmp_path / name, unanswerable=False)
+        assert (list(found), found.problems) == ([cat], []), name
+
+
+@pytest.mark.parametrize(
+    ("row", "answers", "problem"),
+    [
+        ("The cat and the cat.,cat,", None, "an answer is .*expected its text and, a whole number, where it starts"),
+        ("The cat sat.,dog,0", None, "the answer 'dog' is not in the context"),
+        ("The cat sat.,,", (), ""),
+        ("The cat sat.,cat,x", None, "an answer is"),
+    ],
+)
+def test_one_answer_in_a_cell(row: str, answers: tuple[str, ...] | None, problem: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text(f"question,context,answer,answer_start\nWho?,{row}\n")
+    found = read_questions(tmp_path / "a.csv", unanswerable=True)
+    assert [each.answers for each in found] == ([] if problem else [answers])
+    assert bool(found.problems) == bool(problem) and re.search(problem, "".join(found.problems))
+
+
+def test_questions_of_named_columns(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_text("q,text,answer\nWho?,The cat.,cat\n")
+    task = Questions(columns=("question=q", "context=text"))
+    assert [each.spans for each in task.read(tmp_path / "a.csv")] == [((4, 7),)]
+    with pytest.raises(
+        ValueError, match="columns q, text, answer: expected `question` and.*; name yours with --columns"
+    ):
+        Questions().read(tmp_path / "a.csv")
