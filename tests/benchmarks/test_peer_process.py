@@ -1,9 +1,18 @@
 """A peer that fails, hangs or is ended: the caller gets one error."""
 
+import time
+
 import pytest
 
 from benchmarks.peer_process import Peer, PeerFailed
 from benchmarks.torch_peer import Theirs
+
+
+class _SlowToRead:
+    """An argument that keeps the other process busy for a minute."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return time.sleep, (60,)
 
 
 def test_errors_and_a_call_that_takes_too_long_reach_the_caller() -> None:
@@ -13,8 +22,8 @@ def test_errors_and_a_call_that_takes_too_long_reach_the_caller() -> None:
         peer.call("no_such_method", limit=120)
     with pytest.raises(PeerFailed, match="AssertionError"):  # no weights yet
         peer.call("steps", "full", 1, limit=120)
-    with pytest.raises(PeerFailed, match="stopped after 0 s"):
-        peer.call("steps", "full", 1, limit=0)
+    with pytest.raises(PeerFailed, match="stopped after 1 s"):
+        peer.call("steps", _SlowToRead(), 1, limit=1)
     with pytest.raises(PeerFailed, match="has ended"):
         peer.call("steps", "full", 1, limit=1)
 
