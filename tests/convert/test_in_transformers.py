@@ -97,7 +97,9 @@ def test_the_module_of_the_folder_is_run_only_where_it_is_trusted(
         assert type(model).__module__ == "transformers.models.bert.modeling_bert"
     assert convert(["from-torch", str(folder), str(tmp_path / "back")]) == 0
     assert not (tmp_path / "modules").exists()
-    assert not [name for name in set(sys.modules) - before if name.startswith("transformers_modules") and "modeling" in name]
+    assert not [
+        name for name in set(sys.modules) - before if name.startswith("transformers_modules") and "modeling" in name
+    ]
 
 
 @pytest.mark.slow
