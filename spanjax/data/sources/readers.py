@@ -1,7 +1,7 @@
 """Documents of one file: text or a table of `data.sources.tables`, by the name.
 
-*.jsonl, *.jsonlines, *.ndjson and *.json hold one JSON object a line, *.csv, *.tsv, *.parquet, *.pq and *.arrow a document a row;
-any other file is text with a blank line between documents. All but Parquet and Arrow may be compressed (.gz, .xz, .bz2, .zst).
+*.jsonl, *.jsonlines and *.ndjson hold one JSON object a line, *.json the same or a list of objects, *.csv, *.tsv, *.parquet, *.pq
+and *.arrow a document a row; any other file is text with a blank line between documents. All but Parquet and Arrow may be compressed (.gz, .xz, .bz2, .zst).
 Lines are read on demand, Parquet row group by row group, Arrow batch by batch. No line and no document is larger than
 `SourceSettings.max_document`.
 """
@@ -14,7 +14,7 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spanjax.data.sources.columns import Columns, Role, listed
@@ -67,7 +67,8 @@ def read_documents(path: str, settings: SourceSettings, skipped: collections.Cou
     elif plain.endswith(ARROW):
         documents = _arrow_documents(settings.text_field, trouble)
     elif plain.endswith(JSON_KINDS):
-        documents = _json_documents(_lines(trouble), settings.text_field, trouble)
+        values = (_json_list if plain.endswith(".json") else _json_lines)(_lines(trouble), trouble)
+        documents = _json_documents(values, settings.text_field, trouble)
     elif plain.endswith((".csv", ".tsv")):
         read = comma_separated if plain.endswith(".csv") else tab_separated
         documents = _cell_documents(read(_lines(trouble)), settings.text_field, trouble)
@@ -207,15 +208,32 @@ def _document(text: str, spans: Any, number: int, trouble: Trouble) -> Document 
         return None
 
 
-def _json_documents(lines: Iterator[tuple[int, str]], field: str, trouble: Trouble) -> Iterator[Document]:
+def _json_lines(lines: Iterable[tuple[int, str]], trouble: Trouble) -> Iterator[tuple[int, Any]]:
     for number, line in lines:
         if not line or line.isspace():
             continue
         try:
-            fields = parse_json(line)
+            yield number, parse_json(line)
         except ValueError as error:
             trouble.report("lines not JSON", number, f"not JSON ({error}); expected one JSON object a line")
-            continue
+
+
+def _json_list(lines: Iterator[tuple[int, str]], trouble: Trouble) -> Iterator[tuple[int, Any]]:
+    """The records of a .json file: a list of them, counted from 1 and read into memory as a whole, or one in each line."""
+    first = next((each for each in lines if each[1].strip()), (0, ""))
+    if not first[1].lstrip().startswith("["):
+        yield from _json_lines(itertools.chain([first], lines), trouble)
+        return
+    try:
+        values = parse_json("\n".join(line for _, line in itertools.chain([first], lines)))
+    except ValueError as error:
+        trouble.report("files not JSON", 0, f"not JSON ({error}); expected a list of objects, or one JSON object a line")
+        return
+    yield from enumerate(values, start=1)
+
+
+def _json_documents(values: Iterator[tuple[int, Any]], field: str, trouble: Trouble) -> Iterator[Document]:
+    for number, fields in values:
         text = fields.get(field) if isinstance(fields, dict) else None
         if isinstance(text, str):
             if document := _document(text, fields.get(SPANS_FIELD), number, trouble):

@@ -316,6 +316,19 @@ def test_bad_parquet_is_told_or_counted(tmp_path: pathlib.Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_file_may_be_a_list(tmp_path: pathlib.Path, indent: int | None) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("\n" + json.dumps([{"text": "one"}, {"text": 2}, {"text": "three"}, "four"], indent=indent))
+    documents, skipped = read(path, skip_bad=True)
+    assert [document.text for document in documents] == ["one", "three"]
+    assert [document.where for document in documents] == [f"{path}:1", f"{path}:3"]
+    assert skipped == {"lines without text": 2}
+    path.write_text('[{"text": "one"},')
+    with pytest.raises(ValueError, match=r"a\.json: not JSON .*expected a list of objects, or one JSON object a line"):
+        read(path)
+
+
 def test_another_field_holds_the_text_of_json_lines(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.ndjson"
     path.write_text('{"body": "b", "text": "t"}')
