@@ -20,6 +20,7 @@ inspect = functools.partial(Case, "convert inspect")
 verify = functools.partial(Case, "convert verify")
 fill_mask = functools.partial(Case, "predict fill-mask")
 spans = functools.partial(Case, "predict spans")
+encode = functools.partial(Case, "predict encode")
 COPY = r"(?<=file \().*?(?=\): copy)"
 
 
@@ -127,6 +128,16 @@ def other_vocabulary(world: World) -> list[Any]:
     """A vocabulary that is not that of the weights."""
     pieces = world.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
     return [world.weights, world.here / "out", "--vocab", pieces]
+
+
+def encoded(name: str, content: str, output: str = "v.npy", *more: str) -> Callable[[World], list[Any]]:
+    """Vectors of a file of texts, by the tiny run; with --overwrite over another file."""
+
+    def made(world: World) -> list[Any]:
+        target = world.write(output, "mine") if more else world.here / output
+        return [world.run, "--input", world.write(name, content), "--output", target, *more]
+
+    return made
 
 
 def no_vocabulary(world: World) -> list[Any]:
@@ -254,4 +265,10 @@ MODEL_CASES = (
     fill_mask("nothing to fill in", ("--text",), asked()),
     spans("a phrase that is not in the text", ("'dog' is not in the text",), asked("--text", "the cat", "--hide", "dog")),
     spans("no pieces to show", ("top 0", "expected at least 1"), asked("--text", "the [MASK]", "--top", "0")),
+    encode("a table without the column of texts", ("'text'", "review", "--field"), encoded("a.jsonl", '{"review": "good"}\n')),
+    encode("a text that is too long", ("index 0", "at most 128", "--truncate"), encoded("a.txt", "long time " * 200)),
+    encode("no text at all", ("no text", "at least"), encoded("a.txt", "\n\n")),
+    encode("a kind of file that is not written", ("v.txt", ".npy", ".parquet"), encoded("a.txt", "the cat\n", "v.txt")),
+    encode("a file that holds something else", ("v.npy", "holds no vectors", "another name"),
+           encoded("a.txt", "the cat\n", "v.npy", "--overwrite")),
 )  # fmt: skip
