@@ -120,7 +120,8 @@ with StopSignals(got.append):
     (folder / me).write_text(str(os.getpid()))
     while not got:
         time.sleep(0.01)
-(folder / f"saved {{me}}").touch()
+    # inside the block: Linux sends the signal once more for every thread of the launcher
+    (folder / f"saved {{me}}").touch()
 """
     code = "from spanjax.launch.processes import run_local; from spanjax.launch.local import Local\n"
     code += f"run_local(Local(processes=2), [], [{sys.executable!r}, '-c', {train!r}])"
