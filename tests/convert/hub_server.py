@@ -41,6 +41,8 @@ class Hub(http.server.ThreadingHTTPServer):
         """Method and path of each."""
         self.failing: dict[str, int] = {}
         """Pattern of a path -> the status that answers it."""
+        self.failing_once: dict[str, int] = {}
+        """The same for the first such request."""
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -75,8 +77,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.rfile.readline()
         hub, path = self.server, urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
         hub.requests.append(f"{self.command} {path}")
-        for pattern, status in hub.failing.items():
+        for pattern, status in [*hub.failing.items(), *hub.failing_once.items()]:
             if re.search(pattern, path):
+                hub.failing_once.pop(pattern, None)
                 return self.refuse(status, f"no, see {hub.url}/x?{SIGNATURE}")
         if path.startswith("/lfs/"):  # signed, so without a token
             return self.store(path.removeprefix("/lfs/"), body)

@@ -1,6 +1,7 @@
 """`convert push` against a Hub on this machine: what is created, uploaded and committed, and what is printed when it refuses."""
 
 import json
+import logging
 import pathlib
 from collections.abc import Iterator
 
@@ -125,6 +126,22 @@ def test_refusals_of_the_server(
     hub.failing.clear()
     pushed(capsys, folder, NAME)  # the same command again
     assert hub.branches[NAME, "main"] == contents(folder)
+
+
+def test_retries_log_no_signed_link(hub: Hub, folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The library retries an upload after 503, and logs its URL: not while we push, and as before afterwards."""
+    hub.failing_once["/lfs/"] = 503
+    logged: list[str] = []
+    logger, handler = logging.getLogger("huggingface_hub"), logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())
+    logger.addHandler(handler)
+    level = logger.level
+    try:
+        pushed(capsys, folder, NAME)
+    finally:
+        logger.removeHandler(handler)
+    assert sum(each.startswith("PUT") for each in hub.requests) == 2 and logger.level == level
+    assert not any(SIGNATURE in each for each in logged), logged
 
 
 def test_tokens_and_owners(
