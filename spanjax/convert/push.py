@@ -114,7 +114,11 @@ def upload(api: huggingface_hub.HfApi, options: Push) -> list[str]:
         revision=branch,
     )
     lines = [f"{files[each].stat().st_size / 2**20:10,.2f} MiB  {visible_name(each)}" for each in changed]
-    return [*lines, f"{len(changed)} file{'s' * (len(changed) > 1)} uploaded, {same} unchanged, commit {commit.oid[:12]}", where]
+    return [
+        *lines,
+        f"{len(changed)} file{'s' * (len(changed) > 1)} uploaded, {same} unchanged, commit {commit.oid[:12]}",
+        where,
+    ]
 
 
 def _explained(error: BaseException, options: Push, host: str) -> str | None:
@@ -122,6 +126,7 @@ def _explained(error: BaseException, options: Push, host: str) -> str | None:
 
     Only the status and the server's reason are used: texts of requests have signed links, which must stay private.
     """
+    # the library wraps a failed upload in a RuntimeError: the answer is that of a cause
     chain, each = [], error
     while each is not None:
         chain.append(each)
