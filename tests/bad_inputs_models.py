@@ -18,6 +18,8 @@ from_torch = functools.partial(Case, "convert from-torch")
 to_torch = functools.partial(Case, "convert to-torch")
 inspect = functools.partial(Case, "convert inspect")
 verify = functools.partial(Case, "convert verify")
+HUB = {"HF_TOKEN": "hf_of-nobody", "HF_ENDPOINT": "http://127.0.0.1:9"}  # a port where nothing listens
+push = functools.partial(Case, "convert push", variables=HUB)
 fill_mask = functools.partial(Case, "predict fill-mask")
 spans = functools.partial(Case, "predict spans")
 encode = functools.partial(Case, "predict encode")
@@ -251,6 +253,17 @@ MODEL_CASES = (
     to_torch("a type that is none", ("--dtype", "float8", "bfloat16"),
              lambda world: [world.run, world.here / "out", "--dtype", "float8"]),
     inspect("a file that is none", ("notes.txt", "torch.save"), lambda world: [world.write("notes.txt", "a note")]),
+    push("a run that was not exported", ("is a run directory: export it first", "convert to-torch"),
+         lambda world: [world.run, "me/model"]),
+    push("a folder that does not exist, a name without an owner, a branch that is none",
+         ("nothing: no such folder", "model: expected OWNER/NAME", "--revision 'a b': expected the name of a branch"),
+         lambda world: [world.here / "nothing", "model", "--revision", "a b"]),
+    push("a folder without weights", ("weights: no weights: expected one of model.safetensors",),
+         lambda world: [(weights(lambda folder: (folder / "model.safetensors").unlink())(world))[0], "me/model"]),
+    push("no token", ("no token for the Hub: set HF_TOKEN", "hf auth login"), lambda world: [world.weights, "me/model"],
+         variables={**HUB, "HF_TOKEN": "", "HF_HOME": "/nowhere"}, apart=True),
+    push("a Hub that does not answer", ("127.0.0.1 cannot be reached", "check the network, HF_ENDPOINT"),
+         lambda world: [world.weights, "me/model"], library=r"(?<=reached \()\w+(?=\))"),
     verify("sentences that do not exist", ("--text none.txt: no such file", "one a line"),
            lambda world: [world.run, world.weights, "--text", "none.txt"]),
     verify("sentences that are not UTF-8", ("old.txt", "UTF-8"),

@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from unittest import mock
@@ -95,6 +96,23 @@ def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[pathlib.P
             make(folder)
             done.touch()
     return folder
+
+
+@pytest.fixture(scope="session")
+def wheel_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The wheel of this tree."""
+    pytest.importorskip("setuptools", minversion="77", reason="builds the wheel")
+
+    def make(folder: pathlib.Path) -> None:
+        sources = folder / "sources"  # setuptools writes next to its sources: a copy of them keeps the clone clean
+        sources.mkdir()
+        for name in ("spanjax", "configs", "launch", "pyproject.toml", "README.md", "LICENSE"):
+            subprocess.run(["cp", "-r", "--parents", name, str(sources)], cwd=ROOT, check=True)
+        command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+        subprocess.run([sys.executable, *command, str(sources)], check=True, capture_output=True)
+
+    (wheel,) = shared(tmp_path_factory, "wheel", make).glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="session")

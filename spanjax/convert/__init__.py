@@ -1,7 +1,7 @@
 """python -m spanjax.convert: converts weights to PyTorch and Hugging Face and back, compares and inspects them.
 
-Commands: to-torch, from-torch, verify, inspect; `python -m spanjax.convert COMMAND --help` documents each. They need one device,
-no TensorFlow, and no torch: only `verify` uses torch and transformers, where they are installed. Exit codes: 0 done, 1 a
+Commands: to-torch, from-torch, verify, inspect, push; `python -m spanjax.convert COMMAND --help` documents each. They need one
+device, no TensorFlow, and no torch: only `verify` uses torch and transformers, where they are installed. Exit codes: 0 done, 1 a
 comparison found differences, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
@@ -12,6 +12,7 @@ COMMANDS = {
     "from-torch": "reads PyTorch weights into a checkpoint to train from",
     "verify": "compares two models layer by layer on sentences",
     "inspect": "lists names, shapes, types and settings of any of them",
+    "push": "uploads a folder that to-torch wrote to the Hugging Face Hub",
 }
 
 
