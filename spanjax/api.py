@@ -68,6 +68,7 @@ class _Loaded:
         no place for the model.
         """
         source = os.fspath(self.weights.source)
+        # options that only the command has keep their defaults
         options = ToTorch(
             source,
             os.fspath(folder),

@@ -87,7 +87,7 @@ class Run:
         found = range_problems(self) + self.encoder.problems() + self.objective.problems(self.encoder)
         if self.microbatches > 1 and self.objective.whole_batch:
             found.append(
-                f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all rows of a batch,"
+                f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all of the batch,"
                 " and a microbatch would have fewer; set microbatches 1 (--encoder.remat full saves memory too)"
             )
         return list(dict.fromkeys([*found, *self.optimizer.problems(), *self.tracking.problems()]))

@@ -139,7 +139,8 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         for name, content in files.items():
             (folder / name).write_bytes(content)
     name = options.name or pathlib.Path(options.output).name
-    (folder / CARD).write_text(model_card(model, name, options.license, options.language, options.base_model))
+    card = model_card(model, name, options.license, options.language, options.base_model, options.sentence_transformers)
+    (folder / CARD).write_text(card)
     report = _report(model, options, written)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n")
     return report

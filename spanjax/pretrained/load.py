@@ -20,8 +20,8 @@ from spanjax.tasks.base import Task, TextPooling
 from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
-from spanjax.torch_format.sentence_modules import pooling_of_folder
 from spanjax.torch_format.names import family_of_names, known_names
+from spanjax.torch_format.sentence_modules import pooling_of_folder
 from spanjax.torch_format.tables import params_from_hf
 from spanjax.torch_format.task_configs import described_task_from_hf
 from spanjax.torch_format.task_tables import head_from_hf, with_heads, without_left_over

@@ -46,7 +46,9 @@ NEGATIVES = re.compile(r"negatives?(_?\d+)?")
 """Columns of hard negatives, any number of them: negative, negative_1, negative_2, ..., or lists of texts."""
 ABSENT = -1
 """Number of a text in the place of a negative that a row lacks."""
-STEP = 64  # lengths of rows beyond those of `lengths_up_to` are multiples of it
+STEP = 64  # the longest rows are padded to a multiple of it
+LONGER = (640, 768, 896, 1024, 1280, 1536, 1792, 2048, 2560, 3072, 3584)
+"""Lengths of rows beyond those of `lengths_up_to`: several texts of 512."""
 
 
 class Texts(NamedTuple):
@@ -79,7 +81,6 @@ class Contrastive(Task):
     unsupervised: bool = False
     """Derived from the training examples: they are single texts, and the positive is the same text under another dropout mask."""
 
-    card_settings = ("pooling", "temperature")
     whole_batch = True
 
     @property
@@ -130,15 +131,17 @@ class Contrastive(Task):
         """The records of a file. Dev files have other columns than training files: one with usual names and none of `columns`
         is read by those, with a note."""
         table, usual = self.table, Columns(ROLES, NEEDED, EXPECTED)
-        first = next((record for _, record, _ in read_records(path) if record), {})
-        if table.mapping and not usual.lacking(first) and first.keys().isdisjoint(table.mapping.values()):
+        first = next((record for _, record, _ in read_records(path) if record), {}) if table.mapping else {}
+        if first and not usual.lacking(first) and first.keys().isdisjoint(table.mapping.values()):
             notes.append(f"{path}: has no column of --columns {' '.join(self.columns)}: read by the usual names")
             table = usual
         return table.records(path)
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Texts | None, str]:
         """Reads two texts, whose similarity is predicted; ignores a score."""
-        found, problem = _example({name: value for name, value in record.items() if name not in ROLES[-1].columns}, number)
+        found, problem = _example(
+            {name: value for name, value in record.items() if name not in ROLES[-1].columns}, number
+        )
         if found and found.second is None:
             return None, f"one text: expected two, {EXPECTED.rpartition(',')[0]}"
         return found, problem
@@ -167,7 +170,8 @@ class Contrastive(Task):
 
     def lengths(self, longest: int) -> tuple[int, ...]:
         """Implements `Task.lengths`: a row holds several texts of `length`."""
-        return lengths_up_to(max(self.length, -(-longest // STEP) * STEP))
+        most = -(-longest // STEP) * STEP
+        return (*sorted({*lengths_up_to(most), *(length for length in LONGER if length < most)}),)
 
     def attended_length(self, length: int) -> int:
         """Implements `Task.attended_length`: the texts of a row are blocks of one sequence."""
@@ -225,12 +229,13 @@ class Contrastive(Task):
         # inside of shard_map the gradient of a gather is the sum of all devices' gradients for these rows
         vectors_RSD, text_RS, row_R = all_rows(vectors_BSD), all_rows(text_BS), all_rows(row_B)
         logits_BRS = _exact("bd,rsd->brs", vectors_BSD[:, 0], vectors_RSD[:, 1:]) / self.temperature
-        candidate_RS, is_positive_S = text_RS[:, 1:], jnp.arange(text_RS.shape[1] - 1) == 0
-        own_BRS = (row_B[:, None] == row_R[None])[..., None] & is_positive_S
+        candidate_RS = text_RS[:, 1:]
+        positive_11S = (jnp.arange(text_RS.shape[1] - 1) == 0)[None, None]
+        own_BRS = (row_B[:, None] == row_R[None])[..., None] & positive_11S
         excluded_BRS = (candidate_RS == ABSENT)[None]
         for known in (0, 1):
             excluded_BRS |= candidate_RS[None] == text_BS[:, known, None, None]
-        excluded_BRS |= (text_BS[:, :1] == text_RS[None, :, 0])[..., None] & is_positive_S
+        excluded_BRS |= (text_BS[:, :1] == text_RS[None, :, 0])[..., None] & positive_11S
         logits_BRS = jnp.where(excluded_BRS & ~own_BRS, -jnp.inf, logits_BRS)
         own_B = jnp.sum(jnp.where(own_BRS, logits_BRS, 0.0), axis=(1, 2))
         loss_B = jax.nn.logsumexp(logits_BRS, axis=(1, 2)) - own_B
@@ -260,7 +265,9 @@ class Contrastive(Task):
         found = {metric.__name__: metric(gold, predictions) for metric in (scoring.pearson, scoring.spearman)}
         return {name: 0.0 if math.isnan(value) else value for name, value in found.items()}
 
-    def write(self, folder: pathlib.Path, examples: Sequence[Texts], predictions: Sequence[float]) -> list[pathlib.Path]:
+    def write(
+        self, folder: pathlib.Path, examples: Sequence[Texts], predictions: Sequence[float]
+    ) -> list[pathlib.Path]:
         """Writes predictions.jsonl, a line {"id", "label", "prediction"} for every pair."""
         return [write_predictions(folder, examples, predictions)]
 

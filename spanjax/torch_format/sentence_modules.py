@@ -50,9 +50,13 @@ def pooling_of_folder(folder: pathlib.Path) -> tuple[TextPooling, list[str]]:
     if not (folder / MODULES).is_file() or not (folder / POOLING).is_file():
         return "mean", []
     found = read_json(folder / POOLING)
-    mode = found.get("pooling_mode") or [name for name, used in found.items() if name.startswith("pooling_mode_") and used]
+    mode = found.get("pooling_mode") or [
+        name for name, used in found.items() if name.startswith("pooling_mode_") and used
+    ]
     mode = mode[0] if isinstance(mode, list) and len(mode) == 1 else mode
     known = {**_MODES, **{pooling: pooling for pooling in get_args(TextPooling)}}
     if isinstance(mode, str) and mode in known:
         return known[mode], []
-    return "mean", [f"{folder / POOLING}: the pooling {mode!r} is unknown here: encode takes the mean unless it is told"]
+    return "mean", [
+        f"{folder / POOLING}: the pooling {mode!r} is unknown here: encode takes the mean unless it is told"
+    ]
