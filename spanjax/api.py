@@ -60,6 +60,7 @@ class _Loaded:
         license: str = "",
         language: str = "",
         overwrite: bool = False,
+        sentence_transformers: bool = False,
     ) -> None:
         """Writes the folder that `python -m spanjax.convert to-torch` writes, with the options of the command.
 
@@ -67,7 +68,18 @@ class _Loaded:
         no place for the model.
         """
         source = os.fspath(self.weights.source)
-        options = ToTorch(source, os.fspath(folder), format, dtype, False, overwrite, name, license, language)
+        # options that only the command has keep their defaults
+        options = ToTorch(
+            source,
+            os.fspath(folder),
+            format,
+            dtype,
+            overwrite=overwrite,
+            name=name,
+            license=license,
+            language=language,
+            sentence_transformers=sentence_transformers,
+        )
         save(exportable(self.weights), options)
 
     def _described(self, *more: str) -> str:

@@ -85,6 +85,11 @@ class Run:
     def problems(self) -> list[str]:
         """Returns a message for every problem of these settings; empty if there is none."""
         found = range_problems(self) + self.encoder.problems() + self.objective.problems(self.encoder)
+        if self.microbatches > 1 and self.objective.whole_batch:
+            found.append(
+                f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all of the batch,"
+                " and a microbatch would have fewer; set microbatches 1 (--encoder.remat full saves memory too)"
+            )
         return list(dict.fromkeys([*found, *self.optimizer.problems(), *self.tracking.problems()]))
 
 

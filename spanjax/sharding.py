@@ -174,6 +174,13 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
+def all_rows(rows: jax.Array) -> jax.Array:
+    """Inside the step's shard_map: this device's rows [B, ...] -> those of all devices [R, ...]. Elsewhere they are all rows."""
+    mapped = jax.sharding.get_abstract_mesh()
+    axes = tuple(axis for axis in ROW_AXES if axis in mapped.manual_axes and mapped.shape[axis] > 1)
+    return jax.lax.all_gather(rows, axes, tiled=True) if axes else rows
+
+
 def to_global(batch: Mapping[str, Any], mesh: Mesh) -> dict[str, jax.Array]:
     """This process's rows of a batch -> global arrays with rows split over the mesh."""
     sharding = row_sharding(mesh)

@@ -228,6 +228,8 @@ MODEL_CASES = (
                lambda world: [world.weights, "/proc/nowhere/out"], library=r"(?<=written \().*?(?=\): )"),
     to_torch("a run without a checkpoint", ("no whole checkpoint", "give another run"), lambda world: [
         world.write("run/checkpoints/note", "").parent.parent, world.here / "out"]),
+    to_torch("modules of sentence-transformers in the original layout", ("--sentence-transformers: transformers reads no", "use"),
+             lambda world: [world.run, world.here / "out", "--format=fairseq", "--sentence-transformers"]),
     to_torch("a checkpoint without a file", ("no whole checkpoint", "missing files", "damaged"),
              checkpoint(lambda folder: (folder / "meta" / "metadata").unlink())),
     to_torch("checksums of another form", ("checksums.json",), checkpoint(

@@ -55,6 +55,16 @@ def sentences(content: str, *more: str) -> Callable[[World], list[Any]]:
     return made
 
 
+def vectors(content: str, *more: str) -> Callable[[World], list[Any]]:
+    """Contrastive training on a file of this content."""
+
+    def made(world: World) -> list[Any]:
+        return ["--config=contrastive", f"--init-from={world.run}", f"--train={world.write('pairs.jsonl', content)}",
+                "--objective.length=32", "--batch-size=4", f"--workdir={world.here / 'work'}", *more]  # fmt: skip
+
+    return made
+
+
 def documents(content: str, name: str = "documents.conll", *more: str) -> Callable[[World], list[Any]]:
     """Training coreference on a file of this content."""
 
@@ -108,6 +118,28 @@ TASK_CASES: tuple[Case, ...] = (
           sentences('{"sentence": "", "label": "no"}\n' * 40)),
     train("dev examples without labels", ("--dev: 1 of 2 examples have no label", "give a file whose examples all have one"),
           lambda world: [*sentences(GOOD)(world), "--dev", world.write("more.jsonl", GOOD + '{"sentence": "the clock"}\n')]),
+    train("pairs that cannot be used",
+          ("pairs.jsonl:1: an empty `positive`: expected text", "pairs.jsonl:2: `anchor` is 3: expected text",
+           "pairs.jsonl:3: `negatives` holds 7: expected text, or a list of texts",
+           "pairs.jsonl:4: columns words: expected `anchor`",
+           "pairs.jsonl:5: score 'high': expected a finite number", "leave them out with --skip-bad"),
+          vectors('{"anchor": "a", "positive": ""}\n{"anchor": 3, "positive": "b"}\n'
+                  '{"anchor": "a", "positive": "b", "negatives": [7]}\n{"words": "the clock"}\n'
+                  '{"anchor": "a", "positive": "b", "score": "high"}\n')),
+    train("pairs under other names", ("columns question, reply: expected `anchor` and", "with --columns positive=reply"),
+          vectors('{"question": "a", "reply": "b"}\n' * 4)),
+    train("scored pairs for training", ("--train: all examples have a score", "give scored pairs to --dev"),
+          vectors('{"sentence1": "a", "sentence2": "b", "score": 1}\n' * 4)),
+    train("single texts among pairs", ("--train: 4 of 8 examples are single texts", "train on one kind"),
+          vectors('{"anchor": "a", "positive": "b"}\n{"text": "a"}\n' * 4)),
+    train("single texts without dropout", ("differ by dropout alone, and encoder.dropout is 0", "or give pairs"),
+          vectors('{"text": "a"}\n' * 4, "--encoder.dropout=0", "--encoder.attention-dropout=0")),
+    train("microbatches of a loss over the whole batch, and temperature 0",
+          ("microbatches is 2: Contrastive compares each row", "set microbatches 1", "objective.temperature is 0"),
+          vectors('{"anchor": "a", "positive": "b"}\n', "--microbatches=2", "--objective.temperature=0")),
+    train("dev pairs without scores", ("no column of the label among anchor, positive", "--columns score=COLUMN"),
+          lambda world: [*vectors('{"anchor": "a", "positive": "b"}\n')(world), "--dev",
+                         world.write("dev.jsonl", '{"anchor": "a", "positive": "b"}\n' * 2)]),
     evaluate("an example without a label", ("--data: 1 of 2 examples have no label", "give a file whose examples all have one"),
              on(GOOD + '{"sentence": "the clock"}\n')),
     evaluate("numbers that are none", ("--batch-size is 0: expected at least 1", "--threshold is nan: expected a finite number"),

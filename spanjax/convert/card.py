@@ -33,15 +33,23 @@ _KINDS: Mapping[HfHead, str] = {
 }
 
 
-def model_card(model: Model, name: str, license_: str, language: str, base_model: str = "") -> str:
+def model_card(
+    model: Model, name: str, license_: str, language: str, base_model: str = "", sentence_vectors: bool = False
+) -> str:
     """Builds README.md: front matter, usage, intended use and limitations, tables of architecture, data, training, results and
-    hardware, and citations. `base_model` is the Hub's name of the model that training started from."""
+    hardware, and citations. `base_model` is the Hub's name of the model that training started from; `sentence_vectors`: the
+    folder is for sentence-transformers."""
     given = {"license": license_, "language": language}
     bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
-    pipeline = PIPELINES[model.kind] if model.kind else bare
-    facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": pipeline}
+    pipeline = "sentence-similarity" if sentence_vectors else PIPELINES[model.kind] if model.kind else bare
+    library = "sentence-transformers" if sentence_vectors else "transformers"
+    facts: dict[str, Any] = {"library_name": library, "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
-    facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
+    facts["tags"] = [
+        "spanjax",
+        *(["spanbert"] if "sbo" in model.params else []),
+        *([library] if sentence_vectors else []),
+    ]
     # a converted folder of PyTorch weights has no run and no rows: its card lacks these sections
     run, rows, lines = model.meta.get("run", {}), model.meta.get("rows", {}), _lines(model)
     facts |= {"base_model": base_model} if base_model else {}
@@ -58,6 +66,7 @@ def model_card(model: Model, name: str, license_: str, language: str, base_model
         f"Converted by spanjax {__version__} from step {model.step:,} of {_code(model.name)}.",
         "",
     ]
+    body += _sentence_usage(model, name) if sentence_vectors else []
     body += _usage(model, name) + _listed("Intended use", intended_use(model))
     body += _section("Task", _task(model)) if model.kind else []
     body += _section("Architecture", _architecture(model))
@@ -68,6 +77,22 @@ def model_card(model: Model, name: str, license_: str, language: str, base_model
     body += _listed("Limitations", limitations(model, rows, language)) + (_listed("Notes", notes) if notes else [])
     body += ["## Citation", "", "```bibtex", *citations(model, run), "```", ""]
     return "\n".join([*front, *body])
+
+
+def _sentence_usage(model: Model, name: str) -> list[str]:
+    return [
+        "```python",
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f"model = SentenceTransformer({_quoted(name)})",
+        'vectors = model.encode(["a text", "another"])',
+        "model.similarity(vectors, vectors)",
+        "```",
+        "",
+        f"Vectors are the {'mean over all tokens' if model.pooling == 'mean' else 'states of [CLS]'}, compared by cosine"
+        " similarity.",
+        "",
+    ]
 
 
 def _usage(model: Model, name: str) -> list[str]:

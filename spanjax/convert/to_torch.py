@@ -23,7 +23,7 @@ from spanjax.convert.card import model_card
 from spanjax.convert.compare import compare, print_differences
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import Model
+from spanjax.pretrained.model import Model, vocabulary_of
 from spanjax.run_format import inferred_settings, load_code
 from spanjax.storage.outputs import output_folder
 from spanjax.torch_format.configs import REMOTE_CODE, config_to_hf, remote_config
@@ -38,6 +38,7 @@ from spanjax.torch_format.folder import (
     write_safetensors,
 )
 from spanjax.torch_format.pickles import write_torch_file
+from spanjax.torch_format.sentence_modules import SENTENCE_FILES, sentence_files, write_sentence_files
 from spanjax.torch_format.tables import tensors_to_hf
 from spanjax.torch_format.task_configs import task_to_hf
 from spanjax.torch_format.task_tables import with_heads, without_own_parts, without_unknown
@@ -71,6 +72,8 @@ class ToTorch:
     """Language of the text, for the card: en, say."""
     base_model: str = ""
     """Name on the Hub of the model that training started from, for the card: SpanBERT/spanbert-base-cased, say."""
+    sentence_transformers: bool = False
+    """Add the files with which sentence_transformers.SentenceTransformer loads the folder and makes the vectors of `encode`."""
     code: Code = ()
 
 
@@ -89,8 +92,13 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     """
     if PART in model.params:
         (folder / FOLDER).mkdir()
-        write_folder(generator_of(model), folder / FOLDER, options)
+        write_folder(generator_of(model), folder / FOLDER, dataclasses.replace(options, sentence_transformers=False))
         model = without_generator(model)
+    if options.sentence_transformers:
+        if options.format == "fairseq":
+            raise ValueError("--sentence-transformers: transformers reads no --format fairseq: use --format hf")
+        vocabulary_of(model)
+        write_sentence_files(folder, sentence_files(model.pooling, model.encoder.hidden_size, model.encoder.positions))
     family, dtype = model.family, DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
     task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
@@ -131,7 +139,8 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         for name, content in files.items():
             (folder / name).write_bytes(content)
     name = options.name or pathlib.Path(options.output).name
-    (folder / CARD).write_text(model_card(model, name, options.license, options.language, options.base_model))
+    card = model_card(model, name, options.license, options.language, options.base_model, options.sentence_transformers)
+    (folder / CARD).write_text(card)
     report = _report(model, options, written)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -142,7 +151,7 @@ def written_files(folder: pathlib.Path) -> set[str]:
     found = set[str]()
     for inner in (pathlib.Path(), pathlib.Path(FOLDER)):
         if (folder / inner / REPORT).is_file() and {"spanjax", "tensors"} <= {*read_json(folder / inner / REPORT)}:
-            names = (*WEIGHTS, *CONFIGS, EXTRA_HEADS, REMOTE_CODE, *FILES, CARD, REPORT)
+            names = (*WEIGHTS, *CONFIGS, EXTRA_HEADS, REMOTE_CODE, *FILES, *SENTENCE_FILES, CARD, REPORT)
             found |= {str(inner / name) for name in names}
     return found
 

@@ -148,8 +148,10 @@ class TaskSession(CompiledRun):
 
     def flops(self, batch: Batch) -> float:
         """Operations of one step over these rows."""
-        lengths_B = (batch["segments_BL"] > 0).sum(axis=1).astype(np.int64)
-        return self.task.flops(self.run.encoder, float(lengths_B.sum()), float((lengths_B**2).sum()), 0.0)
+        segments_BL = batch["segments_BL"]
+        blocks = range(1, int(segments_BL.max(initial=0)) + 1)
+        pairs = sum(float(np.square((segments_BL == block).sum(axis=1, dtype=np.int64)).sum()) for block in blocks)
+        return self.task.flops(self.run.encoder, float((segments_BL > 0).sum()), pairs, 0.0)
 
     def initial_weights(self) -> InitialWeights | None:
         """Implements `training.loop.Session.initial_weights`."""
@@ -275,8 +277,8 @@ def distinct(problems: Sequence[str]) -> list[str]:
 
 
 def _labelled(task: Task, examples: Examples) -> Examples:
-    """Returns the labelled training examples, with a note on the skipped ones; all of them if none is labelled."""
-    kept = [example for example in examples if task.is_labelled(example)]
+    """Returns the training examples that teach, with a note on the skipped ones; all of them if none does."""
+    kept = [example for example in examples if task.teaches(example)]
     if not kept or len(kept) == len(examples):
         return examples
     note = f"{len(examples) - len(kept):,} of {len(examples):,} training examples say nothing to learn from: skipped"
@@ -352,7 +354,7 @@ def open_task_session(run: Run) -> TaskSession:
     dev_examples, found = read_examples(task, task.dev, "--dev")
     problems += found + unlabelled_problems(task, dev_examples, "--dev")
     examples = _labelled(task, examples)
-    if examples.hints and not any(map(task.is_labelled, examples)):
+    if examples.hints and not any(map(task.teaches, examples)):
         problems += [f"--train: {hint}" for hint in examples.hints]
     mesh, found = open_mesh(run)
     problems += found
@@ -373,7 +375,7 @@ def open_task_session(run: Run) -> TaskSession:
     run, derived = _with_schedule(run, task, len(training.packed))
     training.packed.use_few_lengths(run.batch_size, run.steps)
     run = _with_attention(run, training.packed, mesh)
-    built = build(run, task.length, mesh)
+    built = build(run, _longest(task, training.packed), mesh)
     left_out = (*examples.problems, *dev_examples.problems)
     messages = [f"skipped: {problem}" for problem in left_out[:SHOWN]]
     messages += [f"skipped: {len(left_out) - SHOWN:,} more"] if len(left_out) > SHOWN else []
@@ -388,13 +390,18 @@ def open_task_session(run: Run) -> TaskSession:
     )
 
 
+def _longest(task: Task, packed: TaskRows) -> int:
+    return max(task.length, *map(task.attended_length, packed.buckets))
+
+
 def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
     """Falls back to `xla` if the auto-selected kernel does not support every bucket length."""
-    encoder, longest = run.encoder, run.objective.length  # pyright: ignore[reportAttributeAccessIssue]
-    backend, _ = attention_backend(run, mesh, longest)
+    encoder, task = run.encoder, run.objective
+    assert isinstance(task, Task)
+    backend, _ = attention_backend(run, mesh, _longest(task, packed))
     asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
     try:
-        for length in {min(length, longest) for length in packed.buckets}:
+        for length in {task.attended_length(length) for length in packed.buckets}:
             attention_backend(asked, mesh, length)
     except ValueError:
         if encoder.attention != "auto":

@@ -4,7 +4,7 @@
     from spanjax.pretrained.load import load_model
 
     encoder = TextEncoder(load_model("runs/mine"))
-    encoder.encode(["a text", "another"])                     # [2, D], the mean over the tokens of each
+    encoder.encode(["a text", "another"])                     # [2, D], by default the mean over tokens
     encoder.encode(["a text"], pooling="none")[0].offsets     # characters of every token
     encoder.encode(["a text"], spans=[[(2, 6)]])[0]           # [1, D], the mean over the tokens of "text"
 
@@ -76,7 +76,7 @@ class TextEncoder:
     def encode(
         self,
         texts: Sequence[str],
-        pooling: Literal["mean", "cls"] = "mean",
+        pooling: Literal["mean", "cls"] | None = None,
         *,
         batch_size: int = BATCH_SIZE,
         truncate: bool = False,
@@ -96,7 +96,7 @@ class TextEncoder:
     def encode(
         self,
         texts: Sequence[str],
-        pooling: Literal["mean", "endpoints"] = "mean",
+        pooling: Literal["mean", "endpoints"] | None = None,
         *,
         spans: Sequence[Sequence[CharacterSpan]],
         batch_size: int = BATCH_SIZE,
@@ -106,7 +106,7 @@ class TextEncoder:
     def encode(
         self,
         texts: Sequence[str],
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         *,
         spans: Sequence[Sequence[CharacterSpan]] | None = None,
         batch_size: int = BATCH_SIZE,
@@ -115,7 +115,7 @@ class TextEncoder:
         """Returns float32 vectors of texts, in their order.
 
         Without `spans`: "mean" over all tokens of a text, [CLS] and [SEP] included as in sentence-transformers, or "cls", the
-        vector of [CLS]: [B, D]. "none": `TokenVectors` of every text.
+        vector of [CLS]: [B, D]; by default the one of the model, `Model.pooling`. "none": `TokenVectors` of every text.
 
         With `spans`, [start, end) in characters for every text, vectors of the tokens that have characters of a span: their
         "mean", [S, D] for every text, or "endpoints", the first and the last of them concatenated as in SpanBERT's coreference
@@ -124,6 +124,7 @@ class TextEncoder:
         `truncate` reads the first tokens of a text that is longer than the model's positions. ValueError lists all texts that
         are too long without it, and all spans without a token.
         """
+        pooling = pooling or ("mean" if spans is not None else self.model.pooling)
         raise_problems(_argument_problems(texts, pooling, spans, batch_size))
         located = pieces_of(texts, self.vocabulary) if pooling == "none" or spans is not None else None
         pieces = (

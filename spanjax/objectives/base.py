@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,9 @@ class Objective(abc.ABC):
     A loss is a `Mean`: its total is summed where the rows are, its count is known from the batch alone, so that the step
     divides by the count over all microbatches, devices and hosts.
     """
+
+    whole_batch: ClassVar[bool] = False
+    """True if the loss of a row reads other rows of the batch, so that microbatches would change it."""
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Returns a message for each problem of these settings; by default of the ranges that their annotations give."""

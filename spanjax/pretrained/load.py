@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from spanjax import __version__
 from spanjax.bounds import raise_problems, type_problems
@@ -16,10 +16,12 @@ from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
 from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
+from spanjax.tasks.base import Task, TextPooling
 from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
 from spanjax.torch_format.families import BERT
 from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
+from spanjax.torch_format.sentence_modules import pooling_of_folder
 from spanjax.torch_format.tables import params_from_hf
 from spanjax.torch_format.task_configs import described_task_from_hf
 from spanjax.torch_format.task_tables import head_from_hf, with_heads, without_left_over
@@ -80,7 +82,16 @@ def _from_checkpoint(folder: pathlib.Path, notes: list[str]) -> Model:
         notes=(*notes, *(() if objective else _own_lines(meta))),
         task=task,
         trained=objective if isinstance(objective, Pretraining) else None,
+        pooling=_stored_pooling(meta, objective),
     )
+
+
+def _stored_pooling(meta: Mapping[str, Any], objective: Objective | None) -> TextPooling:
+    """Returns the pooling of a run's task, or of converted weights."""
+    if isinstance(objective, Task):
+        return objective.text_pooling
+    found = meta.get("model", {}).get("pooling")
+    return found if found in get_args(TextPooling) else "mean"
 
 
 def _stored_objective(
@@ -156,7 +167,18 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         notes.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
-    return Model(encoder, loaded.params, vocabulary, path, pair=pair, notes=tuple(notes), loaded=loaded, task=task)
+    pooling, unknown = pooling_of_folder(path)
+    return Model(
+        encoder,
+        loaded.params,
+        vocabulary,
+        path,
+        pair=pair,
+        notes=(*notes, *unknown),
+        loaded=loaded,
+        task=task,
+        pooling=pooling,
+    )
 
 
 def _check_shapes(path: pathlib.Path, params: Mapping[str, Any], encoder: EncoderConfig) -> None:

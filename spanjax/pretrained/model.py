@@ -20,7 +20,7 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.xlnet import PermutedPrediction
 from spanjax.run_format import describe
 from spanjax.sharding import map_named, named_leaves
-from spanjax.tasks.base import SCORE, HfHead
+from spanjax.tasks.base import SCORE, HfHead, TextPooling
 from spanjax.torch_format.families import Family, family_of, has_pieces
 from spanjax.torch_format.tables import Loaded
 from spanjax.torch_format.task_tables import head_of
@@ -57,6 +57,8 @@ class Model:
     """Task of the fine-tuning: the described objective of its run, or `described_task_from_hf` of a folder of PyTorch weights."""
     trained: Pretraining | None = None
     """Objective of its pretraining run; None if unknown."""
+    pooling: TextPooling = "mean"
+    """Pooling of vectors of texts: that of its contrastive training, or of a folder of sentence-transformers."""
 
     @property
     def name(self) -> str:
@@ -124,7 +126,13 @@ def model_meta(model: Model) -> dict[str, Any]:
     """Returns the meta for a checkpoint of these weights alone, in addition to their own."""
     return {
         **model.meta,
-        "model": {"encoder": describe(model.encoder), "pair": model.pair, "source": model.name, "task": model.task},
+        "model": {
+            "encoder": describe(model.encoder),
+            "pair": model.pair,
+            "source": model.name,
+            "task": model.task,
+            "pooling": model.pooling,
+        },
         "vocabulary": stored_vocabulary(model.vocabulary) if model.vocabulary else {},
     }
 

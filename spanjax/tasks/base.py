@@ -36,6 +36,9 @@ HfHead = Literal["sequence", "token", "question"]
 """Heads of transformers' classes. sequence: a class or a number for a row; token: a class for every token; question: start and
 end of an answer."""
 
+TextPooling = Literal["mean", "cls"]
+"""Vector of a text: the mean over its tokens, or that of [CLS]."""
+
 Outputs = Mapping[str, np.ndarray]
 """`Task.outputs` of one row."""
 
@@ -128,6 +131,15 @@ class Task(Objective):
     def is_labelled(self, example: Any) -> bool:
         """True if the example has its gold answer: training and scores need it, predictions do not."""
 
+    def teaches(self, example: Any) -> bool:
+        """True if training learns from the example: by default if it is labelled."""
+        return self.is_labelled(example)
+
+    @property
+    def text_pooling(self) -> TextPooling:
+        """Pooling by which `encode` makes vectors of texts with the encoder of this task."""
+        return "mean"
+
     @property
     def label_names(self) -> tuple[str, ...]:
         """The classes in the order of their numbers; empty for a task without classes."""
@@ -205,6 +217,10 @@ class Task(Objective):
     def lengths(self, longest: int) -> tuple[int, ...]:
         """Lengths of batches; the last one holds rows of `longest`. Each batch takes the shortest that fits."""
         return lengths_up_to(self.length)
+
+    def attended_length(self, length: int) -> int:
+        """Positions of the sequences that the encoder reads in a batch of this length."""
+        return min(length, self.length)
 
     def measure_with_outputs(self, module: Any, batch: Batch) -> tuple[dict[str, Mean], dict[str, jax.Array]]:
         """(`measure` without dropout, `outputs`)."""

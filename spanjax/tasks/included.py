@@ -1,13 +1,14 @@
 """The tasks of this package: for messages, and for models of transformers that name no task. A user's own is in no list."""
 
 from spanjax.tasks.base import HfHead, Task
+from spanjax.tasks.contrastive import Contrastive
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.ner import Ner
 from spanjax.tasks.relation import Relation
 from spanjax.tasks.squad import Questions
 
-TASKS: tuple[type[Task], ...] = (Questions, Relation, Coref, Glue, Ner)
+TASKS: tuple[type[Task], ...] = (Questions, Relation, Coref, Glue, Ner, Contrastive)
 
 
 def score_names() -> list[str]:

@@ -38,7 +38,8 @@ class Row(NamedTuple):
     """The example that it is of: an example can have several rows (windows)."""
     fields: Mapping[str, Any]
     """Further fields by their names in the batch: one number a row (`label_B`), one value a token (`tag_BL`, `cluster_BLW`), or
-    an array of one shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32."""
+    an array of one shape for all rows (`piece_BSP`). Arrays of integers become int32, all others float32. A row of several
+    blocks has its own `segments_BL` and `positions_BL`."""
     notes: Any = None
     """Further data of the row for the task's predictions; in no batch."""
 

@@ -162,13 +162,18 @@ class SentenceTask(Task):
     def write(self, folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> list[pathlib.Path]:
         """Writes predictions.jsonl, which `scoring.compare` and the report read: a line {"id", "label", "prediction"} for every
         example, `label` null where it is not known. Subclasses add further files."""
-        lines = [
-            json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
-            for each, predicted in zip(examples, predictions, strict=True)
-        ]
-        file = folder / PREDICTIONS
-        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return [file]
+        return [write_predictions(folder, examples, predictions)]
+
+
+def write_predictions(folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> pathlib.Path:
+    """Writes predictions.jsonl of examples with a `name` and a `label`, see `SentenceTask.write`; returns the file."""
+    lines = [
+        json.dumps({"id": each.name, "label": each.label, "prediction": predicted}, ensure_ascii=False)
+        for each, predicted in zip(examples, predictions, strict=True)
+    ]
+    file = folder / PREDICTIONS
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return file
 
 
 def _known(label_B: jax.Array) -> jax.Array:
