@@ -1,9 +1,9 @@
 """Documents of one file: text or a table of `data.sources.tables`, by the name.
 
-*.jsonl, *.jsonlines and *.ndjson hold one JSON object a line, *.json the same or a list of objects, *.csv, *.tsv, *.parquet, *.pq
-and *.arrow a document a row; any other file is text with a blank line between documents. All but Parquet and Arrow may be compressed (.gz, .xz, .bz2, .zst).
-Lines are read on demand, Parquet row group by row group, Arrow batch by batch. No line and no document is larger than
-`SourceSettings.max_document`.
+*.jsonl, *.jsonlines and *.ndjson hold one JSON object a line, *.json the same or a list of objects, *.csv, *.tsv, *.parquet,
+*.pq and *.arrow a document a row; any other file is text with a blank line between documents. All but Parquet and Arrow may
+be compressed (.gz, .xz, .bz2, .zst). Lines are read on demand, Parquet row group by row group, Arrow batch by batch. No line
+and no document is larger than `SourceSettings.max_document`; a JSON list is read as a whole.
 """
 
 import collections
@@ -227,7 +227,9 @@ def _json_list(lines: Iterator[tuple[int, str]], trouble: Trouble) -> Iterator[t
     try:
         values = parse_json("\n".join(line for _, line in itertools.chain([first], lines)))
     except ValueError as error:
-        trouble.report("files not JSON", 0, f"not JSON ({error}); expected a list of objects, or one JSON object a line")
+        trouble.report(
+            "files not JSON", 0, f"not JSON ({error}); expected a list of objects, or one JSON object a line"
+        )
         return
     yield from enumerate(values, start=1)
 
