@@ -14,7 +14,7 @@ PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo quick test test-pods test-slow chaos chaos-short lint format doctor clean clean-all
+.PHONY: help install install-dev demo quick test test-pods test-slow chaos chaos-short lint format doctor dist clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,11 @@ format: $(VENV)/.installed-dev  ## format and sort imports in place
 
 doctor: $(VENV)/.installed  ## versions, devices and known traps
 	$(PY) -m spanjax.doctor
+
+dist: $(VENV)/.installed-dev  ## build the source and the wheel into dist/, and check them
+	rm -rf dist build
+	$(PY) -m build --outdir dist .
+	$(PY) -m twine check --strict dist/*
 
 clean:  ## remove caches and the demo's run
 	rm -rf .pytest_cache .ruff_cache .hypothesis build dist *.egg-info $(DEMO)
