@@ -38,6 +38,7 @@ from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
     from spanjax.training.loop import Session
+    from spanjax.training.metrics import Terminal
     from spanjax.training.preemption import StopRequest
 
 
@@ -108,6 +109,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.run_format import located
             from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
+            from spanjax.training.metrics import Terminal
             from spanjax.training.trackers import require
             from spanjax.training.workdir import open_workdir, stored_start
 
@@ -117,8 +119,11 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             run = command.run if start is None else located(command.run, start, workdir)
             begun = bool(command.workdir) and has_checkpoints(workdir)
             resumed = workdir if begun else None
-            session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
-            weights = None if begun else session.initial_weights()
+            terminal = resources.enter_context(contextlib.closing(Terminal()))
+            with terminal.phase("opening the data", "opened the data"):
+                session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
+            with terminal.phase("loading the initial weights", "loaded the initial weights"):
+                weights = None if begun else session.initial_weights()
             if command.dry_run:
                 loaded = weights.lines if weights else ()
                 print("\n".join([*session.dry_run_lines(), *(f"init-from   {visible_name(line)}" for line in loaded)]))
@@ -130,7 +135,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             )
             stored = open_workdir(workdir, description(session), resources)
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
-        return train_session(session, weights, workdir, notes, stop, resources)
+        return train_session(session, weights, workdir, notes, terminal, stop, resources)
 
 
 def train_session(
@@ -138,6 +143,7 @@ def train_session(
     weights: Any,
     workdir: pathlib.Path,
     notes: list[str],
+    terminal: "Terminal",
     stop: "StopRequest",
     resources: contextlib.ExitStack,
 ) -> int:
@@ -151,14 +157,14 @@ def train_session(
     from spanjax.experiment.session import open_outputs
     from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import fit
-    from spanjax.training.metrics import Terminal
 
-    terminal = resources.enter_context(contextlib.closing(Terminal(session.run.steps)))
+    terminal.steps = session.run.steps
     terminal.note("\n".join(notes))
     with contextlib.ExitStack() as saving:
         with stop.leavable():
             checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep))
-            state = checkpoints.restore_newest(session.abstract)
+            with terminal.phase("restoring the checkpoint", "restored the checkpoint"):
+                state = checkpoints.restore_newest(session.abstract)
             if state is not None:
                 terminal.note(f"continuing {workdir} from step {int(state.step):,}")
             else:
@@ -182,6 +188,7 @@ def train_session(
 
             stop.leave = leave if stop.leave else None
             outcome = fit(session, state, outputs, stop)
+    terminal.close()  # the summary stands below the bar
     if outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
         return STOPPED

@@ -1,11 +1,13 @@
 """Options of every command that reads text, those of `python -m spanjax.prepare rows`, and the checks that need no input."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 import tyro
 
 from spanjax.bounds import Bounds, OrAll, flag_problems, raise_problems
+from spanjax.cli import Progress
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS
 from spanjax.data.sources.annotate import annotator_problems
 from spanjax.data.sources.cleaning import Normalization
@@ -114,6 +116,16 @@ class Prepare(TextInput):
     """Seed for sampling the sentences of --train-vocab if there are very many."""
     overwrite: bool = False
     """Replace a finished output folder, and throw away unfinished work of other settings."""
+
+
+def counted(sentences: Iterable[str], progress: Progress) -> Iterator[str]:
+    """Yields sentences that a vocabulary learns from, and displays their number; after the last one the training begins."""
+    number = 0
+    for number, sentence in enumerate(sentences, start=1):  # noqa: B007
+        if number % 1000 == 0:
+            progress.text = f"{number:,} sentences read"
+        yield sentence
+    progress.text = f"learning from {number:,} sentences"
 
 
 def option_problems(options: Prepare) -> list[str]:

@@ -27,8 +27,8 @@ from spanjax.data.inspect.row_figures import (
     parts,
     some_of,
 )
-from spanjax.data.shards.progress import totals as totals_of
 from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
+from spanjax.data.shards.totals import totals as totals_of
 from spanjax.prepare.reading import (
     Color,
     Reading,
