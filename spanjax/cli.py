@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
@@ -319,14 +320,31 @@ def dispatch(
     return module.main(words)
 
 
-def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
+def parse_options(
+    kind: Callable[..., Parsed],
+    *,
+    elsewhere: Collection[str] = (),
+    other_names: Mapping[str, str] = MappingProxyType({}),
+    **settings: Any,
+) -> Parsed:
     """Parses the options of a command line by tyro with these `settings`; every command that reads or writes paths calls this.
 
     Each text among them could be a path, so one outside this machine (gs://bucket/x) ends the program with one message and
-    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths.
+    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths. So does a flag in
+    `other_names`, as other commands call it, with the flag to write here.
     """
     open_standard_streams()
-    options: Any = tyro.cli(kind, **settings)
+    program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
+    given = sys.argv[1:] if settings.get("args") is None else settings["args"]
+    words = [word.partition("=")[0] for word in given]
+    if wrong := [f"{word} is called {other_names[word]} here" for word in words if word in other_names]:
+        print(f"{program}: {'; '.join(wrong)}", file=sys.stderr)
+        raise SystemExit(WRONG_INPUT)
+    try:
+        options: Any = tyro.cli(kind, **settings)
+    except BrokenPipeError:  # of --help | head: the interpreter would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(DONE) from None
     problems = [
         f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"
         " the bucket and give its folder, or write ./ before the name of a local folder"
@@ -334,7 +352,6 @@ def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (
         if _SCHEME.match(value) and not any(name == each or name.startswith(f"{each}.") for each in elsewhere)
     ]
     if problems:
-        program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
         print(f"{program}: paths that are not on this machine:", *map(visible, problems), sep="\n", file=sys.stderr)
         raise SystemExit(WRONG_INPUT)
     return options

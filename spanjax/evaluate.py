@@ -27,12 +27,12 @@ class Evaluate:
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Folder of a fine-tuning run, or one checkpoint of it."""
-    data: tuple[str, ...]
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
     """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, the name of a task of GLUE, or one that the
     class of a task of your own has; empty: as trained."""
-    output: str = ""
+    output: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
     """Folder for predictions and scores."""
     overwrite: bool = False
     """Write into a folder that holds files, replacing those of the same names."""

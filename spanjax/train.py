@@ -48,6 +48,11 @@ def parse(arguments: list[str]) -> Any:
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
 
+    if not arguments:
+        raise ValueError(
+            "no --config: give a preset (`--list` prints them) or a file that defines RUN, --rows FOLDER, written by `python -m"
+            " spanjax.prepare`, and --workdir FOLDER; --help lists all settings"
+        )
     base, path = named_run(arguments)
 
     @dataclasses.dataclass(frozen=True)
@@ -55,11 +60,11 @@ def parse(arguments: list[str]) -> Any:
         """Trains the run that a config file defines; every setting of it can be overridden here."""
 
         run: Annotated[Run, tyro.conf.arg(name="")]
-        config: str
+        config: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
         """A preset, such as spanbert_base, or a file that defines RUN."""
         list: bool = False
         """Print the presets, then exit."""
-        workdir: str = ""
+        workdir: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
         """Folder of checkpoints, metrics and the resolved run; the same command again resumes from it."""
         preset: Preset = ""
         """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
@@ -71,8 +76,42 @@ def parse(arguments: list[str]) -> Any:
     default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
     return parse_options(
-        Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train", elsewhere=("tracking",)
+        Train,
+        default=default,
+        args=arguments,
+        config=marks,
+        prog="python -m spanjax.train",
+        description=f"{Train.__doc__}\n\n{common_settings(base)}",
+        elsewhere=("tracking",),
     )
+
+
+def common_settings(run: Any) -> str:
+    """Describes the ten settings that most runs change, with the values of `run`, to stand first in the help."""
+    from spanjax.tasks.base import Task  # imports jax
+
+    task, intervals = isinstance(run.objective, Task), run.cadence
+    data = ("--train FILE, --dev FILE", "examples") if task else ("--rows FOLDER", "what spanjax.prepare wrote")
+    derived = {-1: "derived", "": "none"}  # AUTO of `training.loop`, which a run replaces
+    values = (intervals.log_every, intervals.eval_every, intervals.checkpoint_every)
+    rows: list[tuple[Any, ...]] = [
+        ("--config NAME|FILE", "a preset (--list prints them), or a file that defines RUN"),
+        data,
+        ("--workdir FOLDER", "checkpoints and metrics; the same command again resumes"),
+        ("--init-from FOLDER", "weights to start from", run.init_from),
+        ("--steps INT", "updates", run.steps),
+        ("--batch-size INT", "rows of an update, over all devices", run.batch_size),
+        ("--optimizer.learning-rate FLOAT", "peak learning rate", run.optimizer.learning_rate),
+        ("--compute-dtype TYPE", "float32 or bfloat16", run.compute_dtype),
+        ("--seed INT", "weights, order, masks and dropout", run.seed),
+        (
+            "--cadence.NAME INT",
+            "log-every, eval-every, checkpoint-every",
+            ", ".join(str(derived.get(n, n)) for n in values),
+        ),
+    ]
+    lines = [f"  {flag:33s}{what}" + "".join(f" ({derived.get(n, n)})" for n in value) for flag, what, *value in rows]
+    return "\n".join(["The settings that most runs change:", *lines, "", "Every setting:"])
 
 
 def named_settings(arguments: Sequence[str]) -> set[str]:

@@ -232,7 +232,7 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
     """Opens folders written by prepare: (training rows, validation rows or None, problems); several are mixed."""
     train, held_out, problems = [], [], []
     if not any(data.rows):
-        problems.append("data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`")
+        problems.append("data.rows is not set: give --rows FOLDER, written by `python -m spanjax.prepare`")
     for folder in filter(None, data.rows):
         path = pathlib.Path(folder)
         try:

@@ -123,4 +123,4 @@ def stats(options: Stats) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    return run_command("stats", Stats, stats, __doc__, arguments)
+    return run_command("stats", Stats, stats, __doc__, arguments, {"--count": "--rows"})
