@@ -250,8 +250,6 @@ class Progress:
                 self._stream.write(f"{self.name}: {self.numbers(now)}\n")
                 self._stream.flush()
         elif now - self._began >= self.SOON:
-            if not self._bar.live.is_started:
-                self._bar.start()
             self._draw()
 
     def _refresh(self) -> None:
@@ -263,7 +261,10 @@ class Progress:
         self._bar.update(
             self._task, description=self.name, total=self.total, completed=self.done, rest=self.numbers(self._clock())
         )
-        self._bar.refresh()
+        if self._bar.live.is_started:
+            self._bar.refresh()
+        else:
+            self._bar.start()
 
     def printed(self) -> None:
         """Puts the next plain line off, as another line has just been printed."""

@@ -225,7 +225,7 @@ class PretrainingSession(CompiledRun):
 
     def _next(self, workdir: str, sentence: tuple[str, str] | None) -> list[str]:
         docs = self.rows.manifest.source.startswith(INSTALLED_DOCS)
-        return pretrained_commands(workdir, sentence, bool(self.objective.fill_heads), docs)
+        return pretrained_commands(workdir, sentence, bool(self.objective.fill_heads), docs, self.run.encoder.positions)
 
 
 def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:

@@ -17,6 +17,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 AROUND = 24  # tokens of the context on either side of a filled span
 HINTED = 10  # and of one in a command
+TUNED_LENGTH = 128  # of configs/finetune/glue.py
 
 
 def _filled_span(batch: Batch, row: int, vocabulary: Vocabulary, replaced: bool) -> tuple[int, int, int] | None:
@@ -125,17 +126,20 @@ def compiled_peak(session: CompiledRun, batch: Mapping[str, jax.Array]) -> int |
     return None if analysis is None else analysis.argument_size_in_bytes + analysis.temp_size_in_bytes
 
 
-def pretrained_commands(folder: str, sentence: tuple[str, str] | None, fills: bool, docs: bool) -> list[str]:
+def pretrained_commands(
+    folder: str, sentence: tuple[str, str] | None, fills: bool, docs: bool, positions: int
+) -> list[str]:
     """Lists what to do with a pretraining run: fill masks in, if it `fills` any, in a held-out sentence with a phrase to hide.
 
-    `docs`: its text were the docstrings of installed packages, so text of the user's own is next.
+    `docs`: its text were the docstrings of installed packages, so text of the user's own is next. `positions` of the encoder.
     """
     run, found = shlex.quote(folder), list[str]()
     if fills:
         text, phrase = map(shlex.quote, sentence) if sentence else ("TEXT", "PHRASE")
         found.append(f"python -m spanjax.predict spans {run} --text {text} --hide {phrase}")
+    shorter = f" --objective.length {positions}" if positions < TUNED_LENGTH else ""
     found.append(
-        f"python -m spanjax.train --config glue --init-from {run} --train train.csv --dev dev.csv"
+        f"python -m spanjax.train --config glue --init-from {run} --train train.csv --dev dev.csv{shorter}"
         f" --workdir {shlex.quote(f'{folder}-tuned')}      (columns text, label)"
     )
     if docs:

@@ -140,6 +140,7 @@ def run_command(
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def parsed_work() -> None:
+        # the masking and the pairing that the command line names decide which options there are
         default: Any = options(rows=tyro.MISSING, reading=chosen_reading(words))
         program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
         parsed: Any = parse_options(

@@ -259,12 +259,20 @@ class Log:
             self.outputs.write(step, values)
             self.since, self.waited, self.handed = now, 0.0, 0.0
 
-    def display_first(self, step: int) -> None:
-        """Displays the steps after the first one, up to FIRST_STEPS, on the terminal alone: the first record may take minutes.
+    def skip(self, seconds: float) -> None:
+        """Leaves out seconds of an evaluation or a save: speeds are of training alone."""
+        self.since += seconds
+        self.first = None if self.first is None else self.first + seconds
 
-        Waits for a step before the newest dispatched one, as `write` does. The first step is no measure of speed.
+    def display(self, step: int, metrics: dict[str, Any]) -> None:
+        """Passes a dispatched step to the terminal; once also the metrics of the steps after the first, up to FIRST_STEPS.
+
+        The first record may take minutes. Waits for a step before the newest dispatched one, as `write` does. The first step is
+        no measure of speed.
         """
         window, terminal = self.window, self.outputs.terminal
+        if terminal is not None:
+            terminal.dispatched(step, metrics["learning_rate"])
         if terminal is None or window.before["shown"] or len(window.metrics) != step - self.start:
             return
         if len(window.metrics) == 2:
@@ -395,24 +403,18 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
         if start == run.steps or history.over:
             return ended(start, False)
     with stop.leavable():  # nothing to lose before the first step, which may compile for minutes
-        with outputs.phase("compiling", "compiled"):
-            train_step = session.open_step(start)
-        with outputs.phase("reading the first rows", "read the first rows"):
-            feed = session.feed(start)
-            batch = _next_batch(session, feed, start, log)
+        train_step, feed, batch = _opened(session, outputs, start, log)
     for step in range(start, run.steps):
         done, last = step + 1, step + 1 == run.steps
         recording.before(step - start, state)
         with _compiling(stop, outputs) if step == start else contextlib.nullcontext():
             state, metrics = _dispatch(train_step, state, batch, done, log)
-        if outputs.terminal is not None:
-            outputs.terminal.dispatched(done, metrics["learning_rate"])
         if done % cadence.log_every == 0 or last:
             log.end(done)
         if not last:
             batch = _next_batch(session, feed, done, log)
         log.write(before=done)
-        log.display_first(done)
+        log.display(done, metrics)
 
         stopping = stop.agreed(done) and not last
         if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
@@ -434,8 +436,17 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
         if history.over and not last:
             _save(evaluations, state, done, ends=True)
             return ended(done, False)
-        log.since += time.perf_counter() - paused  # speeds are of training alone
+        log.skip(time.perf_counter() - paused)
     return ended(run.steps, False)
+
+
+def _opened(session: Session, outputs: Outputs, start: int, log: Log) -> tuple[TrainStep, Iterator[Batch], Any]:
+    """The step function, the feed, and its first batch."""
+    with outputs.phase("compiling", "compiled"):
+        train_step = session.open_step(start)
+    with outputs.phase("reading the first rows", "read the first rows"):
+        feed = session.feed(start)
+        return train_step, feed, _next_batch(session, feed, start, log)
 
 
 @contextlib.contextmanager
