@@ -180,6 +180,7 @@ class Progress:
 
         `console` draws the bar, if given; else it is on `stream`, stderr by default, if that is a terminal.
         """
+        # a bar is opened with the work, so that work which fails before has changed no terminal
         self.name, self.total, self.unit, self.done = name, total, unit, done
         self.text = text
         """More about the work, behind its numbers."""
@@ -187,7 +188,8 @@ class Progress:
         """A line below the bar, which stays on the screen at the end, as then the bar does."""
         self.seldom = self.SELDOM
         self._console, self._stream, self._clock, self._update = console, stream or sys.stderr, clock, update
-        self._first, self._over, self._bar = done, threading.Event(), None
+        self._first, self._over = done, threading.Event()
+        self._bar: Any = None
 
     def __enter__(self) -> "Progress":
         self._began = self._printed = self._clock()
@@ -216,7 +218,7 @@ class Progress:
         class TwoLines(Bar):
             """The bar, and `below` under it."""
 
-            def get_renderables(bar) -> Iterator[Any]:
+            def get_renderables(bar) -> Iterator[Any]:  # pyright: ignore[reportSelfClsParameterName]
                 yield bar.make_tasks_table(bar.tasks)
                 if self.below:
                     yield Text(self.below)

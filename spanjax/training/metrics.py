@@ -251,7 +251,7 @@ class Terminal:
 
     def _finished(self, progress: Progress) -> None:
         # on the thread of the bar: the host runs ahead of the devices, so dispatched steps say nothing
-        while self.running and self.running[0][1].is_ready():
+        while self.running and self.running[0][1].is_ready():  # pyright: ignore[reportAttributeAccessIssue]
             progress.done = self.running.popleft()[0]
 
     def write(self, step: int, values: Mapping[str, float]) -> None:

@@ -95,7 +95,7 @@ def test_progress_counts_the_batches_that_are_done(run: pathlib.Path) -> None:
     assert model.predict(examples, progress).predictions == plain.predictions
     rows = len(plain.outputs)
     assert (progress.name, progress.unit, progress.total) == ("predicting", "batches", -(-rows // model.batch_size))
-    assert progress.done == progress.total - 1 > 0, "the last one is done when all is"
+    assert progress.total and progress.done == progress.total - 1 > 0, "the last one is done when all is"
 
 
 def test_the_threshold_goes_into_the_folder_for_transformers(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
