@@ -129,7 +129,7 @@ def test_help_for_a_reader_that_closes_early() -> None:
 def test_a_bar_on_a_terminal_leaves_results_and_cursor_alone() -> None:
     master, slave = pty.openpty()
     code = "from spanjax.cli import Progress; import time; Progress.SOON = 0\n"
-    code += "with Progress('loading', 4, 'files') as bar:\n    bar.done = 1; print('a result'); time.sleep(0.6)\n"
+    code += "with Progress('loading', 4, 'files') as bar:\n    bar.done = 1; time.sleep(0.6); print('a result')\n"
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=slave, timeout=60, env={**os.environ, "TERM": "xterm"}

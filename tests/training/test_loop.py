@@ -192,6 +192,12 @@ def test_the_terminal_alone_gets_the_first_steps_early() -> None:
     assert noted.logged[8]["train/mlm/loss"] == 5.0, "the record has all steps"
 
 
+def test_only_the_first_steps_have_an_early_line() -> None:
+    screen = Screen()
+    run(30, Cadence(log_every=10, eval_every=0), Noted(), terminal=screen)
+    assert [*screen.lines] == [5]
+
+
 @pytest.mark.parametrize(("log_every", "steps"), [(1, 9), (5, 9), (6, 9), (20, 5)])
 def test_no_early_line_where_the_log_comes_as_early(log_every: int, steps: int) -> None:
     screen = Screen()
