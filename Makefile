@@ -42,7 +42,7 @@ install-dev: $(VENV)/.installed-dev  ## the same with the tools for tests
 demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentation, on this machine
 	@test -d $(DEMO)/rows || $(PY) -m spanjax.prepare --input installed-docs --train-vocab 1000 --length 64 \
 		--holdout 0.02 --output $(DEMO)/rows
-	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --data.rows $(DEMO)/rows
+	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --rows $(DEMO)/rows
 
 test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
 	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)

@@ -6,5 +6,5 @@ set -eu
 
 exec python -m spanjax.launch local --processes 2 --cpu-devices 1 -- \
   --config configs/pretrain/demo.py \
-  --data.rows runs/demo/rows \
+  --rows runs/demo/rows \
   --workdir runs/demo/two_processes

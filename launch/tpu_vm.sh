@@ -25,7 +25,7 @@ exec sudo docker run --rm --name=spanjax --privileged --net=host --user=0 \
   REGION-docker.pkg.dev/PROJECT/spanjax/spanjax:tpu \
   python -m spanjax.train \
   --config configs/pretrain/spanbert_base.py \
-  --data.rows /data/rows \
+  --rows /data/rows \
   --workdir /data/runs/spanbert_base
 END
 )

@@ -9,7 +9,7 @@ set -eu
 # what the pods run; inside a pod one $ is written $$
 pod_command=$(
   cat <<'END'
-exec python -m spanjax.train --config configs/pretrain/spanbert_base.py --data.rows /data/rows --workdir /data/runs/spanbert_base
+exec python -m spanjax.train --config configs/pretrain/spanbert_base.py --rows /data/rows --workdir /data/runs/spanbert_base
 END
 )
 

@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple, overload
 from spanjax import train
 from spanjax.bounds import raise_problems, type_problems
 from spanjax.cli import STOPPED
-from spanjax.convert.to_torch import ToTorch, exportable, save
+from spanjax.convert.export import exportable, save
+from spanjax.convert.options import ToTorch
 from spanjax.inference.encode import TextEncoder
 from spanjax.inference.fill_mask import Filler
 from spanjax.inference.task_model import TaskModel, open_model

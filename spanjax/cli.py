@@ -1,4 +1,4 @@
-"""Common parts of every command line: commands by their first word, options, and errors as one message and an exit code."""
+"""Common parts of every command line: commands by their first word, options, progress, errors as one message and an exit code."""
 
 import contextlib
 import dataclasses
@@ -9,11 +9,16 @@ import re
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Annotated, Any, TypeVar
+from types import MappingProxyType
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
+
+if TYPE_CHECKING:
+    import rich.console
 
 Code = Annotated[
     tuple[str, ...],
@@ -135,6 +140,152 @@ def stop_at_once(number: int | None) -> None:
     os._exit(STOPPED)
 
 
+def format_duration(seconds: float) -> str:
+    """3725 -> "1h02m", 95 -> "1m35s", 7 -> "7s"."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds % 3600 // 60
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+def _count(number: float, unit: str) -> str:
+    return f"{number / 1e6:,.1f}" if unit == "MB" else f"{number:,.0f}"
+
+
+class Progress:
+    """Displays how far long work is, while a `with` block runs: a bar on a terminal, else a plain line at intervals.
+
+    Short work displays nothing. The attributes may be set at any rate and cost nothing: a thread of its own reads them. `total`
+    is in the unit of `done` ("MB": both are bytes); None, an unknown total, has a bar that moves and no time left.
+    """
+
+    SOON, OFTEN, SELDOM = 1.0, 0.25, 10.0
+    """Seconds: until a bar appears, between its updates, between plain lines."""
+
+    def __init__(
+        self,
+        name: str,
+        total: float | None = None,
+        unit: str = "",
+        *,
+        done: float = 0.0,
+        text: str = "",
+        update: "Callable[[Progress], None] | None" = None,
+        console: "rich.console.Console | None" = None,
+        stream: IO[str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        """Opens nothing yet. The thread calls `update` before it reads the attributes.
+
+        `console` draws the bar, if given; else it is on `stream`, stderr by default, if that is a terminal.
+        """
+        # a bar is opened with the work, so that work which fails before has changed no terminal
+        self.name, self.total, self.unit, self.done = name, total, unit, done
+        self.text = text
+        """More about the work, behind its numbers."""
+        self.below = ""
+        """A line below the bar, which stays on the screen at the end, as then the bar does."""
+        self.seldom = self.SELDOM
+        self._console, self._stream, self._clock, self._update = console, stream or sys.stderr, clock, update
+        self._first, self._over = done, threading.Event()
+        self._bar: Any = None
+
+    def __enter__(self) -> "Progress":
+        self._began = self._printed = self._clock()
+        terminal = self._stream.isatty() if self._console is None else self._console.is_terminal
+        self._bar = self._opened() if terminal else None
+        self._thread = threading.Thread(target=self._watch, name="spanjax-progress", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        if self._bar is not None and self._bar.live.is_started:
+            self._bar.live.transient = not self.below
+            with contextlib.suppress(OSError, SystemExit):
+                self._draw()
+                self._bar.stop()
+
+    def _opened(self) -> Any:
+        # rich is imported here, as it takes a tenth of a second that commands without a terminal need not spend
+        import rich.console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bar
+        from rich.text import Text
+
+        class TwoLines(Bar):
+            """The bar, and `below` under it."""
+
+            def get_renderables(bar) -> Iterator[Any]:  # pyright: ignore[reportSelfClsParameterName]
+                yield bar.make_tasks_table(bar.tasks)
+                if self.below:
+                    yield Text(self.below)
+
+        given = self._console is not None
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[rest]}", markup=False),
+        )
+        # results go to stdout: only a bar that is drawn there may redirect what is printed
+        options: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": given, "redirect_stderr": given}
+        bar = TwoLines(*columns, console=self._console or rich.console.Console(file=self._stream), **options)
+        self._task = bar.add_task(self.name, total=self.total, rest="")
+        return bar
+
+    def _watch(self) -> None:
+        while not self._over.wait(self.OFTEN):
+            with contextlib.suppress(
+                OSError, SystemExit
+            ):  # nobody reads any more; rich turns a broken pipe into SystemExit
+                self.show()
+
+    def show(self) -> None:
+        """Draws the bar, or prints a line if one is due; the thread calls it all the time."""
+        now = self._clock()
+        if self._bar is None:
+            if now - self._printed >= self.seldom:
+                self.printed()
+                self._refresh()
+                self._stream.write(f"{self.name}: {self.numbers(now)}\n")
+                self._stream.flush()
+        elif now - self._began >= self.SOON:
+            self._draw()
+
+    def _refresh(self) -> None:
+        if self._update is not None:
+            self._update(self)
+
+    def _draw(self) -> None:
+        self._refresh()
+        self._bar.update(
+            self._task, description=self.name, total=self.total, completed=self.done, rest=self.numbers(self._clock())
+        )
+        if self._bar.live.is_started:
+            self._bar.refresh()
+        else:
+            self._bar.start()
+
+    def printed(self) -> None:
+        """Puts the next plain line off, as another line has just been printed."""
+        self._printed = self._clock()
+
+    def numbers(self, now: float) -> str:
+        """Returns "12 of 40 batches, TEXT, 5s, 12s left" at a time of the clock, without the parts that are unknown."""
+        spent, ahead = now - self._began, self.done - self._first
+        parts = []
+        if self.unit:
+            of = "" if self.total is None else f" of {_count(self.total, self.unit)}"
+            parts.append(f"{_count(self.done, self.unit)}{of} {self.unit}")
+        parts += [self.text] if self.text else []
+        parts.append(format_duration(spent))
+        if self.total is not None and ahead > 0 and self.done < self.total:
+            parts.append(f"{format_duration(spent / ahead * (self.total - self.done))} left")
+        return ", ".join(parts)
+
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # two letters at least; pathlib makes gs:/x of gs://x
 Parsed = TypeVar("Parsed")
 
@@ -172,14 +323,31 @@ def dispatch(
     return module.main(words)
 
 
-def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (), **settings: Any) -> Parsed:
+def parse_options(
+    kind: Callable[..., Parsed],
+    *,
+    elsewhere: Collection[str] = (),
+    other_names: Mapping[str, str] = MappingProxyType({}),
+    **settings: Any,
+) -> Parsed:
     """Parses the options of a command line by tyro with these `settings`; every command that reads or writes paths calls this.
 
     Each text among them could be a path, so one outside this machine (gs://bucket/x) ends the program with one message and
-    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths.
+    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths. So does a flag in
+    `other_names`, as other commands call it, with the flag to write here.
     """
     open_standard_streams()
-    options: Any = tyro.cli(kind, **settings)
+    program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
+    given = sys.argv[1:] if settings.get("args") is None else settings["args"]
+    words = [word.partition("=")[0] for word in given]
+    if wrong := [f"{word} is called {other_names[word]} here" for word in words if word in other_names]:
+        print(f"{program}: {'; '.join(wrong)}", file=sys.stderr)
+        raise SystemExit(WRONG_INPUT)
+    try:
+        options: Any = tyro.cli(kind, **settings)
+    except BrokenPipeError:  # of --help | head: the interpreter would complain once more when it closes stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(DONE) from None
     problems = [
         f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"
         " the bucket and give its folder, or write ./ before the name of a local folder"
@@ -187,7 +355,6 @@ def parse_options(kind: Callable[..., Parsed], *, elsewhere: Collection[str] = (
         if _SCHEME.match(value) and not any(name == each or name.startswith(f"{each}.") for each in elsewhere)
     ]
     if problems:
-        program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
         print(f"{program}: paths that are not on this machine:", *map(visible, problems), sep="\n", file=sys.stderr)
         raise SystemExit(WRONG_INPUT)
     return options

@@ -16,7 +16,7 @@ import rich.table
 import tyro
 
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems, raise_problems
-from spanjax.cli import Code, exit_code, parse_options, visible_name
+from spanjax.cli import Code, Progress, exit_code, parse_options, visible_name
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
@@ -27,12 +27,12 @@ class Evaluate:
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """Folder of a fine-tuning run, or one checkpoint of it."""
-    data: tuple[str, ...]
+    data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
     """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, the name of a task of GLUE, or one that the
     class of a task of your own has; empty: as trained."""
-    output: str = ""
+    output: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
     """Folder for predictions and scores."""
     overwrite: bool = False
     """Write into a folder that holds files, replacing those of the same names."""
@@ -75,16 +75,19 @@ def evaluate(options: Evaluate) -> None:
         )
     use_compilation_cache(options.compilation_cache)
     load_code(options.code)
-    model = open_model(
-        options.model, options.batch_size, score_name=options.task, skip_bad=options.skip_bad, **settings
-    )
-    raise_problems(model.task.column_problems())
-    examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
-    labelled = any(map(model.task.is_labelled, examples))
-    problems += unlabelled_problems(model.task, examples, "--data") if labelled else []
-    raise_problems(problems)
-    found = model.predict(examples)
-    scores = model.task.scores(examples, found.predictions) if labelled else {}
+    with Progress("loading the model") as progress:
+        model = open_model(
+            options.model, options.batch_size, score_name=options.task, skip_bad=options.skip_bad, **settings
+        )
+        raise_problems(model.task.column_problems())
+        progress.name = "reading the examples"
+        examples, problems = read_examples(model.task.reader(options.dev_half), options.data, "--data")
+        labelled = any(map(model.task.is_labelled, examples))
+        problems += unlabelled_problems(model.task, examples, "--data") if labelled else []
+        raise_problems(problems)
+        found = model.predict(examples, progress)
+        progress.name, progress.unit, progress.total = "scoring", "", None
+        scores = model.task.scores(examples, found.predictions) if labelled else {}
     result: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
     result |= {"decided": dict(model.inferred_settings), "scores": scores}
     notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]

@@ -36,7 +36,7 @@ from spanjax.training.trackers import Tracking
 class Data:
     """Location of the rows and how to read them."""
 
-    rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",))] = ()
+    rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",), metavar="FOLDER [...]")] = ()
     """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
     weights: Annotated[tuple[float, ...], Bounds(0, above=True)] = ()
     """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
@@ -59,7 +59,7 @@ class Run:
     """Location of the rows and how to read them."""
     optimizer: Optimizer = AdamW()
     """Learning rate, decay, clipping."""
-    init_from: str = ""
+    init_from: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
     """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them."""
     mesh: MeshConfig = MeshConfig()
     """Shape of the device mesh."""

@@ -38,6 +38,7 @@ from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
     from spanjax.training.loop import Session
+    from spanjax.training.metrics import Terminal
     from spanjax.training.preemption import StopRequest
 
 
@@ -47,6 +48,11 @@ def parse(arguments: list[str]) -> Any:
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
 
+    if not arguments:
+        raise ValueError(
+            "no --config: give a preset (`--list` prints them) or a file that defines RUN, --rows FOLDER, written by `python -m"
+            " spanjax.prepare`, and --workdir FOLDER; --help lists all settings"
+        )
     base, path = named_run(arguments)
 
     @dataclasses.dataclass(frozen=True)
@@ -54,11 +60,11 @@ def parse(arguments: list[str]) -> Any:
         """Trains the run that a config file defines; every setting of it can be overridden here."""
 
         run: Annotated[Run, tyro.conf.arg(name="")]
-        config: str
+        config: Annotated[str, tyro.conf.arg(metavar="NAME|FILE")]
         """A preset, such as spanbert_base, or a file that defines RUN."""
         list: bool = False
         """Print the presets, then exit."""
-        workdir: str = ""
+        workdir: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
         """Folder of checkpoints, metrics and the resolved run; the same command again resumes from it."""
         preset: Preset = ""
         """parity: attention dropout 0.1, as BERT and SpanBERT; fast: none, as fused attention kernels need.
@@ -70,8 +76,42 @@ def parse(arguments: list[str]) -> Any:
     default = Train(run=base, config=path)
     marks = (tyro.conf.AvoidSubcommands,)
     return parse_options(
-        Train, default=default, args=arguments, config=marks, prog="python -m spanjax.train", elsewhere=("tracking",)
+        Train,
+        default=default,
+        args=arguments,
+        config=marks,
+        prog="python -m spanjax.train",
+        description=f"{Train.__doc__}\n\n{common_settings(base)}",
+        elsewhere=("tracking",),
     )
+
+
+def common_settings(run: Any) -> str:
+    """Describes the ten settings that most runs change, with the values of `run`, to stand first in the help."""
+    from spanjax.tasks.base import Task  # imports jax
+
+    task, intervals = isinstance(run.objective, Task), run.cadence
+    data = ("--train FILE, --dev FILE", "examples") if task else ("--rows FOLDER", "what spanjax.prepare wrote")
+    derived = {-1: "derived", "": "none"}  # AUTO of `training.loop`, which a run replaces
+    values = (intervals.log_every, intervals.eval_every, intervals.checkpoint_every)
+    rows: list[tuple[Any, ...]] = [
+        ("--config NAME|FILE", "a preset (--list prints them), or a file that defines RUN"),
+        data,
+        ("--workdir FOLDER", "checkpoints and metrics; the same command again resumes"),
+        ("--init-from FOLDER", "weights to start from", run.init_from),
+        ("--steps INT", "updates", run.steps),
+        ("--batch-size INT", "rows of an update, over all devices", run.batch_size),
+        ("--optimizer.learning-rate FLOAT", "peak learning rate", run.optimizer.learning_rate),
+        ("--compute-dtype TYPE", "float32 or bfloat16", run.compute_dtype),
+        ("--seed INT", "weights, order, masks and dropout", run.seed),
+        (
+            "--cadence.NAME INT",
+            "log-every, eval-every, checkpoint-every",
+            ", ".join(str(derived.get(n, n)) for n in values),
+        ),
+    ]
+    lines = [f"  {flag:33s}{what}" + "".join(f" ({derived.get(n, n)})" for n in value) for flag, what, *value in rows]
+    return "\n".join(["The settings that most runs change:", *lines, "", "Every setting:"])
 
 
 def named_settings(arguments: Sequence[str]) -> set[str]:
@@ -108,6 +148,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.run_format import located
             from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
+            from spanjax.training.metrics import Terminal
             from spanjax.training.trackers import require
             from spanjax.training.workdir import open_workdir, stored_start
 
@@ -117,8 +158,11 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             run = command.run if start is None else located(command.run, start, workdir)
             begun = bool(command.workdir) and has_checkpoints(workdir)
             resumed = workdir if begun else None
-            session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
-            weights = None if begun else session.initial_weights()
+            terminal = resources.enter_context(contextlib.closing(Terminal()))
+            with terminal.phase("opening the data", "opened the data"):
+                session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
+            with terminal.phase("loading the initial weights", "loaded the initial weights"):
+                weights = None if begun else session.initial_weights()
             if command.dry_run:
                 loaded = weights.lines if weights else ()
                 print("\n".join([*session.dry_run_lines(), *(f"init-from   {visible_name(line)}" for line in loaded)]))
@@ -130,7 +174,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             )
             stored = open_workdir(workdir, description(session), resources)
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
-        return train_session(session, weights, workdir, notes, stop, resources)
+        return train_session(session, weights, workdir, notes, terminal, stop, resources)
 
 
 def train_session(
@@ -138,6 +182,7 @@ def train_session(
     weights: Any,
     workdir: pathlib.Path,
     notes: list[str],
+    terminal: "Terminal",
     stop: "StopRequest",
     resources: contextlib.ExitStack,
 ) -> int:
@@ -151,14 +196,14 @@ def train_session(
     from spanjax.experiment.session import open_outputs
     from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import fit
-    from spanjax.training.metrics import Terminal
 
-    terminal = resources.enter_context(contextlib.closing(Terminal(session.run.steps)))
+    terminal.steps = session.run.steps
     terminal.note("\n".join(notes))
     with contextlib.ExitStack() as saving:
         with stop.leavable():
             checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep))
-            state = checkpoints.restore_newest(session.abstract)
+            with terminal.phase("restoring the checkpoint", "restored the checkpoint"):
+                state = checkpoints.restore_newest(session.abstract)
             if state is not None:
                 terminal.note(f"continuing {workdir} from step {int(state.step):,}")
             else:
@@ -182,6 +227,7 @@ def train_session(
 
             stop.leave = leave if stop.leave else None
             outcome = fit(session, state, outputs, stop)
+    terminal.close()  # the summary stands below the bar
     if outcome.interrupted:
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
         return STOPPED

@@ -1,7 +1,9 @@
 """Every command refuses paths of other places than this machine, at once and by name; messages hold no control characters."""
 
 import importlib
+import os
 import pathlib
+import pty
 import subprocess
 import sys
 
@@ -76,6 +78,77 @@ def test_input_and_texts_may_be_addresses(tmp_path: pathlib.Path, capsys: pytest
         assert importlib.import_module(f"spanjax.{command}").main(words) == 2
         error = capsys.readouterr().err
         assert said in error and "only paths of this machine" not in error
+
+
+HELPS = [
+    *(f"prepare {name}" for name in ("rows", "vocab", "check-vocab", "show", "stats", "ngrams")),
+    *(f"convert {name}" for name in ("to-torch", "from-torch", "verify", "inspect")),
+    *(
+        f"predict {name}"
+        for name in ("fill-mask", "spans", "encode", "task", "qa", "classify", "relation", "ner", "coref")
+    ),
+    *("evaluate", "report", "doctor", "launch local", "launch slurm"),
+]
+
+
+def test_help_imports_no_jax_and_names_every_argument() -> None:
+    """All in one process, in which jax and TensorFlow cannot be imported."""
+    code = f"""
+import sys
+for name in ("jax", "jaxlib", "flax", "tensorflow"):
+    sys.modules[name] = None
+from spanjax.__main__ import main
+for command in {HELPS!r}:
+    try:
+        code = main([*command.split(), "--help"])
+    except SystemExit as end:
+        code = end.code
+    assert not code, (command, code)
+    print("=== end")
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    pages = done.stdout.split("=== end\n")[:-1]
+    assert len(pages) == len(HELPS)
+    for command, page in zip(HELPS, pages, strict=True):
+        usage = page.split("\n\n")[0].split()
+        # what follows [OPTIONS] are positional arguments
+        assert usage[0] == "usage:" and not {"STR", "INT"} & {*usage[usage.index("[-h]") :]}, (command, usage)
+
+
+def test_help_for_a_reader_that_closes_early() -> None:
+    command = f"{sys.executable} -m spanjax.prepare vocab --help | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(
+        "usage: python -m spanjax.prepare vocab"
+    )
+
+
+def test_a_bar_on_a_terminal_leaves_results_and_cursor_alone() -> None:
+    master, slave = pty.openpty()
+    code = "from spanjax.cli import Progress; import time; Progress.SOON = 0\n"
+    code += "with Progress('loading', 4, 'files') as bar:\n    bar.done = 1; time.sleep(0.6); print('a result')\n"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=slave, timeout=60, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(slave)
+    text = os.read(master, 65536).decode()
+    os.close(master)
+    assert done.stdout == b"a result\n" and "loading" in text and "1 of 4 files" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is visible again"
+
+
+def test_a_flag_of_another_command_is_named(capsys: pytest.CaptureFixture) -> None:
+    for command, wrong, right in (("show", "--rows", "--count"), ("stats", "--count=3", "--rows")):
+        with pytest.raises(SystemExit) as end:
+            importlib.import_module("spanjax.prepare").main([command, "rows", wrong, "2"])
+        assert end.value.code == 2
+        assert (
+            capsys.readouterr().err == f"spanjax.prepare {command}: {wrong.partition('=')[0]} is called {right} here\n"
+        )
 
 
 def test_a_local_folder_with_a_colon_is_named_by_its_place(

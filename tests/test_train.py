@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,25 @@ def test_bad_config_files(
         path.write_text(content)
     message = refused([f"--config={path}"], capsys)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [("demo", ["--rows FOLDER", "(1400)", "(32)", "(0.002)", "(none)", "(50, 700, 700)"]),
+     ("squad2", ["--train FILE, --dev FILE", "(derived)", "(20, derived, derived)"])],
+)  # fmt: skip
+def test_help_begins_with_the_ten_settings_of_most_runs(
+    config: str, words: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        train.parse(["--config", config, "--help"])
+    first, _, every = capsys.readouterr().out.partition("Every setting:")
+    lines = first.split("The settings that most runs change:\n")[1].strip().splitlines()
+    assert len(lines) == 10
+    missing = [word for word in words if word not in first]
+    assert not missing, first
+    for flag in re.findall(r"--[a-z.-]+", "\n".join(line[:35] for line in lines)):
+        assert flag in every, flag
 
 
 def test_misspelt_setting_suggests_the_right_one(capsys: pytest.CaptureFixture) -> None:

@@ -3,7 +3,7 @@
 Command (one prepared corpus for all arms; only table6_named_entities and table6_noun_phrases read its tags):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/base.py --data.rows rows --workdir runs/ablations/base
+    python -m spanjax.train --config configs/ablations/base.py --rows rows --workdir runs/ablations/base
 
 An arm differs from this file in masking, pairing or loss terms and in nothing else: same seed, so the same rows at the same
 steps, same encoder, optimizer, batches and number of updates. tests/objectives/test_ablations.py checks it.

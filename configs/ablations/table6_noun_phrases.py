@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table6_noun_phrases.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table6_noun_phrases.py --rows rows \
         --workdir runs/ablations/table6_noun_phrases
 
 The paper takes the noun phrases that spaCy finds; the annotator of `prepare` marks them (D18).

@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table6_subword_tokens.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table6_subword_tokens.py --rows rows \
         --workdir runs/ablations/table6_subword_tokens
 
 Each masked token draws its own replacement, as in BERT.

@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table6_whole_words.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table6_whole_words.py --rows rows \
         --workdir runs/ablations/table6_whole_words
 
 The paper does not say what one draw of the replacement decides for here; each token draws its own, as in BERT.

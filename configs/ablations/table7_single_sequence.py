@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table7_single_sequence.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table7_single_sequence.py --rows rows \
         --workdir runs/ablations/table7_single_sequence
 
 A block is one sequence of up to 510 tokens where base.py makes two segments of it, one token shorter in all.

@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table7_single_sequence_sbo.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table7_single_sequence_sbo.py --rows rows \
         --workdir runs/ablations/table7_single_sequence_sbo
 
 But for the number of updates the settings are those of configs/pretrain/spanbert_base.py.

@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/ablations/table7_two_sequences.py --data.rows rows \
+    python -m spanjax.train --config configs/ablations/table7_two_sequences.py --rows rows \
         --workdir runs/ablations/table7_two_sequences
 
 The same run as table6_geometric_spans.py, under its name in table 7; one training serves both.

@@ -2,7 +2,7 @@
 
 Command (a SentencePiece vocabulary):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab 30k.model --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/albert_base.py --data.rows rows --workdir runs/albert_base
+    python -m spanjax.train --config configs/pretrain/albert_base.py --rows rows --workdir runs/albert_base
 
 Expect: 11,813,810 parameters at the vocabulary of 30,000 pieces (the paper says 12M). Not trained here to the end.
 """

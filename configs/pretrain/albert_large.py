@@ -1,7 +1,7 @@
 """ALBERT large as published (Lan et al., 2020).
 
 Command (with the rows of albert_base.py):
-    python -m spanjax.train --config configs/pretrain/albert_large.py --data.rows rows --workdir runs/albert_large
+    python -m spanjax.train --config configs/pretrain/albert_large.py --rows rows --workdir runs/albert_large
 
 Expect: 17,847,474 parameters at the vocabulary of 30,000 pieces (the paper says 18M). Not trained here to the end.
 """

@@ -1,7 +1,7 @@
 """ALBERT xxlarge as published (Lan et al., 2020).
 
 Command (with the rows of albert_base.py):
-    python -m spanjax.train --config configs/pretrain/albert_xxlarge.py --data.rows rows --workdir runs/albert_xxlarge
+    python -m spanjax.train --config configs/pretrain/albert_xxlarge.py --rows rows --workdir runs/albert_xxlarge
 
 Expect: 223,158,450 parameters at the vocabulary of 30,000 pieces (the paper says 235M). Not trained here to the end.
 """

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/bert_base.py --data.rows rows --workdir runs/bert_base
+    python -m spanjax.train --config configs/pretrain/bert_base.py --rows rows --workdir runs/bert_base
 
 Expect: 110,106,428 parameters at the uncased vocabulary of 30,522 pieces. Not trained here to the end. The published run
 takes 90 % of its steps on rows of 128 tokens and the rest on 512: train twice, the second time with --init-from.

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/bert_large.py --data.rows rows --workdir runs/bert_large
+    python -m spanjax.train --config configs/pretrain/bert_large.py --rows rows --workdir runs/bert_large
 
 Expect: 336,226,108 parameters at the uncased vocabulary of 30,522 pieces. Not trained here to the end; see bert_base.py.
 """

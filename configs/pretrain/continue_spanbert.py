@@ -3,7 +3,7 @@
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
     python -m spanjax.train --config configs/pretrain/continue_spanbert.py --init-from spanbert-base-cased \
-        --data.rows rows --workdir runs/continued
+        --rows rows --workdir runs/continued
 
 The vocabulary of the rows is that of the weights, or extends it. Heads that the weights lack (the released base has none) are
 drawn fresh, so the rate warms up again, to half of the paper's peak. Sizes are those of the weights: the large model, or a BERT

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/electra_base.py --data.rows rows --workdir runs/electra_base
+    python -m spanjax.train --config configs/pretrain/electra_base.py --rows rows --workdir runs/electra_base
 
 Expect: 109,483,009 parameters of encoder and head at the uncased vocabulary of 30,522 pieces. Not trained here to the end;
 the number of steps was not checked against the paper. See electra_small.py.

@@ -1,7 +1,7 @@
 """ELECTRA large as published: a quarter of the tokens masked (Clark et al., 2020).
 
 Command (with the rows of electra_base.py):
-    python -m spanjax.train --config configs/pretrain/electra_large.py --data.rows rows --workdir runs/electra_large
+    python -m spanjax.train --config configs/pretrain/electra_large.py --rows rows --workdir runs/electra_large
 
 Expect: 335,142,913 parameters of encoder and head at the uncased vocabulary of 30,522 pieces. Not trained here to the end;
 the number of steps was not checked against the paper. See electra_small.py.

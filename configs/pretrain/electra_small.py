@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 128 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/electra_small.py --data.rows rows --workdir runs/electra_small
+    python -m spanjax.train --config configs/pretrain/electra_small.py --rows rows --workdir runs/electra_small
 
 Expect: 13,549,057 parameters of encoder and head at the uncased vocabulary of 30,522 pieces. Not trained here to the end.
 Single segments instead of the published halves of rows; places are drawn without replacement. The published rate is the product

@@ -1,7 +1,7 @@
 """ELECTRA small with SpanBERT's masks for its generator, and the span boundary objective beside detection.
 
 Command (with the rows of electra_small.py):
-    python -m spanjax.train --config configs/pretrain/electra_spans.py --data.rows rows --workdir runs/electra_spans
+    python -m spanjax.train --config configs/pretrain/electra_spans.py --rows rows --workdir runs/electra_spans
 
 Expect: nothing is published for this combination, and it was not trained here to the end. The generator fills whole spans; the
 encoder detects what is not the original, and predicts every masked token from the two tokens around its span.

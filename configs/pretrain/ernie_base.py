@@ -3,7 +3,7 @@
 Command (both layers of tags, written once by spaCy):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 \
         --tags entities noun_phrases --annotator spacy:en_core_web_sm --output rows
-    python -m spanjax.train --config configs/pretrain/ernie_base.py --data.rows rows --workdir runs/ernie_base
+    python -m spanjax.train --config configs/pretrain/ernie_base.py --rows rows --workdir runs/ernie_base
 
 Expect: the paper names the three stages, not their lengths, and trains on Chinese text; here each has a third of the steps, with
 noun phrases for phrases. Where a row has no tagged span left, words are masked. Not trained here to the end.

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 1024 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/modern_base.py --data.rows rows --workdir runs/modern_base
+    python -m spanjax.train --config configs/pretrain/modern_base.py --rows rows --workdir runs/modern_base
 
 Expect: 109,802,048 parameters at 28,996 pieces; not trained here to the end. `convert to-torch` writes a ModernBertForMaskedLM.
 Dropout is 0, so that fused attention can be used everywhere; the rate is higher than BERT's, which LayerNorms first allow.

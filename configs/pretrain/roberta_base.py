@@ -2,7 +2,7 @@
 
 Command (a byte-level vocabulary: train one, or give vocab.json and merges.txt):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab tokenizer.json --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/roberta_base.py --data.rows rows --workdir runs/roberta_base
+    python -m spanjax.train --config configs/pretrain/roberta_base.py --rows rows --workdir runs/roberta_base
 
 Expect: 124,697,433 parameters at the vocabulary of 50,265 pieces. Not trained here to the end. Batches of 8,192 rows: give
 --microbatches until a device holds its part (`python -m spanjax.plan` says how many). All parameters decay, as in the published

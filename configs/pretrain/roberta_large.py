@@ -1,7 +1,7 @@
 """RoBERTa large as published (Liu et al., 2019).
 
 Command (with the rows of roberta_base.py):
-    python -m spanjax.train --config configs/pretrain/roberta_large.py --data.rows rows --workdir runs/roberta_large
+    python -m spanjax.train --config configs/pretrain/roberta_large.py --rows rows --workdir runs/roberta_large
 
 Expect: 355,412,057 parameters at the vocabulary of 50,265 pieces. Not trained here to the end.
 """

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/spanbert_base.py --data.rows rows --workdir runs/spanbert_base
+    python -m spanjax.train --config configs/pretrain/spanbert_base.py --rows rows --workdir runs/spanbert_base
 
 Expect: 110,300,480 parameters at the cased vocabulary of 28,996 pieces. Not trained here to the end.
 The base model that the authors released used another recipe: see spanbert_base_as_released.py.

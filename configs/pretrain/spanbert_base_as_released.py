@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --no-pack --output rows
-    python -m spanjax.train --config configs/pretrain/spanbert_base_as_released.py --data.rows rows --workdir runs/released
+    python -m spanjax.train --config configs/pretrain/spanbert_base_as_released.py --rows rows --workdir runs/released
 
 Differences from spanbert_base.py (numbers of docs/design.md): piece-weighted span starts (D2), exact budget with cut words
 (D3), no boundary loss at the ends of a block (D5), one extra SBO count (D6), gradients divided once more by a worker's masked

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/spanbert_large.py --data.rows rows --workdir runs/spanbert_large
+    python -m spanjax.train --config configs/pretrain/spanbert_large.py --rows rows --workdir runs/spanbert_large
 
 Expect: 336,998,976 parameters at the cased vocabulary of 28,996 pieces. The paper's run took 15 days on 32 V100. Not
 trained here to the end; the first steps were run by the tests at a small size.

@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --vocab vocab.txt --length 512 --no-pack --output rows
-    python -m spanjax.train --config configs/pretrain/spanbert_large_as_released.py --data.rows rows --workdir runs/released
+    python -m spanjax.train --config configs/pretrain/spanbert_large_as_released.py --rows rows --workdir runs/released
 
 The released command has 2,400,000 updates at 1e-4 on 32 workers of 4,096 tokens: 256 rows of 512, or more rows that are
 shorter (D10, not reproduced: 256 rows always). `peak_every` is the number of updates of an epoch, as in the base model's file.

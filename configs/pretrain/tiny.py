@@ -2,7 +2,7 @@
 
 Command:
     python -m spanjax.prepare --input 'text/*.txt' --train-vocab 8000 --length 128 --holdout 0.02 --output rows
-    python -m spanjax.train --config configs/pretrain/tiny.py --data.rows rows --workdir runs/tiny
+    python -m spanjax.train --config configs/pretrain/tiny.py --rows rows --workdir runs/tiny
 
 Expect: a first look at your own text; nothing was measured with this file beyond the short runs of the tests.
 Weights start at 1/sqrt(width) and not at the paper's 0.02, with which a model this narrow stays on the unigram plateau for

@@ -3,7 +3,7 @@
 Command (rows of one document each, in the order of the text, so that a row's memory is the text before it):
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --train-vocab 32000 --length 512 --no-pack \
         --holdout 0.001 --output rows
-    python -m spanjax.train --config configs/pretrain/xlnet_base.py --data.rows rows --workdir runs/xlnet_base
+    python -m spanjax.train --config configs/pretrain/xlnet_base.py --rows rows --workdir runs/xlnet_base
 
 Expect: 116,750,336 parameters at the vocabulary of 32,000 pieces. Not trained here to the end. The memory takes 7.1 MB a row in
 bfloat16 (12 layers x 384 x 768 x 2 bytes), beside the step's own: 256 rows 1.8 GB. The published hyper-parameters are those of

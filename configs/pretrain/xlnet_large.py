@@ -1,7 +1,7 @@
 """XLNet large with the published hyper-parameters (Yang et al., 2019): 500,000 batches of 8,192 rows of 512.
 
 Command (rows as for xlnet_base.py):
-    python -m spanjax.train --config configs/pretrain/xlnet_large.py --data.rows rows --workdir runs/xlnet_large
+    python -m spanjax.train --config configs/pretrain/xlnet_large.py --rows rows --workdir runs/xlnet_large
 
 Expect: 360,300,800 parameters at the vocabulary of 32,000 pieces. Not trained here to the end. The memory takes 18.9 MB a row in
 bfloat16 (24 layers x 384 x 1,024 x 2 bytes): 8,192 rows 155 GB over all devices; `python -m spanjax.plan` counts it.

@@ -1,7 +1,7 @@
 """XLNet on 4 layers of 512: permuted prediction with a memory as long as half a row, for one device.
 
 Command (rows as for xlnet_base.py, of 128):
-    python -m spanjax.train --config configs/pretrain/xlnet_small.py --data.rows rows --workdir runs/xlnet_small
+    python -m spanjax.train --config configs/pretrain/xlnet_small.py --rows rows --workdir runs/xlnet_small
 
 Expect: nothing was measured with this file beyond the short runs of the tests.
 """

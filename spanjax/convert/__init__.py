@@ -7,6 +7,9 @@ comparison found differences, 2 wrong input, 130 stopped by Ctrl-C.
 
 from spanjax.cli import dispatch
 
+TOLERANCE = 1e-4
+"""Largest difference of two models that counts as equal."""
+
 COMMANDS = {
     "to-torch": "writes a folder that transformers loads, or SpanBERT's original layout",
     "from-torch": "reads PyTorch weights into a checkpoint to train from",

@@ -23,6 +23,7 @@ import rich.console
 import rich.table
 from flax import nnx
 
+from spanjax.convert import TOLERANCE
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.nn.heads import DetectionHead
 from spanjax.nn.pointwise import ACTIVATIONS
@@ -33,7 +34,6 @@ from spanjax.torch_format.folder import is_weights
 from spanjax.torch_format.task_tables import CLASSES, OUTPUTS
 from spanjax.training.state import abstract_module
 
-TOLERANCE = 1e-4
 SENTENCES = (
     "The span boundary objective predicts a masked span from the tokens at its two ends.",
     "In 1843, Ada Lovelace published the first algorithm intended to be carried out by a machine.",

@@ -7,27 +7,26 @@ and lists both sides.
 
 import dataclasses
 import pathlib
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from spanjax.cli import exit_code, parse_options, visible_name
-from spanjax.convert.card import task_words
+from spanjax.cli import Progress, exit_code, parse_options, visible_name
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.json_files import read_json
-from spanjax.pretrained.load import load_model
-from spanjax.pretrained.model import KNOWN, Model, model_meta
 from spanjax.storage.outputs import output_folder
-from spanjax.training.checkpoint import write_weights
-from spanjax.training.checkpoint_files import CHECKSUMS, read_meta
+
+if TYPE_CHECKING:
+    from spanjax.pretrained.model import Model
 
 
 @dataclasses.dataclass(frozen=True)
 class FromTorch:
     """Source, output and settings of a conversion from PyTorch."""
 
-    source: tyro.conf.Positional[str]
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
     """Folder with config.json and weights, or a single file of weights."""
-    output: tyro.conf.Positional[str]
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
     """Work directory to write: train from it with --init-from, or use it with predict and convert."""
     config: str | None = None
     """A config.json, for weights that come without one."""
@@ -39,8 +38,12 @@ class FromTorch:
     """Replace an existing work directory."""
 
 
-def report_lines(model: Model) -> list[str]:
+def report_lines(model: "Model") -> list[str]:
     """Human-readable report on every name in the file."""
+    # these import jax, which --help does not need
+    from spanjax.convert.card import task_words
+    from spanjax.pretrained.model import KNOWN
+
     assert model.loaded is not None
     loaded, vocabulary = model.loaded, model.vocabulary
     possible = {entry.ours.split("/")[0] for entry in model.family.entries}
@@ -63,6 +66,8 @@ def report_lines(model: Model) -> list[str]:
 
 def written_files(folder: pathlib.Path) -> set[str]:
     """Names of the files that this command writes into a folder like this, see `spanjax.storage.outputs.Written`."""
+    from spanjax.training.checkpoint_files import CHECKSUMS, read_meta  # imports jax, which --help does not need
+
     step = pathlib.Path("checkpoints", "0")
     if "run" in read_meta(folder / step):  # of a training whose run.json is gone
         return set()
@@ -71,8 +76,14 @@ def written_files(folder: pathlib.Path) -> set[str]:
 
 def from_torch(options: FromTorch) -> None:
     """Converts and prints the report."""
+    # these import jax, which --help does not need
+    from spanjax.pretrained.load import load_model
+    from spanjax.pretrained.model import model_meta
+    from spanjax.training.checkpoint import write_weights
+
     output = pathlib.Path(options.output)
-    model = load_model(options.source, options.config)
+    with Progress(f"loading {options.source}"):
+        model = load_model(options.source, options.config)
     if model.loaded is None:
         raise ValueError(f"{options.source} is a checkpoint of spanjax already: train from it with --init-from")
     if options.vocab:
@@ -84,7 +95,7 @@ def from_torch(options: FromTorch) -> None:
             )
         model = dataclasses.replace(model, vocabulary=vocabulary)
     reads = [each for each in (options.source, options.config, options.vocab) if each]
-    with output_folder(output, options.overwrite, written_files, reads) as work:
+    with Progress(f"writing {output}"), output_folder(output, options.overwrite, written_files, reads) as work:
         write_weights(work, model.params, model_meta(model))
     print("\n".join(map(visible_name, report_lines(model))))
     print(f"{options.source} -> {output}")

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import rich.box
@@ -13,19 +13,13 @@ import rich.text
 import tyro
 
 from spanjax.cli import Code, exit_code, parse_options, visible, visible_name
-from spanjax.pretrained.electra import FOLDER, PART, folder_beside, with_generator
-from spanjax.pretrained.load import from_weights, load_model
-from spanjax.run_format import describe, load_code
-from spanjax.sharding import named_leaves
-from spanjax.torch_format.folder import is_weights, read_folder
-from spanjax.torch_format.tables import unusable
 
 
 @dataclasses.dataclass(frozen=True)
 class Inspect:
     """Source and output format of `inspect`."""
 
-    source: tyro.conf.Positional[str]
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
     """A run directory, a checkpoint, or a folder or file of PyTorch weights."""
     config: str | None = None
     """A config.json, for weights that come without one."""
@@ -36,6 +30,14 @@ class Inspect:
 
 def contents(source: str, config: str | None = None) -> dict[str, Any]:
     """Returns everything as plain values. Weights of unknown models are still listed, with the reason."""
+    # these import jax, which --help does not need
+    from spanjax.pretrained.electra import FOLDER, PART, folder_beside, with_generator
+    from spanjax.pretrained.load import from_weights, load_model
+    from spanjax.run_format import describe
+    from spanjax.sharding import named_leaves
+    from spanjax.torch_format.folder import is_weights, read_folder
+    from spanjax.torch_format.tables import unusable
+
     path, found = pathlib.Path(source), None
     if is_weights(path):
         found = read_folder(path, pathlib.Path(config) if config else None)
@@ -77,6 +79,8 @@ def _listed(tensors: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 def show(options: Inspect) -> None:
     """Prints the contents."""
+    from spanjax.run_format import load_code  # imports jax, which --help does not need
+
     load_code(options.code)
     found = contents(options.source, options.config)
     if options.json:

@@ -12,6 +12,7 @@ import pathlib
 import re
 import urllib.parse
 from collections.abc import Iterator
+from typing import Annotated
 
 import huggingface_hub
 import tyro
@@ -34,9 +35,9 @@ _TRANSPORT = ("httpx", "httpx2", "hf_xet")  # libraries that send; which one dep
 class Push:
     """Folder, repository and commit of an upload."""
 
-    folder: tyro.conf.Positional[str]
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FOLDER")]
     """A folder that `to-torch` wrote."""
-    repository: tyro.conf.Positional[str]
+    repository: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OWNER/NAME")]
     """OWNER/NAME on the Hub; created if it does not exist."""
     private: bool = False
     """Create a private repository; refused for one that is public."""

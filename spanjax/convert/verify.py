@@ -7,23 +7,21 @@ Hugging Face folder. Exit code 1 if a difference is above the tolerance.
 import dataclasses
 import math
 import pathlib
+from typing import Annotated
 
 import tyro
 
-from spanjax.cli import Code, exit_code, parse_options
-from spanjax.convert.compare import SENTENCES, TOLERANCE, compare, print_differences
-from spanjax.pretrained.load import load_model
-from spanjax.run_format import load_code
-from spanjax.torch_format.folder import is_weights
+from spanjax.cli import Code, Progress, exit_code, parse_options
+from spanjax.convert import TOLERANCE
 
 
 @dataclasses.dataclass(frozen=True)
 class Verify:
     """The two models and the settings of their comparison."""
 
-    one: tyro.conf.Positional[str]
+    one: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ONE")]
     """A model; computed by spanjax."""
-    other: tyro.conf.Positional[str]
+    other: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OTHER")]
     """Another; computed by transformers where it is a Hugging Face folder and transformers is installed."""
     text: str | None = None
     """A file of sentences, one a line; by default eight sentences of several kinds."""
@@ -34,6 +32,12 @@ class Verify:
 
 def verify(options: Verify) -> int:
     """Compares and returns the exit code."""
+    # these import jax, which --help does not need
+    from spanjax.convert.compare import SENTENCES, compare, print_differences
+    from spanjax.pretrained.load import load_model
+    from spanjax.run_format import load_code
+    from spanjax.torch_format.folder import is_weights
+
     sentences = SENTENCES
     if not 0 <= options.tolerance < math.inf:
         raise ValueError(f"--tolerance is {options.tolerance}: expected a finite number, 0 or more")
@@ -53,7 +57,9 @@ def verify(options: Verify) -> int:
     one, other = options.one, options.other
     if is_weights(pathlib.Path(one)) and not is_weights(pathlib.Path(other)):
         one, other = other, one
-    return print_differences(compare(load_model(one), pathlib.Path(other), sentences), options.tolerance)
+    with Progress("comparing both models"):
+        found = compare(load_model(one), pathlib.Path(other), sentences)
+    return print_differences(found, options.tolerance)
 
 
 def main(arguments: list[str] | None = None) -> int:

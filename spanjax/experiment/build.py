@@ -43,11 +43,6 @@ class CompiledRun:
     """Unrolling of the layers, and the reason for it."""
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Implements `training.loop.Session.notes`."""
-        return (f"attention by {self.attention}; layers {self.layers}",)
-
-    @property
     def shardings(self) -> TrainState:
         """Sharding of every leaf of the state."""
         return jax.tree.map(lambda leaf: leaf.sharding, self.abstract)

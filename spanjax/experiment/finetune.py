@@ -19,7 +19,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
-from spanjax.experiment.summary import plan_lines
+from spanjax.experiment.summary import plan_lines, start_lines, tuned_commands
 from spanjax.nn.config import Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
@@ -124,7 +124,20 @@ class TaskSession(CompiledRun):
     @property
     def notes(self) -> tuple[str, ...]:
         """Implements `training.loop.Session.notes`."""
-        return (*super().notes, *self.messages)
+        return (*start_lines(self, self._data_line, self._epochs), *self.messages)
+
+    @property
+    def _epochs(self) -> float:
+        return self.run.steps / batches_of_epoch(len(self.training.packed), self.run.batch_size)
+
+    @property
+    def _data_line(self) -> str:
+        packed = self.training.packed
+        dev = f"; {len(self.dev.examples):,} dev examples" if self.dev else "; no dev examples"
+        return (
+            f"examples    {len(self.training.examples):,} in {len(packed):,} rows of {np.mean(packed.lengths_N):.1f} tokens on"
+            f" average, {packed.lengths_N.max():,} at most{dev}"
+        )
 
     @property
     def task(self) -> Task:
@@ -202,10 +215,7 @@ class TaskSession(CompiledRun):
 
     def dry_run_lines(self) -> list[str]:
         """Describes the run before it starts, its step compiled for the first batch, and an example."""
-        run, packed, row = self.run, self.training.packed, self.training.packed.row(0)
-        batch = next(iter(self.feed(0)))
-        epochs = run.steps / batches_of_epoch(len(packed), run.batch_size)
-        dev = f"; {len(self.dev.examples):,} dev examples" if self.dev else "; no dev examples"
+        row, batch = self.training.packed.row(0), next(iter(self.feed(0)))
         more = len(row.tokens_T) - TOKENS
         text = self.vocabulary.decode(row.tokens_T[:TOKENS]) + (f" ... and {more:,} tokens" if more > 0 else "")
         parsed = [
@@ -214,26 +224,22 @@ class TaskSession(CompiledRun):
         ]
         # long fields, such as a label of every token, say nothing in one line
         short = [f"{name} {np.asarray(value).tolist()}" for name, value in row.fields.items() if np.size(value) <= 16]
-        data = (
-            f"examples    {len(self.training.examples):,} in {len(packed):,} rows of {np.mean(packed.lengths_N):.1f} tokens on"
-            f" average, {packed.lengths_N.max():,} at most{dev}"
-        )
-        plan = plan_lines(self, to_global(batch, self.mesh), [data], epochs)
+        plan = plan_lines(self, to_global(batch, self.mesh), [self._data_line], self._epochs)
         return [*plan, *self.messages, "", *parsed, f"first row   {text}  {', '.join(short)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
         """Summarises a finished run: the scores of the last evaluation, the best one, what to do next."""
         lines = [f"finished: {outcome.step:,} steps"]
         if self.dev is None:
-            return [*lines, "no dev examples, so nothing to measure: give --dev FILE"]
+            lines.append("no dev examples, so nothing to measure: give --dev FILE")
+            return [*lines, *tuned_commands(workdir, self.task.predict_command, ())]
         scores = {name.removeprefix(SCORE): value for name, value in outcome.held_out.items() if name.startswith(SCORE)}
         listed = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
         lines.append(f"scores of the {len(self.dev.examples):,} dev examples at the end: {listed}")
         if outcome.best:
             step, value = outcome.best
             lines.append(f"best {self.task.metric}: {-value:.2f} after step {step:,}; that checkpoint is kept")
-        files = f" on {jax.process_count()} processes" if jax.process_count() > 1 else ""
-        return [*lines, "", f"checkpoints and curves are in {workdir}{files}"]
+        return [*lines, *tuned_commands(workdir, self.task.predict_command, self.task.dev)]
 
 
 def example_text(example: Any) -> str:

@@ -21,10 +21,11 @@ from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
 from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
+from spanjax.data.sources.corpus import INSTALLED_DOCS
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_of
-from spanjax.experiment.summary import filled_text, next_commands, plan_lines
+from spanjax.experiment.summary import filled_text, hidden_phrase, plan_lines, pretrained_commands, start_lines
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
@@ -61,10 +62,20 @@ class PretrainingSession(CompiledRun):
         order = self.objective.required_order
         name = type(self.objective).__name__
         return (
-            super().notes
-            + self.messages
-            + ((f"data.order is {order}: objective {name} reads rows in it",) if order else ())
+            *start_lines(self, self._rows_line, self._epochs),
+            *self.messages,
+            *((f"data.order is {order}: objective {name} reads rows in it",) if order else ()),
         )
+
+    @property
+    def _epochs(self) -> float:
+        return self.run.steps / steps_per_epoch(self.spec.order, self.run.batch_size, len(self.rows))
+
+    @property
+    def _rows_line(self) -> str:
+        rows, used = self.rows, float(np.mean(self.rows.lengths_N)) / self.rows.length
+        held_out = len(self.validation) if self.validation else 0
+        return f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out {held_out:,}"
 
     def identity(self) -> dict[str, Any]:
         """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
@@ -172,15 +183,12 @@ class PretrainingSession(CompiledRun):
         batch = next(iter(self.feed(0)))
         slots = slots_needed(rows.manifest, self.spec.masking.most, self.spec.pairing.parts)
         flops = self.objective.flops_per_row(run.encoder, rows.length, slots)
-        used = float(np.mean(rows.lengths_N)) / rows.length
-        epochs = run.steps / steps_per_epoch(self.spec.order, run.batch_size, len(rows))
         data = [
-            f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out"
-            f" {len(self.validation) if self.validation else 0:,}; {slots} slots a row",
+            f"{self._rows_line}; {slots} slots a row",
             f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step"
             " (forward and backward)",
         ]
-        plan = plan_lines(self, to_global(batch, self.mesh), data, epochs)
+        plan = plan_lines(self, to_global(batch, self.mesh), data, self._epochs)
         return [*plan, *self.messages, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
 
     def summary_lines(self, outcome: Outcome, workdir: str) -> list[str]:
@@ -192,7 +200,7 @@ class PretrainingSession(CompiledRun):
             )
         if self.validation is None:
             lines.append("no validation rows, so nothing to measure: prepare with --holdout or --validation")
-            return [*lines, *next_commands(workdir)]
+            return [*lines, *self._next(workdir, None)]
         baselines = self.objective.baseline_losses(self.validation.manifest.unigram_entropy)
         for name, (loss, what) in baselines.items():
             value = outcome.held_out[name]
@@ -200,6 +208,7 @@ class PretrainingSession(CompiledRun):
                 f"held-out {name.split('/')[0]} loss {value:.4f} nats, {what} {loss:.4f}:"
                 f" {abs(loss - value):.4f} {'below' if value < loss else 'ABOVE'} it"
             )
+        sentence = None
         # parameters of several processes are not all on this one
         if jax.process_count() == 1:
             whole: Any = next(iter(self.held_out_feed()))
@@ -210,14 +219,20 @@ class PretrainingSession(CompiledRun):
             rows = range(len(batch["row_B"]) if guesses else 0)
             examples = (filled_text(batch, row, guesses, self.vocabulary, replaced) for row in rows)
             lines += ["", *next((example for example in examples if example), [])]
-        return [*lines, *next_commands(workdir)]
+            phrases = (hidden_phrase(batch, row, self.vocabulary, replaced) for row in rows)
+            sentence = next(filter(None, phrases), None)
+        return [*lines, *self._next(workdir, sentence)]
+
+    def _next(self, workdir: str, sentence: tuple[str, str] | None) -> list[str]:
+        docs = self.rows.manifest.source.startswith(INSTALLED_DOCS)
+        return pretrained_commands(workdir, sentence, bool(self.objective.fill_heads), docs, self.run.encoder.positions)
 
 
 def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
     """Opens folders written by prepare: (training rows, validation rows or None, problems); several are mixed."""
     train, held_out, problems = [], [], []
     if not any(data.rows):
-        problems.append("data.rows is not set: give --data.rows FOLDER, written by `python -m spanjax.prepare`")
+        problems.append("data.rows is not set: give --rows FOLDER, written by `python -m spanjax.prepare`")
     for folder in filter(None, data.rows):
         path = pathlib.Path(folder)
         try:

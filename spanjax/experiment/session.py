@@ -81,7 +81,7 @@ def open_outputs(
     """Opens the writers of process 0 for the records after step `begin`; `resources` closes them. Others have none."""
     meta, writers = checkpoint_meta(session), list[Writer]()
     if jax.process_index():
-        return Outputs(workdir, checkpoints, meta, writers)
+        return Outputs(workdir, checkpoints, meta, writers, terminal)
 
     # each is registered at once, so that a later one that fails leaves none open
     def add(writer: Any) -> Any:
@@ -96,4 +96,4 @@ def open_outputs(
         terminal.note("tensorboardX is not installed: metrics.jsonl holds the same numbers")
     run = session.run
     trackers = add(Trackers(run.tracking, workdir, begin, run.steps, meta["run"], terminal.note))
-    return Outputs(workdir, checkpoints, {**meta, **trackers.meta()}, [*writers, terminal])
+    return Outputs(workdir, checkpoints, {**meta, **trackers.meta()}, [*writers, terminal], terminal)

@@ -8,6 +8,7 @@ next(model.answers([{"sentence": "A fine film."}]))["prediction"]
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from spanjax.cli import Progress
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.build import attention_backend
 from spanjax.experiment.finetune import EncodedExamples, Predicted, predictor
@@ -46,13 +48,22 @@ class TaskModel:
     """Settings of the task inferred from the scores of its dev examples, see `Task.inferred_settings`."""
 
     @functools.cached_property
-    def _predictor(self) -> Callable[[Any, EncodedExamples], Predicted]:
+    def _predictor(self) -> Callable[..., Predicted]:
         """Predictor, kept with its compiled programs from one call to the next."""
         return predictor(self.builder, self.task, self.mesh, self.batch_size)
 
-    def predict(self, examples: Iterable[Any]) -> Predicted:
-        """Predicts examples, as `Task.read` or `Task.example` return them."""
-        return self._predictor(self.params, EncodedExamples.of(self.task, list(examples), self.vocabulary))
+    def predict(self, examples: Iterable[Any], progress: Progress | None = None) -> Predicted:
+        """Predicts examples, as `Task.read` or `Task.example` return them; `progress` displays the batches."""
+        given = EncodedExamples.of(self.task, list(examples), self.vocabulary)
+        if progress is None:
+            return self._predictor(self.params, given)
+        progress.name, progress.unit, progress.total = "predicting", "batches", -(-len(given.rows) // self.batch_size)
+        begun = itertools.count()
+
+        def between() -> None:
+            progress.done = next(begun)
+
+        return self._predictor(self.params, given, between)
 
     def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yields the answer to each record, in order and as they come; {"error": ...} for one that cannot be used."""

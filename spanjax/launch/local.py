@@ -13,7 +13,7 @@ class Local(Settings):
 
     FILE = "local.sh"
     TRAIN = (
-        *("--config", "configs/pretrain/demo.py", "--data.rows", "runs/demo/rows"),
+        *("--config", "configs/pretrain/demo.py", "--rows", "runs/demo/rows"),
         *("--workdir", "runs/demo/two_processes"),
     )
 

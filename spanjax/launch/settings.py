@@ -16,7 +16,7 @@ PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@%+-]*")
 DRAWN_TOKEN = f"{TOKEN}=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')"
 """Shell: a fresh token for the rendezvous of the processes."""
 ON_SHARE = (
-    *("--config", "configs/pretrain/spanbert_base.py", "--data.rows", "/data/rows"),
+    *("--config", "configs/pretrain/spanbert_base.py", "--rows", "/data/rows"),
     *("--workdir", "/data/runs/spanbert_base"),
 )
 

@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import tyro
 
@@ -13,11 +13,11 @@ from spanjax.bounds import BatchSize, flag_problems, raise_problems
 from spanjax.cli import Code, SomeFailedError, exit_code, parse_options
 from spanjax.data.sources.columns import Columns
 from spanjax.data.sources.tables import is_table, read_lines, read_records
-from spanjax.experiment.finetune import SHOWN
-from spanjax.inference.task_model import TaskModel, open_model
-from spanjax.run_format import load_code
 from spanjax.storage.outputs import output_problem
 from spanjax.training.compilation_cache import use_compilation_cache
+
+if TYPE_CHECKING:
+    from spanjax.inference.task_model import TaskModel
 
 JsonRecord = Mapping[str, Any]
 UNREADABLE = "unreadable"
@@ -103,6 +103,8 @@ def command(
     )
 
     def run() -> None:
+        from spanjax.run_format import load_code  # imports jax, which --help does not need
+
         use_compilation_cache(options.compilation_cache)
         load_code(options.code)
         work(options)
@@ -122,6 +124,8 @@ def answer_options(
 
     One ValueError lists all problems of the options; `nothing` is the message if there are no records.
     """
+    from spanjax.inference.task_model import open_model  # imports jax, which --help does not need
+
     problems = [f"--file {name}: no such file" for name in options.file if not pathlib.Path(name).exists()]
     if not given and not options.file:
         problems.append(nothing)
@@ -174,13 +178,15 @@ def records_of(
             yield from (of_text(line) for _, line in read_lines(path) if line.strip())
 
 
-def answer(model: TaskModel, records: Iterable[JsonRecord], output: str) -> None:
+def answer(model: "TaskModel", records: Iterable[JsonRecord], output: str) -> None:
     """Writes {"input", and the model's answer} for each record, in order, as they are answered; {"error"} for a line
     that is no record. Records may have the columns that the model's task names.
 
     ValueError without records, and if none could be answered; SomeFailedError if some could not be answered, after all others
     are.
     """
+    from spanjax.experiment.finetune import SHOWN  # imports jax, which --help does not need
+
     table = model.task.table
     given: list[JsonRecord] = []
     failed: list[str] = []

@@ -3,18 +3,12 @@
 import dataclasses
 import pathlib
 import sys
+from typing import Any
 
 from spanjax.bounds import flag_problems, raise_problems
 from spanjax.cli import Code
-from spanjax.experiment.finetune import read_examples
-from spanjax.inference.task_model import open_model
 from spanjax.predict.answering import Batch, Folder, command, json_line
-from spanjax.predict.coref_page import coref_page
 from spanjax.storage.outputs import files_problem, output_files
-from spanjax.tasks.base import Examples
-from spanjax.tasks.coref import Coref
-from spanjax.tasks.coref.answers import prediction_json
-from spanjax.tasks.coref.files import read_documents
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -39,17 +33,26 @@ class Clusters:
     compilation_cache: CompilationCache = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Texts(Coref):
-    """Coreference that reads files with an unknown ending as plain text."""
+def _of_texts(task: Any) -> Any:
+    """Returns coreference with the settings of `task` that reads files with an unknown ending as plain text."""
+    from spanjax.tasks.coref import Coref  # imports jax, which --help does not need
+    from spanjax.tasks.coref.files import read_documents
 
-    def read(self, path: pathlib.Path) -> Examples:
-        """Implements `Coref.read`."""
-        return self.counted(read_documents(path, self.language, others_are_text=True))
+    class Texts(Coref):
+        def read(self, path: pathlib.Path) -> Any:
+            return self.counted(read_documents(path, self.language, others_are_text=True))
+
+    return Texts(**vars(task))
 
 
 def find(options: Clusters) -> None:
     """Finds the clusters of all documents of the files and writes or prints them."""
+    # these import jax, which --help does not need
+    from spanjax.experiment.finetune import read_examples
+    from spanjax.inference.task_model import open_model
+    from spanjax.predict.coref_page import coref_page
+    from spanjax.tasks.coref.answers import prediction_json
+
     folder = pathlib.Path(options.output) if options.output else None
     problems = flag_problems(options)
     if folder and (problem := files_problem(folder, options.overwrite)):
@@ -59,7 +62,7 @@ def find(options: Clusters) -> None:
     model = open_model(
         options.model, options.batch_size, predict_command="coref", skip_bad=options.skip_bad, **settings
     )
-    documents, problems = read_examples(Texts(**vars(model.task)), options.text, "--text")
+    documents, problems = read_examples(_of_texts(model.task), options.text, "--text")
     raise_problems(problems)
     for problem in documents.problems:
         print(f"coref: skipped: {problem}", file=sys.stderr)

@@ -11,10 +11,7 @@ import numpy as np
 
 from spanjax.bounds import flag_problems, raise_problems
 from spanjax.cli import Code
-from spanjax.inference.encode import TextEncoder
-from spanjax.inference.fill_mask import noted
 from spanjax.predict.answering import UNREADABLE, AnyModel, Batch, JsonRecord, command, records_of
-from spanjax.pretrained.load import load_model
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import output_problem
 from spanjax.tasks.base import TextPooling
@@ -49,6 +46,11 @@ class Encode:
 
 def encode(options: Encode) -> None:
     """Encodes the texts of all files in their order. ValueError, and no file, if one of them cannot be used."""
+    # these import jax, which --help does not need
+    from spanjax.inference.encode import TextEncoder
+    from spanjax.inference.fill_mask import noted
+    from spanjax.pretrained.load import load_model
+
     output = pathlib.Path(options.output)
     problems = [f"--input {name}: no such file" for name in options.input if not pathlib.Path(name).is_file()]
     problems += flag_problems(options)

@@ -9,9 +9,7 @@ import rich.table
 import rich.text
 
 from spanjax.cli import Code
-from spanjax.inference.fill_mask import Filler, noted
 from spanjax.predict.answering import AnyModel, command
-from spanjax.pretrained.load import load_model
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -32,6 +30,10 @@ class FillMask:
 
 def fill_mask(options: FillMask) -> None:
     """Prints a table a text, or JSON."""
+    # these import jax, which --help does not need
+    from spanjax.inference.fill_mask import Filler, noted
+    from spanjax.pretrained.load import load_model
+
     filler, console = Filler(noted(load_model(options.model))), rich.console.Console(soft_wrap=True, highlight=False)
     for text in options.text:
         found = filler.fill_mask(text, options.top)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.box
 import rich.console
@@ -10,10 +10,11 @@ import rich.table
 import rich.text
 
 from spanjax.cli import Code
-from spanjax.inference.fill_mask import Filler, Span, noted
 from spanjax.predict.answering import AnyModel, command
-from spanjax.pretrained.load import load_model
 from spanjax.training.compilation_cache import CompilationCache
+
+if TYPE_CHECKING:
+    from spanjax.inference.fill_mask import Span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,13 +34,17 @@ class Spans:
     compilation_cache: CompilationCache = True
 
 
-def as_json(span: Span) -> dict[str, Any]:
+def as_json(span: "Span") -> dict[str, Any]:
     """A span as plain values."""
     return {**span._asdict(), "fills": {name: fill._asdict() for name, fill in span.fills.items()}}
 
 
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
+    # these import jax, which --help does not need
+    from spanjax.inference.fill_mask import Filler, noted
+    from spanjax.pretrained.load import load_model
+
     found = Filler(noted(load_model(options.model))).spans(options.text, options.top, options.hide)
     if options.json:
         print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))

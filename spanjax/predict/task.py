@@ -6,7 +6,6 @@ from typing import Annotated
 from spanjax.bounds import MOST_ROWS, Bounds
 from spanjax.cli import Code
 from spanjax.predict.answering import Folder, NamedColumns, Output, answer_options, command
-from spanjax.tasks.base import ANY_TASK
 from spanjax.training.compilation_cache import CompilationCache
 
 
@@ -28,6 +27,8 @@ class Records:
 
 def predict(options: Records) -> None:
     """Answers the records of the files."""
+    from spanjax.tasks.base import ANY_TASK  # imports jax, which --help does not need
+
     answer_options(options, ANY_TASK, (), lambda line: {"text": line}, "nothing to predict: give --file")
 
 

@@ -1,11 +1,13 @@
 """Options of every command that reads text, those of `python -m spanjax.prepare rows`, and the checks that need no input."""
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 import tyro
 
 from spanjax.bounds import Bounds, OrAll, flag_problems, raise_problems
+from spanjax.cli import Progress
 from spanjax.data.shards.packing import MAX_LENGTH, MIN_LENGTH, MOST_BLOCKS, MOST_LAYERS
 from spanjax.data.sources.annotate import annotator_problems
 from spanjax.data.sources.cleaning import Normalization
@@ -22,7 +24,7 @@ Workers = Annotated[int, Bounds(1, zero="one a core")]
 class TextInput:
     """Text that a command reads."""
 
-    input: tuple[str, ...]
+    input: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
     """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines, CSV or TSV (also
     .gz, .xz, .bz2, .zst), Parquet or Arrow; a folder that `datasets` saved; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word
     installed-docs for the docstrings of installed Python packages."""
@@ -63,15 +65,15 @@ class TextInput:
 class Prepare(TextInput):
     """Tokenizes documents and packs them into rows of fixed length, ready for training."""
 
-    output: str
+    output: Annotated[str, tyro.conf.arg(metavar="FOLDER")]
     """Folder to write: DIR/train and DIR/validation."""
-    vocab: str = ""
+    vocab: Annotated[str, tyro.conf.arg(metavar="FILE|FOLDER")] = ""
     """Vocabulary: a vocab.txt (WordPiece), a .model file (SentencePiece) or a folder saved by spanjax."""
     train_vocab: Annotated[int, Bounds(100, MOST_PIECES, zero="--vocab")] = 0
     """Instead of --vocab: train a SentencePiece vocabulary of this many pieces from the input."""
     length: Annotated[int, Bounds(MIN_LENGTH, MAX_LENGTH)] = 512
     """Positions a row, [CLS] and [SEP] included."""
-    validation: tuple[str, ...] = ()
+    validation: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")] = ()
     """Files or globs of held-out documents."""
     holdout: Annotated[float, Bounds(0, 0.5)] = 0.0
     """Instead of --validation: the share of documents to hold out. A document's content decides, so that copies of it stay
@@ -114,6 +116,16 @@ class Prepare(TextInput):
     """Seed for sampling the sentences of --train-vocab if there are very many."""
     overwrite: bool = False
     """Replace a finished output folder, and throw away unfinished work of other settings."""
+
+
+def counted(sentences: Iterable[str], progress: Progress) -> Iterator[str]:
+    """Yields sentences that a vocabulary learns from, and displays their number; after the last one the training begins."""
+    number = 0
+    for number, sentence in enumerate(sentences, start=1):  # noqa: B007
+        if number % 1000 == 0:
+            progress.text = f"{number:,} sentences read"
+        yield sentence
+    progress.text = f"learning from {number:,} sentences"
 
 
 def option_problems(options: Prepare) -> list[str]:

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import rich.console
@@ -131,15 +131,26 @@ def run_command(
     work: Callable[[Options], None],
     description: str | None,
     arguments: Sequence[str] | None,
+    other_names: Mapping[str, str],
 ) -> int:
-    """Parses the options (a dataclass with `rows` and `reading`), does the work and returns the exit code."""
+    """Parses the options (a dataclass with `rows` and `reading`), does the work and returns the exit code.
+
+    `other_names` as in `parse_options`.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def parsed_work() -> None:
+        # the masking and the pairing that the command line names decide which options there are
         default: Any = options(rows=tyro.MISSING, reading=chosen_reading(words))
         program, marks = f"python -m spanjax.prepare {name}", (tyro.conf.AvoidSubcommands,)
         parsed: Any = parse_options(
-            options, default=default, args=words, prog=program, description=description, config=marks
+            options,
+            default=default,
+            args=words,
+            prog=program,
+            description=description,
+            config=marks,
+            other_names=other_names,
         )
         work(parsed)
 

@@ -17,22 +17,22 @@ from typing import Any
 
 from spanjax import __version__
 from spanjax.bounds import collect, raise_problems
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Progress, exit_code, parse_options
 from spanjax.data.shards.local_runner import write_portions
-from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
+from spanjax.data.shards.passes import Pass, finish_pass, folders, unread_bytes, unwritten, written
 from spanjax.data.shards.portions import TRAIN, VALIDATION, RowSettings, portion_characters
-from spanjax.data.shards.progress import Progress, print_totals
 from spanjax.data.shards.shards import MANIFEST, Manifest, written_files
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
+from spanjax.data.shards.totals import print_totals
 from spanjax.data.sources.annotate import DEFAULT_MODEL, GIVEN, SPACY, open_annotator
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import Source, SourceSettings, held_out
-from spanjax.data.sources.paths import local_files
+from spanjax.data.sources.paths import CountedFile, local_files
 from spanjax.data.sources.sentences import sentence_spans
 from spanjax.data.vocab.loading import SentencePieceVocabulary, Vocabulary, load_vocabulary, save_vocabulary
 from spanjax.data.vocab.training import train_sentencepiece
-from spanjax.prepare.options import Prepare, option_problems
+from spanjax.prepare.options import Prepare, counted, option_problems
 from spanjax.storage.outputs import output_problem, replace_problem
 
 _BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
@@ -142,7 +142,8 @@ def _trained(one: Pass, options: Prepare, work: Unfinished) -> Vocabulary:
     folder = work.folder / "vocabulary"
     if not folder.is_dir():
         log.info("training a vocabulary of %s pieces", f"{options.train_vocab:,}")
-        model = train_sentencepiece(_sentences(one), options.train_vocab, options.seed)
+        with Progress(f"training a vocabulary of {options.train_vocab:,} pieces") as progress:
+            model = train_sentencepiece(counted(_sentences(one), progress), options.train_vocab, options.seed)
         save_vocabulary(SentencePieceVocabulary(model), work.subfolder("vocabulary-to-be"))
         (work.folder / "vocabulary-to-be").rename(folder)
         work.worthless = False
@@ -172,10 +173,13 @@ def _write(one: Pass, work: Unfinished, vocabulary: Vocabulary, options: Prepare
 
 
 def _write_here(one: Pass, work: Unfinished, vocabulary: Vocabulary, workers: int) -> None:
-    places = folders(work, one.settings.splits)
-    with Progress(one.name) as progress:
+    places, total = folders(work, one.settings.splits), unread_bytes(work, one)
+    began, documents, rows = CountedFile.read_bytes, 0, 0
+    with Progress(f"preparing {one.name}", total, "" if total is None else "MB") as progress:
         for each in write_portions(unwritten(work, one), one.settings, vocabulary, places, workers):
-            progress.update(each.documents, each.tokens, each.characters)
+            documents, rows = documents + each.documents, rows + each.rows
+            progress.done = CountedFile.read_bytes - began
+            progress.text = f"{documents:,} documents, {rows:,} rows"
 
 
 def prepare(options: Prepare) -> dict[str, Manifest]:

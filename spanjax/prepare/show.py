@@ -184,4 +184,4 @@ def show(options: Show) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    return run_command("show", Show, show, __doc__, arguments)
+    return run_command("show", Show, show, __doc__, arguments, {"--rows": "--count"})

@@ -27,8 +27,8 @@ from spanjax.data.inspect.row_figures import (
     parts,
     some_of,
 )
-from spanjax.data.shards.progress import totals as totals_of
 from spanjax.data.shards.record_file import CHECK_SECONDS, whole_rows
+from spanjax.data.shards.totals import totals as totals_of
 from spanjax.prepare.reading import (
     Color,
     Reading,
@@ -123,4 +123,4 @@ def stats(options: Stats) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    return run_command("stats", Stats, stats, __doc__, arguments)
+    return run_command("stats", Stats, stats, __doc__, arguments, {"--count": "--rows"})

@@ -13,7 +13,7 @@ from spanjax.data.feed.masking import GeometricSpans
 from spanjax.data.inspect.masking_figures import KINDS, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.pair_figures import PairFigures
 from spanjax.data.inspect.row_figures import Lengths
-from spanjax.data.shards.progress import totals_table
+from spanjax.data.shards.totals import totals_table
 
 BARS = "▏▎▍▌▋▊▉█"
 MEASURED, PAPER = "measured, merged", "the paper's Figure 2"

@@ -13,13 +13,13 @@ import logging
 import pathlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.bounds import AtLeast1, Bounds, OrAll, collect, flag_problems, raise_problems
-from spanjax.cli import exit_code, parse_options
+from spanjax.cli import Progress, exit_code, parse_options
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Source
 from spanjax.data.sources.paths import local_files
@@ -35,7 +35,7 @@ from spanjax.data.vocab.loading import (
     load_vocabulary,
 )
 from spanjax.data.vocab.training import SENTENCES, train_byte_bpe, train_sentencepiece, train_wordpiece
-from spanjax.prepare.options import TextInput
+from spanjax.prepare.options import TextInput, counted
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem
 
@@ -159,7 +159,7 @@ class _Sentences:
                 yield sentence
 
 
-def _trained(texts: _Sentences, options: TrainVocabulary) -> Vocabulary:
+def _trained(texts: Iterable[str], options: TrainVocabulary) -> Vocabulary:
     coverage, most = options.character_coverage, options.sentences
     if options.kind == "sentencepiece":
         model = train_sentencepiece(
@@ -206,7 +206,8 @@ def train_vocabulary(options: TrainVocabulary) -> Vocabulary:
     raise_problems(problems, "")
     texts = _Sentences(source, options)
     log.info("training a %s vocabulary of %s pieces", options.kind, f"{options.size:,}")
-    vocabulary = _trained(texts, options)
+    with Progress(f"training a {options.kind} vocabulary of {options.size:,} pieces") as progress:
+        vocabulary = _trained(counted(texts, progress), options)
     _write(vocabulary, pathlib.Path(options.output))
     for kind, count in texts.skipped.items():
         print(f"skipped: {count:,} {kind}")

@@ -79,9 +79,9 @@ class Examples(list):
 class Task(Objective):
     """Settings of every task. `examples` below are those that `read` returns, of the tasks' own types."""
 
-    train: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--train",))] = ()
+    train: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--train",), metavar="FILE [...]")] = ()
     """Files of training examples."""
-    dev: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--dev",))] = ()
+    dev: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--dev",), metavar="FILE [...]")] = ()
     """Files of examples on which the best checkpoint is chosen."""
     length: Annotated[int, Bounds(8)] = 128
     """Most tokens of a row, specials included; longer input is cut, or read in windows where the task has them."""

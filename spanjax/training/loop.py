@@ -11,7 +11,7 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
@@ -21,10 +21,9 @@ from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.distributed import ProcessesMissing, name_of
 from spanjax.sharding import to_global
-from spanjax.training.checkpoint import Checkpoints, Saving
 from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.eval_history import EvalHistory
-from spanjax.training.metrics import MetricsWindow, Writer
+from spanjax.training.metrics import MetricsWindow, Terminal, Writer
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
@@ -32,10 +31,15 @@ from spanjax.training.state import TrainState
 from spanjax.training.trackers import Tracking
 from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
 
+if TYPE_CHECKING:
+    # orbax takes a sixth of a second to import, which `train --help` would wait for
+    from spanjax.training.checkpoint import Checkpoints, Saving
+
 AUTO = -1  # of a setting: derived from the run's other settings
 # Several processes ask each other only so often whether a save has ended: each time is a rendezvous at the coordinator, and no
 # process may decide alone. Chosen, not measured: a finished save is noticed up to nine steps late, which delays nothing.
 SETTLE_STEPS = 10
+FIRST_STEPS = 5  # steps after which the terminal gets its first line of metrics
 CHECK_SECONDS = 10.0  # a short run over few rows is over before their checksums are compared
 
 
@@ -188,11 +192,17 @@ class Outputs:
     """Destinations of a run's results."""
 
     workdir: pathlib.Path
-    checkpoints: Checkpoints
+    checkpoints: "Checkpoints"
     meta: dict[str, Any]
     """Stored with every checkpoint."""
     writers: Sequence[Writer]
     """Take the metrics; none on processes that do not write."""
+    terminal: Terminal | None = None
+    """Displays the progress of training."""
+
+    def phase(self, name: str, done: str = "") -> contextlib.AbstractContextManager[None]:
+        """Displays work that may take long, see `Terminal.phase`."""
+        return contextlib.nullcontext() if self.terminal is None else self.terminal.phase(name, done)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Passes a record to every writer."""
@@ -217,10 +227,12 @@ class Log:
 
     def __init__(self, session: Session, outputs: Outputs, watchdog: Watchdog, start: int):
         self.session, self.outputs, self.watchdog = session, outputs, watchdog
+        self.start = start
         self.ended = list[tuple[int, MetricsWindow]]()
         folder = outputs.workdir if jax.process_index() == 0 else None
         self.watch = Watch(session.run.guard, folder, session.batch_rows)
         self.window = MetricsWindow(outputs.checkpoints.meta(start))
+        self.first: float | None = None  # time at which the first step was done
         self.since = self.began = time.perf_counter()
         self.counted = 0.0  # seconds of steps whose update was applied, without waiting for rows
         self.waited = self.handed = 0.0  # seconds of waiting for rows and of dispatching work since then
@@ -247,6 +259,33 @@ class Log:
             self.outputs.write(step, values)
             self.since, self.waited, self.handed = now, 0.0, 0.0
 
+    def skip(self, seconds: float) -> None:
+        """Leaves out seconds of an evaluation or a save: speeds are of training alone."""
+        self.since += seconds
+        self.first = None if self.first is None else self.first + seconds
+
+    def display(self, step: int, metrics: dict[str, Any]) -> None:
+        """Passes a dispatched step to the terminal; once also the metrics of the steps after the first, up to FIRST_STEPS.
+
+        The first record may take minutes. Waits for a step before the newest dispatched one, as `write` does. The first step is
+        no measure of speed.
+        """
+        window, terminal = self.window, self.outputs.terminal
+        if terminal is not None:
+            terminal.dispatched(step, metrics["learning_rate"])
+        if terminal is None or window.before["shown"] or len(window.metrics) != step - self.start:
+            return
+        if len(window.metrics) == 2:
+            jax.block_until_ready(window.metrics[0])
+            self.first = time.perf_counter()
+        elif len(window.metrics) == FIRST_STEPS + 1 and self.first is not None:
+            early = MetricsWindow()
+            early.metrics, early.statistics = (part[1:FIRST_STEPS] for part in (window.metrics, window.statistics))
+            fetched, done = jax.device_get(early.metrics), step - 1
+            values = early.record(fetched, self.session.run.steps - done, time.perf_counter() - self.first)
+            known = ("speed/tokens_per_s", "speed/eta_s")
+            terminal.write(done, {n: value for n, value in values.items() if n.startswith("train/") or n in known})
+
     def _look(self, step: int, metrics: list[dict[str, Any]]) -> None:
         try:
             self.watch.look(step, metrics)
@@ -263,7 +302,7 @@ class EvaluationStopped(Exception):
 class Evaluations:
     """The evaluations of one run and their history."""
 
-    def __init__(self, session: Session, outputs: Outputs, stop: StopRequest, log: Log, saving: Saving, start: int):
+    def __init__(self, session: Session, outputs: Outputs, stop: StopRequest, log: Log, saving: "Saving", start: int):
         self.session, self.outputs, self.stop, self.log, self.saving = session, outputs, stop, log, saving
         self.evaluate = session.evaluator()
         self.history = EvalHistory(outputs.checkpoints.meta(start), start, session.run.cadence.patience)
@@ -286,7 +325,10 @@ class Evaluations:
         # one of several processes cannot save alone: they may exit only if the state is saved already
         leavable = jax.process_count() == 1 or self.saving.newest == step
         try:
-            with self.stop.leavable(save) if leavable else contextlib.nullcontext():
+            with (
+                self.outputs.phase("evaluating"),
+                self.stop.leavable(save) if leavable else contextlib.nullcontext(),
+            ):
                 self.held_out = self.evaluate(state.params, self._ask)
         except EvaluationStopped:
             return True
@@ -342,6 +384,8 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
     """Runs the steps. The host is a step ahead of the devices: it dispatches a step, fetches the next batch and starts its
     transfer, and then writes the log of the step before.
     """
+    from spanjax.training.checkpoint import Saving
+
     run, cadence, start = session.run, session.run.cadence, int(state.step)
     log, recording = Log(session, outputs, watchdog, start), Recording(run.profile, str(outputs.workdir / "profile"))
     saving = Saving(outputs.checkpoints, outputs.meta, cadence.checkpoint_every, cadence.retry_save_steps)
@@ -359,18 +403,18 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
         if start == run.steps or history.over:
             return ended(start, False)
     with stop.leavable():  # nothing to lose before the first step, which may compile for minutes
-        train_step, feed = session.open_step(start), session.feed(start)
-        batch = _next_batch(session, feed, start, log)
+        train_step, feed, batch = _opened(session, outputs, start, log)
     for step in range(start, run.steps):
         done, last = step + 1, step + 1 == run.steps
         recording.before(step - start, state)
-        with stop.leavable() if step == start else contextlib.nullcontext():
+        with _compiling(stop, outputs) if step == start else contextlib.nullcontext():
             state, metrics = _dispatch(train_step, state, batch, done, log)
         if done % cadence.log_every == 0 or last:
             log.end(done)
         if not last:
             batch = _next_batch(session, feed, done, log)
         log.write(before=done)
+        log.display(done, metrics)
 
         stopping = stop.agreed(done) and not last
         if jax.process_count() == 1 or done % SETTLE_STEPS == 0:
@@ -392,8 +436,24 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
         if history.over and not last:
             _save(evaluations, state, done, ends=True)
             return ended(done, False)
-        log.since += time.perf_counter() - paused  # speeds are of training alone
+        log.skip(time.perf_counter() - paused)
     return ended(run.steps, False)
+
+
+def _opened(session: Session, outputs: Outputs, start: int, log: Log) -> tuple[TrainStep, Iterator[Batch], Any]:
+    """The step function, the feed, and its first batch."""
+    with outputs.phase("compiling", "compiled"):
+        train_step = session.open_step(start)
+    with outputs.phase("reading the first rows", "read the first rows"):
+        feed = session.feed(start)
+        return train_step, feed, _next_batch(session, feed, start, log)
+
+
+@contextlib.contextmanager
+def _compiling(stop: StopRequest, outputs: Outputs) -> Iterator[None]:
+    """The first step, which may compile for minutes."""
+    with stop.leavable(), outputs.phase("compiling", "compiled"):
+        yield
 
 
 def _dispatch(

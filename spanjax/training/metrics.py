@@ -1,5 +1,6 @@
 """Metrics between two log records, and their writers: a JSON-lines file, TensorBoard, and the terminal. Only process 0 writes."""
 
+import collections
 import contextlib
 import json
 import logging
@@ -9,15 +10,14 @@ import resource
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import jax
 import numpy as np
 import rich.console
-import rich.live
-import rich.text
 
+from spanjax.cli import Progress, format_duration
 from spanjax.hardware import peak_flops
 from spanjax.json_files import parse_json
 from spanjax.objectives.base import Mean
@@ -168,15 +168,6 @@ class ResilientWriter:
             self._carefully(self.writer.close)
 
 
-def format_duration(seconds: float) -> str:
-    """3725 -> "1h02m", 95 -> "1m35s", 7 -> "7s"."""
-    seconds = max(0, round(seconds))
-    hours, minutes = seconds // 3600, seconds % 3600 // 60
-    if hours:
-        return f"{hours}h{minutes:02d}m"
-    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
-
-
 DATA_BOUND = 0.05
 """Share of the time spent waiting for rows from which a run is data-bound: the host fetches a step ahead, so its devices idle."""
 
@@ -190,9 +181,10 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
     if values.get("train/skipped"):
         parts.append(f"{values['train/skipped']:.0f} skipped (not finite)")
     if "speed/tokens_per_s" in values:
+        parts.append(f"{values['speed/tokens_per_s']:,.0f} tokens/s")
+    if "speed/data_wait" in values:
         wait = values["speed/data_wait"]
-        bound = "data" if wait > DATA_BOUND else "compute"
-        parts += [f"{values['speed/tokens_per_s']:,.0f} tokens/s", f"data wait {wait:.0%} ({bound}-bound)"]
+        parts.append(f"data wait {wait:.0%} ({'data' if wait > DATA_BOUND else 'compute'}-bound)")
     for name, label in (("speed/mfu", "MFU"), ("speed/goodput", "goodput")):
         parts += [f"{label} {values[name]:.0%}"] if name in values else []
     if "speed/eta_s" in values:
@@ -201,31 +193,82 @@ def progress_line(step: int, steps: int, values: Mapping[str, float]) -> str:
 
 
 class Terminal:
-    """A live line on a terminal, plain lines elsewhere; evaluations and notes stay on the screen. Notes of process 0 alone.
+    """A bar of the steps with the newest metrics on a terminal, plain lines elsewhere; evaluations and notes stay on the screen.
 
-    Raises nothing when nobody reads any more (a closed terminal, a launcher that was killed).
+    Process 0 alone writes. Raises nothing when nobody reads any more (a closed terminal, a launcher that was killed).
     """
 
-    def __init__(self, steps: int):
+    SELDOM = 60.0
+    """Seconds between plain lines of progress once the first record is there: records are printed too."""
+
+    def __init__(self, steps: int = 0):
         self.steps = steps
         self.console = rich.console.Console(highlight=False, quiet=jax.process_index() > 0)
-        self.live = None
         # mpirun gives process 0 a terminal of its own and writes what appears there into a file
-        if self.console.is_terminal and jax.process_count() == 1:
-            self.live = rich.live.Live(console=self.console, refresh_per_second=4)
-            self.live.start()
+        self.live = self.console.is_terminal and jax.process_count() == 1
+        self.opening: Progress | None = None
+        """Bar of a phase before the training."""
+        self.progress: Progress | None = None
+        """Bar of the training, from its first step on."""
+        self.running = collections.deque[tuple[int, jax.Array]]()
+
+    def _open(self, name: str, total: int | None = None, unit: str = "", done: int = 0, text: str = "") -> Progress:
+        console = self.console if self.live else None
+        return Progress(
+            name, total, unit, done=done, text=text, console=console, stream=sys.stdout, update=self._finished
+        )
+
+    @contextlib.contextmanager
+    def phase(self, name: str, done: str = "") -> Iterator[None]:
+        """Displays the name of work with its seconds while a `with` block does it; prints `done` with them at the end.
+
+        Work of less than a second leaves no line.
+        """
+        if self.console.quiet:
+            yield
+            return
+        began = time.monotonic()
+        if self.progress is None:
+            with self._open(name) as self.opening:
+                yield
+        else:
+            self.progress.text = name
+            try:
+                yield
+            finally:
+                self.progress.text = ""
+        if done and time.monotonic() - began >= Progress.SOON:
+            self.note(f"{done} in {format_duration(time.monotonic() - began)}")
+
+    def dispatched(self, step: int, metric: jax.Array) -> None:
+        """Takes a step that the devices have begun: it counts as done when its metric is ready. Waits for nothing."""
+        if self.console.quiet:
+            return
+        if self.progress is None:
+            self.progress = self._open("training", self.steps, "steps", step - 1)
+            self.progress.__enter__()
+        self.running.append((step, metric))
+
+    def _finished(self, progress: Progress) -> None:
+        # on the thread of the bar: the host runs ahead of the devices, so dispatched steps say nothing
+        while self.running and self.running[0][1].is_ready():  # pyright: ignore[reportAttributeAccessIssue]
+            progress.done = self.running.popleft()[0]
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Updates the live line from a training record, or prints held-out results."""
+        """Displays a training record, or prints held-out results."""
         held_out = {name: value for name, value in values.items() if name.startswith("eval/")}
         if held_out:
             listed = "  ".join(f"{name[5:]} {value:.4f}" for name, value in held_out.items())
             self.note(f"step {step:,}  held-out  {listed}")
-        elif self.live:
-            self.live.update(rich.text.Text(progress_line(step, self.steps, values)))
-        else:
+            return
+        line = progress_line(step, self.steps, values)
+        if self.progress is not None:
+            self.progress.below, self.progress.seldom = line, self.SELDOM
+        if not self.live:
             with contextlib.suppress(OSError):
-                print(progress_line(step, self.steps, values), flush=True)
+                print(line, flush=True)
+            if self.progress is not None:
+                self.progress.printed()
 
     def note(self, text: str) -> None:
         """Prints a line that stays."""
@@ -233,10 +276,10 @@ class Terminal:
             self.console.print(text, soft_wrap=True, markup=False)
 
     def close(self) -> None:
-        """Leaves the last line on the screen."""
-        if self.live:
-            with contextlib.suppress(OSError, SystemExit):
-                self.live.stop()
+        """Ends the bar, also in the middle of a phase; the last line stays on the screen."""
+        for each in filter(None, (self.opening, self.progress)):
+            each.__exit__()
+        self.opening = self.progress = None
 
 
 def utilisation(tflops: float) -> dict[str, float]:

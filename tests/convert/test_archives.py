@@ -12,7 +12,7 @@ import pytest
 
 from spanjax.convert import main as convert
 from spanjax.convert.compare import Inputs, computed_here
-from spanjax.convert.to_torch import with_tied_tables
+from spanjax.convert.export import with_tied_tables
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import equal_weights
 from spanjax.sharding import named_leaves

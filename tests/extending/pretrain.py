@@ -1,7 +1,7 @@
 """Pretraining with a masking policy, a loss term and a tracker of one's own.
 
 Command:
-    python -m spanjax.train --config pretrain.py --data.rows rows --workdir runs/poisson
+    python -m spanjax.train --config pretrain.py --rows rows --workdir runs/poisson
 """
 
 from policy import PoissonSpans

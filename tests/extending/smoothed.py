@@ -1,7 +1,7 @@
 """Pretraining with an objective and a masking policy of one's own.
 
 Command:
-    python -m spanjax.train --config smoothed.py --data.rows rows --workdir runs/smoothed
+    python -m spanjax.train --config smoothed.py --rows rows --workdir runs/smoothed
 """
 
 from objective import SmoothedPrediction

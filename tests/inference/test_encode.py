@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.convert.to_torch import ToTorch, exportable, save
+from spanjax.convert.export import exportable, save
+from spanjax.convert.options import ToTorch
 from spanjax.inference.encode import TextEncoder, bucket
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.encoder import Encoder

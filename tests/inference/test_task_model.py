@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spanjax import train
+from spanjax.cli import Progress
 from spanjax.convert import main as convert
 from spanjax.data.vocab.loading import save_vocabulary
 from spanjax.evaluate import main as evaluate
@@ -85,6 +86,16 @@ def test_documents_go_through_one_by_one_where_nobody_says_otherwise(run: pathli
     """An empty row of coreference costs as much as a whole document."""
     assert open_model(run).batch_size == 32 and open_model(run, 4).batch_size == 4
     assert (Coref().rows_together, Questions().rows_together) == (1, 32)
+
+
+def test_progress_counts_the_batches_that_are_done(run: pathlib.Path) -> None:
+    model = open_model(run, 4)
+    examples = [model.task.example(record, number)[0] for number, record in enumerate(QUESTIONS * 3)]
+    progress, plain = Progress("loading"), model.predict(examples)
+    assert model.predict(examples, progress).predictions == plain.predictions
+    rows = len(plain.outputs)
+    assert (progress.name, progress.unit, progress.total) == ("predicting", "batches", -(-rows // model.batch_size))
+    assert progress.total and progress.done == progress.total - 1 > 0, "the last one is done when all is"
 
 
 def test_the_threshold_goes_into_the_folder_for_transformers(run: pathlib.Path, tmp_path: pathlib.Path) -> None:

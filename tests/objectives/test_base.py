@@ -13,7 +13,8 @@ import pytest
 from flax import nnx
 
 from spanjax.bounds import NotNegative
-from spanjax.convert.to_torch import ToTorch, to_torch
+from spanjax.convert.options import ToTorch
+from spanjax.convert.to_torch import to_torch
 from spanjax.data.feed.masking import Boundaries, MaskingPolicy, Tokens
 from spanjax.data.feed.pairing import Pairing, Single
 from spanjax.data.vocab.wordpiece import WordPieceVocabulary
@@ -231,7 +232,7 @@ def test_the_encoder_is_exported_without_heads_of_a_users_own(
     capsys: pytest.CaptureFixture,
 ) -> None:
     model = model_of(objective)
-    monkeypatch.setattr("spanjax.convert.to_torch.load_model", lambda path: model)
+    monkeypatch.setattr("spanjax.pretrained.load.load_model", lambda path: model)
     assert to_torch(ToTorch("own", str(tmp_path / "hf"), verify="mlm" in kept)) == 0
     said = f"{left} skipped: transformers has no class with such a head; what lies below is written"
     assert said in capsys.readouterr().out and said in (tmp_path / "hf" / "README.md").read_text()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from spanjax.predict import coref, main
+from spanjax.inference import task_model
+from spanjax.predict import main
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref.answers import CorefPrediction
 from spanjax.tasks.coref.documents import CorefDocument
@@ -30,7 +31,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(path: str, batch_size: int, predict_command: str, **settings: Any) -> Any:
         return types.SimpleNamespace(task=dataclasses.replace(Coref(), **settings), predict=predict)
 
-    monkeypatch.setattr(coref, "open_model", opened)
+    monkeypatch.setattr(task_model, "open_model", opened)
 
 
 def found(text: list[pathlib.Path], folder: pathlib.Path, *more: str) -> list[dict[str, Any]]:

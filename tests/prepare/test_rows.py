@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spanjax.cli import Progress
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards import shards
 from spanjax.data.shards.packing import layer_tags
@@ -38,6 +39,22 @@ def run(text: pathlib.Path, *arguments: str, out: str = "out", vocab: bool = Tru
     own = ["--input", str(text), "--output", str(text.parent / out), "--length", "32", "--workers", "1"]
     own += ["--vocab", str(text.parent / "vocab.txt")] if vocab else []
     return command.main([*own, *arguments]), text.parent / out
+
+
+def test_progress_ends_with_all_bytes_documents_and_rows(text: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Progress] = []
+
+    class Noted(Progress):
+        def __enter__(self) -> Progress:
+            opened.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(command, "Progress", Noted)
+    code, out = run(text, "--portion", "9000")
+    (progress,) = opened
+    assert code == 0 and progress.name == "preparing train" and progress.unit == "MB"
+    assert progress.done == progress.total == text.stat().st_size
+    assert progress.text == f"300 documents, {len(open_rows(out / 'train')):,} rows"
 
 
 def documents(folder: pathlib.Path) -> int:

@@ -7,8 +7,10 @@ import pytest
 import tokenizers
 from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
+from spanjax.cli import Progress
 from spanjax.data.vocab.loading import WordPieceVocabulary, load_vocabulary
 from spanjax.prepare import main
+from spanjax.prepare.options import counted
 from tests.made import made_sentences
 
 FILES = {
@@ -132,6 +134,15 @@ def test_a_size_that_the_text_cannot_fill_leaves_nothing(
 ) -> None:
     assert run(corpus_file, tmp_path / "v", "wordpiece", size=90_000) == 2
     assert "the text yields only" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_sentences_are_counted_while_they_are_read() -> None:
+    progress, seen = Progress("training"), set[str]()
+    for number, sentence in enumerate(counted(map(str, range(2500)), progress)):
+        assert sentence == str(number)
+        seen.add(progress.text)
+    assert seen == {"", "1,000 sentences read", "2,000 sentences read"}
+    assert progress.text == "learning from 2,500 sentences"
 
 
 def test_settings_reach_the_training(corpus_file: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -16,7 +16,8 @@ from flax import nnx
 
 from spanjax import load, train
 from spanjax.convert import main as convert
-from spanjax.convert.to_torch import ToTorch, exportable, save
+from spanjax.convert.export import exportable, save
+from spanjax.convert.options import ToTorch
 from spanjax.evaluate import main as evaluate
 from spanjax.experiment.finetune import open_task_session, read_examples
 from spanjax.inference.encode import TextEncoder

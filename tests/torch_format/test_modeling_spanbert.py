@@ -11,7 +11,8 @@ import pytest
 from flax import nnx
 
 from spanjax.convert import main as convert
-from spanjax.convert.to_torch import ToTorch, write_folder
+from spanjax.convert.export import write_folder
+from spanjax.convert.options import ToTorch
 from spanjax.data.vocab.loading import WordPieceVocabulary
 from spanjax.inference.fill_mask import Filler
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary, canonical

@@ -1,5 +1,6 @@
 """The loop with everything around it replaced by what notes when it is called."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -126,12 +127,13 @@ def run(
     evaluate: Any = None,
     leave: Any = None,
     check: Any = None,
+    terminal: Any = None,
 ) -> loops.Outcome:
     defaults = {name: 1000 for name in ("eval_every", "checkpoint_every") if getattr(cadence, name) == loops.AUTO}
     cadence = dataclasses.replace(cadence, **defaults)
     noted.run, noted.mesh = Settings(steps, cadence), make_mesh(MeshConfig())
     noted.evaluate, noted.check = evaluate, check
-    outputs = Outputs(pathlib.Path("missing"), noted, {}, (noted,))  # pyright: ignore[reportArgumentType]
+    outputs = Outputs(pathlib.Path("missing"), noted, {}, (noted,), terminal)  # pyright: ignore[reportArgumentType]
     with StopRequest(leave) as stop:
         return fit(noted, TrainState(jnp.int32(start), {}, {}), outputs, stop)  # pyright: ignore[reportArgumentType]
 
@@ -155,6 +157,52 @@ def test_next_batch_and_log_come_while_a_step_runs() -> None:
     assert outcome.step == 5 and not outcome.interrupted
     assert [noted.logged[step]["train/mlm/loss"] for step in (2, 4, 5)] == [1.5, 3.5, 5.0]
     assert [noted.logged[step]["train/learning_rate"] for step in (2, 4, 5)] == [2, 4, 5]
+
+
+class Screen:
+    """A terminal that notes what it is given."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.steps: list[int] = []
+        self.lines: dict[int, dict[str, float]] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str, done: str = "") -> Iterator[None]:
+        self.phases.append(name)
+        yield
+
+    def dispatched(self, step: int, metric: Any) -> None:
+        assert float(metric) == step  # the learning rate of `Noted`
+        self.steps.append(step)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        self.lines[step] = values
+
+
+def test_the_terminal_alone_gets_the_first_steps_early() -> None:
+    noted, screen = Noted(), Screen()
+    run(8, Cadence(log_every=20, eval_every=0), noted, start=1, terminal=screen)
+    assert screen.steps == [2, 3, 4, 5, 6, 7, 8]
+    assert screen.phases == ["compiling", "reading the first rows", "compiling", "evaluating"]
+    (values,) = screen.lines.values()
+    assert [*screen.lines] == [6] and values["train/mlm/loss"] == 4.5  # of the steps 3 to 6: the first may compile
+    assert {name for name in values if not name.startswith("train/")} == {"speed/tokens_per_s", "speed/eta_s"}
+    assert [step for step, found in noted.logged.items() if "train/mlm/loss" in found] == [8]
+    assert noted.logged[8]["train/mlm/loss"] == 5.0, "the record has all steps"
+
+
+def test_only_the_first_steps_have_an_early_line() -> None:
+    screen = Screen()
+    run(30, Cadence(log_every=10, eval_every=0), Noted(), terminal=screen)
+    assert [*screen.lines] == [5]
+
+
+@pytest.mark.parametrize(("log_every", "steps"), [(1, 9), (5, 9), (6, 9), (20, 5)])
+def test_no_early_line_where_the_log_comes_as_early(log_every: int, steps: int) -> None:
+    screen = Screen()
+    run(steps, Cadence(log_every=log_every, eval_every=0), Noted(), terminal=screen)
+    assert screen.lines == {}
 
 
 def test_a_log_is_written_before_its_step_is_evaluated_or_saved() -> None:

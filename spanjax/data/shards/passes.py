@@ -69,6 +69,17 @@ def _whole(work: Unfinished, one: Pass, places: Folders, number: int) -> bool:
     return record is not None and all(places.has(one.settings.splits, name) for name in names)
 
 
+def unread_bytes(work: Unfinished, one: Pass) -> int | None:
+    """Bytes of the files that `unwritten` will read, as `CountedFile` counts them; None where that is unknown."""
+    places = folders(work, one.settings.splits)
+    sizes = [
+        getattr(group, "counted_bytes", None)
+        for number, group in enumerate(one.source.groups())
+        if one.deduplicate or not _whole(work, one, places, number)
+    ]
+    return None if one.most or None in sizes else sum(filter(None, sizes))
+
+
 def read_group(
     work: Unfinished, one: Pass, number: int, group: Group, occurred: Occurred | None = None, most: int | None = None
 ) -> Iterator[Portion]:

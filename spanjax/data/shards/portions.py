@@ -132,6 +132,7 @@ class Written(NamedTuple):
     documents: int
     tokens: int
     characters: int
+    rows: int
 
 
 class _Split:
@@ -167,18 +168,21 @@ class PortionRows:
                     by_split[name].append(document)
             for name, documents in by_split.items():
                 self._add(documents, splits[name])
+        written = 0
         for name, split in splits.items():
             rows = pack_rows(split.blocks, settings.length, settings.most_blocks)
             tagged = {tag: split.counts.pop(tag, 0) for tag in settings.tags}
             source = ShardSource(split.documents, split.sentences, split.characters, dict(split.counts), tagged)
             folder, figures = self._folders.rows / name, self._folders.figures / name
             write_shard(folder, figures, portion.name, rows, self._vocabulary, settings.length, source)
+            written += len(rows)
         every = splits.values()
         return Written(
             portion.name,
             sum(split.documents for split in every),
             sum(split.tokens for split in every),
             sum(split.characters for split in every),
+            written,
         )
 
     def _split(self, document: Document) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from spanjax.bounds import flag_problems, raise_problems
 from spanjax.data.sources.docstrings import PACKAGES, package_documents
 from spanjax.data.sources.documents import Document, Group, Source, SourceSettings
-from spanjax.data.sources.paths import File, find
+from spanjax.data.sources.paths import File, find, is_local
 from spanjax.data.sources.readers import file_problem, read_documents
 from spanjax.data.sources.tfds import TFDS_PREFIX, is_tfds, open_tfds
 
@@ -77,6 +77,11 @@ class FileGroup:
         """Its stored size, None where that of a file is unknown."""
         sizes = [file.size for file in self.files if file.size is not None]
         return sum(sizes) if len(sizes) == len(self.files) else None
+
+    @property
+    def counted_bytes(self) -> int | None:
+        """Its stored size if reading it counts in `CountedFile`, else None."""
+        return self.bytes if all(is_local(file.path) for file in self.files) else None
 
     def documents(self, skipped: collections.Counter[str]) -> Iterator[Document]:
         """Yields every document, see `read_documents`."""

@@ -160,10 +160,27 @@ def _stamp(info: dict[str, Any]) -> str | None:
     return next((f"{name} {info[name]}" for name in _STAMPS if info.get(name) is not None), None)
 
 
+class CountedFile(io.FileIO):
+    """A local file that adds to the number of bytes read by this process, which progress bars display."""
+
+    read_bytes = 0
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Reads into a buffer; called once for a whole buffer of the reader around it."""
+        count = super().readinto(buffer)
+        CountedFile.read_bytes += count or 0
+        return count
+
+
+def is_local(path: str) -> bool:
+    """True for a path of this machine, whose bytes `CountedFile` counts."""
+    return _SCHEME not in path
+
+
 def open_bytes(path: str) -> IO[bytes]:
     """The bytes of a file, from its beginning; seekable."""
-    if _SCHEME not in path:
-        return open(path, "rb", buffering=_BUFFER)
+    if is_local(path):
+        return io.BufferedReader(CountedFile(path), _BUFFER)
     system, inside = _filesystem(path)
     return cast(IO[bytes], system.open(inside, "rb"))
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import gzip
 import json
 import pathlib
 from collections.abc import Iterator
@@ -12,12 +13,14 @@ import pytest
 
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.local_runner import write_portions
-from spanjax.data.shards.passes import Pass, finish_pass, folders, unwritten, written
+from spanjax.data.shards.passes import Pass, finish_pass, folders, unread_bytes, unwritten, written
 from spanjax.data.shards.portions import RowSettings
 from spanjax.data.shards.shards import Manifest
 from spanjax.data.shards.staging import Unfinished, unfinished_folder
 from spanjax.data.sources.cleaning import Cleaning
-from spanjax.data.sources.documents import Document
+from spanjax.data.sources.corpus import open_sources
+from spanjax.data.sources.documents import Document, SourceSettings
+from spanjax.data.sources.paths import CountedFile
 from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.loading import WordPieceVocabulary
 
@@ -132,6 +135,32 @@ def test_what_is_written_is_not_written_again(tmp_path: pathlib.Path, deduplicat
         assert write(one, work)[0] == "rows-00001-00000"
         assert [group.reads for group in found.parts] == [1 + deduplicate, 2, 1]
         assert finish_pass(work, one, VOCABULARY, {"a": 1})["train"] == expected
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_bytes_that_a_pass_will_read_are_those_it_reads(
+    suffix: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spanjax.data.sources.corpus._GROUP_BYTES", 10)  # a group for every file
+    for name in "ab":
+        content = "\n\n".join(f"w{number}" for number in range(30)).encode()
+        (tmp_path / f"{name}.txt{suffix}").write_bytes(gzip.compress(content) if suffix else content)
+    files = sorted(tmp_path.glob("*.txt*"))
+    one = Pass(open_sources([str(tmp_path / "*.txt*")], SourceSettings()), SETTINGS, 1000)
+    with unfinished_folder(tmp_path / "out", {}) as work:
+        assert unread_bytes(work, one) == sum(file.stat().st_size for file in files)
+        before = CountedFile.read_bytes
+        write(one, work)
+        assert CountedFile.read_bytes - before == sum(file.stat().st_size for file in files)
+        assert unread_bytes(work, one) == 0
+        for path in work.folder.glob("figures/train/rows-00001-*.npz"):
+            path.unlink()
+        assert unread_bytes(work, one) == files[1].stat().st_size
+        assert unread_bytes(work, dataclasses.replace(one, deduplicate=True)) == sum(
+            file.stat().st_size for file in files
+        )
+        assert unread_bytes(work, dataclasses.replace(one, most=3)) is None
+        assert unread_bytes(work, Pass(source(2), SETTINGS, 6, deduplicate=True)) is None, "a source of something else"
 
 
 def test_a_portion_that_is_nowhere_is_told(tmp_path: pathlib.Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import rich.console
 
-from spanjax.data.shards.progress import totals, totals_table
 from spanjax.data.shards.shards import Manifest
+from spanjax.data.shards.totals import totals, totals_table
 
 pytestmark = pytest.mark.unit
 

@@ -1,59 +1,13 @@
-"""Progress and totals of prepare: a bar on a terminal, a log line at intervals elsewhere."""
+"""Totals of prepared rows, as numbers and as a table."""
 
-import logging
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import rich.console
-import rich.progress
 import rich.table
 
 from spanjax.data.shards.shards import Manifest
-
-_SECONDS = 10.0  # between plain lines
-log = logging.getLogger("spanjax.prepare")
-
-
-class Progress:
-    """Context manager that shows the numbers of finished portions, documents, tokens and characters."""
-
-    def __init__(self, name: str):
-        self._name = name
-        self._began = self._printed = time.monotonic()
-        self._portions = self._documents = self._tokens = self._characters = 0
-        self._bar: rich.progress.Progress | None = None
-
-    def __enter__(self) -> "Progress":
-        if sys.stderr.isatty():
-            columns = (rich.progress.SpinnerColumn(), rich.progress.TextColumn("{task.description}"))
-            self._bar = rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(self._name, total=None)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if self._bar:
-            self._bar.stop()
-
-    def update(self, documents: int, tokens: int, characters: int) -> None:
-        """Adds a portion of so many documents, tokens and characters."""
-        self._portions += 1
-        self._documents += documents
-        self._tokens += tokens
-        self._characters += characters
-        now = time.monotonic()
-        if now - self._printed < (0.2 if self._bar else _SECONDS):
-            return
-        self._printed = now
-        speed = self._characters / 1e6 / (now - self._began)
-        done = f"{self._portions:,} portions, {self._documents:,} documents, {self._tokens:,} tokens"
-        line = f"{self._name}: {done}, {speed:.1f} million characters/s"
-        if self._bar:
-            self._bar.update(self._task, description=line)
-        else:
-            log.info(line)
 
 
 def totals(manifest: Manifest) -> dict[str, Any]:

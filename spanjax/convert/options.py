@@ -1,0 +1,37 @@
+"""Options of `convert to-torch`, which its help prints without importing jax, and which `save_torch` fills in."""
+
+import dataclasses
+from typing import Annotated, Literal
+
+import tyro
+
+from spanjax.cli import Code
+
+
+@dataclasses.dataclass(frozen=True)
+class ToTorch:
+    """Source, output and format of a conversion to PyTorch."""
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    """A run directory (its newest whole checkpoint; of a fine-tuned run the best), one checkpoint, or a folder of weights."""
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
+    """Folder to write; a failed conversion leaves nothing there."""
+    format: Literal["hf", "hf-bin", "fairseq"] = "hf"
+    """hf: model.safetensors. hf-bin: pytorch_model.bin. fairseq: model.pt with the original SpanBERT names, for BERT alone."""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Type of the weights in the file."""
+    verify: bool = False
+    """Compare the folder with the source at once, by transformers if installed; exit code 1 above 1e-4."""
+    overwrite: bool = False
+    """Replace an existing folder."""
+    name: str = ""
+    """Name of the model in its card; by default the folder's."""
+    license: str = ""
+    """Licence of the weights, for the card: cc-by-sa-4.0, say."""
+    language: str = ""
+    """Language of the text, for the card: en, say."""
+    base_model: str = ""
+    """Name on the Hub of the model that training started from, for the card: SpanBERT/spanbert-base-cased, say."""
+    sentence_transformers: bool = False
+    """Add the files with which sentence_transformers.SentenceTransformer loads the folder and makes the vectors of `encode`."""
+    code: Code = ()
