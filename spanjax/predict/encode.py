@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from spanjax.cli import Code
 from spanjax.predict.answering import UNREADABLE, AnyModel, Batch, JsonRecord, command, records_of
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import output_problem
-from spanjax.tasks.base import TextPooling
 from spanjax.training.compilation_cache import CompilationCache
 
 CHUNK = 8192  # texts that are sorted by length and encoded at once
@@ -31,7 +30,7 @@ class Encode:
     """Files: .jsonl, .json, .csv or .tsv with a column of texts; any other has a text a line, blank lines skipped."""
     output: str
     """File to write: .npy, float32 [texts, hidden size], or .parquet with the columns `text` and `vector`."""
-    pooling: TextPooling | None = None
+    pooling: Literal["mean", "cls"] | None = None
     """Mean over all tokens of a text, or the vector of [CLS]; by default that of the model: cls if it was trained so."""
     field: str = "text"
     """Column of the texts."""
