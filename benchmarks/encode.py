@@ -106,7 +106,7 @@ def main() -> int:
     """Compares the vectors, then times all contenders in turn; the exit code."""
     more = argparse.ArgumentParser(add_help=False)
     more.add_argument("--model", type=pathlib.Path, help="folder of PyTorch weights; by default those of the package")
-    more.add_argument("--texts", type=int, default=1000, help="number of texts")
+    more.add_argument("--texts", type=int, default=400, help="number of texts")
     found = timing.options(__doc__ or "", more)
     timing.pin(found.cores)
     import torch
