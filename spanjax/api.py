@@ -70,6 +70,25 @@ class _Loaded:
         options = ToTorch(source, os.fspath(folder), format, dtype, False, overwrite, name, license, language)
         save(exportable(self.weights), options)
 
+    def save_onnx(
+        self,
+        folder: StrPath,
+        *,
+        task: Literal["auto", "encoder", "fill-mask", "classification", "question-answering"] = "auto",
+        sbo: bool = False,
+        int8: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Writes the folder that `python -m spanjax.convert to-onnx` writes, with the options of the command.
+
+        It needs the extra `onnx`. ValueError, and nothing is written, if the folder exists (`overwrite` replaces one that spanjax
+        wrote), the model has no head for the task, or there is no graph for its encoder.
+        """
+        from spanjax.convert import to_onnx  # imports onnx and onnxruntime, which the core does without
+
+        options = to_onnx.ToOnnx(os.fspath(self.weights.source), os.fspath(folder), task, sbo, int8, False, overwrite)
+        to_onnx.save(to_onnx.of_task(self.weights, task), options)
+
     def _described(self, *more: str) -> str:
         weights, encoder = self.weights, self.weights.encoder
         vocabulary = weights.vocabulary

@@ -33,13 +33,22 @@ _KINDS: Mapping[HfHead, str] = {
 }
 
 
-def model_card(model: Model, name: str, license_: str, language: str, base_model: str = "") -> str:
+def model_card(
+    model: Model,
+    name: str,
+    license_: str,
+    language: str,
+    base_model: str = "",
+    library: str = "transformers",
+    usage: Sequence[str] = (),
+) -> str:
     """Builds README.md: front matter, usage, intended use and limitations, tables of architecture, data, training, results and
-    hardware, and citations. `base_model` is the Hub's name of the model that training started from."""
+    hardware, and citations. `base_model` is the Hub's name of the model that training started from,
+    `usage` the lines that use the model in another library than transformers."""
     given = {"license": license_, "language": language}
     bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
     pipeline = PIPELINES[model.kind] if model.kind else bare
-    facts: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": pipeline}
+    facts: dict[str, Any] = {"library_name": library, "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
     facts["tags"] = ["spanjax", *(["spanbert"] if "sbo" in model.params else [])]
     # a converted folder of PyTorch weights has no run and no rows: its card lacks these sections
@@ -58,7 +67,7 @@ def model_card(model: Model, name: str, license_: str, language: str, base_model
         f"Converted by spanjax {__version__} from step {model.step:,} of {_code(model.name)}.",
         "",
     ]
-    body += _usage(model, name) + _listed("Intended use", intended_use(model))
+    body += (list(usage) or _usage(model, name)) + _listed("Intended use", intended_use(model))
     body += _section("Task", _task(model)) if model.kind else []
     body += _section("Architecture", _architecture(model))
     body += _section("Data", _data(rows, run)) if rows else []
