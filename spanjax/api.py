@@ -20,7 +20,7 @@ from spanjax import train
 from spanjax.bounds import raise_problems, type_problems
 from spanjax.cli import STOPPED
 from spanjax.convert.export import exportable, save
-from spanjax.convert.options import ToTorch
+from spanjax.convert.options import GraphTask, ToOnnx, ToTorch
 from spanjax.inference.encode import TextEncoder
 from spanjax.inference.fill_mask import Filler
 from spanjax.inference.task_model import TaskModel, open_model
@@ -82,6 +82,25 @@ class _Loaded:
             sentence_transformers=sentence_transformers,
         )
         save(exportable(self.weights), options)
+
+    def save_onnx(
+        self,
+        folder: StrPath,
+        *,
+        task: GraphTask = "auto",
+        sbo: bool = False,
+        int8: bool = False,
+        overwrite: bool = False,
+    ) -> None:
+        """Writes the folder that `python -m spanjax.convert to-onnx` writes, with the options of the command.
+
+        It needs the extra `onnx`. ValueError, and nothing is written, if the folder exists (`overwrite` replaces one that spanjax
+        wrote), the model has no head for the task, or there is no graph for its encoder.
+        """
+        from spanjax.convert import onnx_export  # imports onnx and onnxruntime, which the core does without
+
+        options = ToOnnx(os.fspath(self.weights.source), os.fspath(folder), task, sbo, int8, False, overwrite)
+        onnx_export.save(onnx_export.of_task(self.weights, task), options)
 
     def _described(self, *more: str) -> str:
         weights, encoder = self.weights, self.weights.encoder

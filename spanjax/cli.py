@@ -397,16 +397,16 @@ TRAINING = frozenset(
     }
 )
 """Modules of the extra `train`, which an installation without it lacks."""
+_EXTRAS = {**dict.fromkeys(TRAINING, "train"), "onnx": "onnx", "onnxruntime": "onnx"}
 
 
 def missing_package(error: BaseException) -> str | None:
-    """Returns the remedy for an error that a package of the extra `train` caused by its absence; None for other errors."""
+    """Returns the remedy for an error that a package of an extra caused by its absence; None for other errors."""
     name = str(getattr(error, "name", "") or "").partition(".")[0]
-    if not isinstance(error, ModuleNotFoundError) or name not in TRAINING:
+    if not isinstance(error, ModuleNotFoundError) or name not in _EXTRAS:
         return None
-    return (
-        f"{name} is not installed, which this needs: pip install 'spanjax[train]' (in a clone: pip install '.[train]')"
-    )
+    extra = _EXTRAS[name]
+    return f"{name} is not installed, which this needs: pip install 'spanjax[{extra}]' (in a clone: pip install '.[{extra}]')"
 
 
 def exit_code(command: str, work: Callable[[], object], *, cannot: str, stopped: str = "stopped") -> int:

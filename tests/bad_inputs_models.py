@@ -16,6 +16,7 @@ from tests.bad_inputs import Case, World
 
 from_torch = functools.partial(Case, "convert from-torch")
 to_torch = functools.partial(Case, "convert to-torch")
+to_onnx = functools.partial(Case, "convert to-onnx")
 inspect = functools.partial(Case, "convert inspect")
 verify = functools.partial(Case, "convert verify")
 HUB = {"HF_TOKEN": "hf_of-nobody", "HF_ENDPOINT": "http://127.0.0.1:9"}  # a port where nothing listens
@@ -124,6 +125,12 @@ def taken(world: World) -> list[Any]:
     """An output in which a file of the user lies."""
     world.write("out/mine", "mine")
     return [world.weights, world.here / "out"]
+
+
+def relative(world: World) -> list[Any]:
+    """A run that says to have XLNet's attention, without a vocabulary."""
+    change = meta(lambda found: [found["run"]["encoder"].update(relative_attention=True), found.update(vocabulary={})])
+    return [*change(world), "--sbo"]
 
 
 def other_vocabulary(world: World) -> list[Any]:
@@ -254,6 +261,13 @@ MODEL_CASES = (
              meta(lambda found: found.update(vocabulary={"../vocab.txt": "YQ=="}))),
     to_torch("a type that is none", ("--dtype", "float8", "bfloat16"),
              lambda world: [world.run, world.here / "out", "--dtype", "float8"]),
+    to_onnx("a task without its head", ("--task classification", "its heads: mlm, sbo", "try --task encoder"),
+            lambda world: [world.run, world.here / "out", "--task", "classification"]),
+    to_onnx("boundaries of a model without their head", ("--sbo", "no span boundary head", "leave it out"),
+            lambda world: [world.tuned, world.here / "out", "--sbo"]),
+    to_onnx("relative attention and boundaries without a vocabulary",
+            ("relative attention (XLNet)", "use to-torch", "came without a vocabulary"), relative),
+    to_onnx("an output that is there", ("out exists", "--overwrite"), lambda world: [world.run, *taken(world)[1:]]),
     inspect("a file that is none", ("notes.txt", "torch.save"), lambda world: [world.write("notes.txt", "a note")]),
     push("a run that was not exported", ("is a run directory: export it first", "convert to-torch"),
          lambda world: [world.run, "me/model"]),

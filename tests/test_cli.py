@@ -82,7 +82,7 @@ def test_input_and_texts_may_be_addresses(tmp_path: pathlib.Path, capsys: pytest
 
 HELPS = [
     *(f"prepare {name}" for name in ("rows", "vocab", "check-vocab", "show", "stats", "ngrams")),
-    *(f"convert {name}" for name in ("to-torch", "from-torch", "verify", "inspect", "push")),
+    *(f"convert {name}" for name in ("to-torch", "from-torch", "to-onnx", "verify", "inspect", "push")),
     *(
         f"predict {name}"
         for name in ("fill-mask", "spans", "encode", "task", "qa", "classify", "relation", "ner", "coref")

@@ -34,15 +34,22 @@ _KINDS: Mapping[HfHead, str] = {
 
 
 def model_card(
-    model: Model, name: str, license_: str, language: str, base_model: str = "", sentence_vectors: bool = False
+    model: Model,
+    name: str,
+    license_: str,
+    language: str,
+    base_model: str = "",
+    sentence_vectors: bool = False,
+    library: str = "transformers",
+    usage: Sequence[str] = (),
 ) -> str:
     """Builds README.md: front matter, usage, intended use and limitations, tables of architecture, data, training, results and
     hardware, and citations. `base_model` is the Hub's name of the model that training started from; `sentence_vectors`: the
-    folder is for sentence-transformers."""
+    folder is for sentence-transformers; `usage` the lines that use the model in a `library` other than these two."""
     given = {"license": license_, "language": language}
     bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
     pipeline = "sentence-similarity" if sentence_vectors else PIPELINES[model.kind] if model.kind else bare
-    library = "sentence-transformers" if sentence_vectors else "transformers"
+    library = "sentence-transformers" if sentence_vectors else library
     facts: dict[str, Any] = {"library_name": library, "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
     facts["tags"] = [
@@ -67,7 +74,7 @@ def model_card(
         "",
     ]
     body += _sentence_usage(model, name) if sentence_vectors else []
-    body += _usage(model, name) + _listed("Intended use", intended_use(model))
+    body += (list(usage) or _usage(model, name)) + _listed("Intended use", intended_use(model))
     body += _section("Task", _task(model)) if model.kind else []
     body += _section("Architecture", _architecture(model))
     body += _section("Data", _data(rows, run)) if rows else []

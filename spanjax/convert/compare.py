@@ -54,6 +54,7 @@ class Inputs(NamedTuple):
     left_SL: np.ndarray  # boundaries and offset of a span for every position
     right_SL: np.ndarray
     offset_SL: np.ndarray
+    types_SL: np.ndarray | None = None  # None: all 0
 
 
 class Outputs(NamedTuple):
@@ -93,7 +94,15 @@ def make_inputs(model: Model, sentences: Sequence[str]) -> Inputs:
         left_SL=np.maximum(0, place_SL - 1 - offset_SL).astype(np.int32),
         right_SL=np.minimum(place_SL + 1, sizes - 1).astype(np.int32),
         offset_SL=offset_SL.astype(np.int32),
+        # every second row is a pair, where the model tells pairs apart
+        types_SL=np.where(_second_half(len(rows), sizes, place_SL) & (model.encoder.types > 1), 1, 0).astype(np.int32),
     )
+
+
+def _second_half(rows: int, sizes_S1: np.ndarray, place_SL: np.ndarray) -> np.ndarray:
+    """True at the second half of the tokens of every second row."""
+    odd_S1 = np.arange(rows)[:, None] % 2 == 1
+    return odd_S1 & (place_SL >= sizes_S1 // 2) & (place_SL < sizes_S1)
 
 
 def _ids(vocabulary: Vocabulary, sentences: Sequence[str]) -> list[list[int]]:
@@ -117,9 +126,9 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
     # GPUs and TPUs multiply float32 at lower precision by default, which would look like a difference
     with jax.default_matmul_precision("highest"):
         segments_SL = inputs.used_SL.astype(np.int32)
-        zeros_SL = np.zeros(shape, np.int32)
+        types_SL = np.zeros(shape, np.int32) if inputs.types_SL is None else inputs.types_SL
         states_NSLD = module.encoder.every_state(
-            *map(jnp.asarray, (inputs.tokens_SL, segments_SL, position_SL, zeros_SL))
+            *map(jnp.asarray, (inputs.tokens_SL, segments_SL, position_SL, types_SL))
         )
         scores: dict[bool, np.ndarray] = {}
         if objective.fill_heads:
@@ -143,7 +152,7 @@ def computed_by_transformers(folder: pathlib.Path, model: Model, inputs: Inputs,
         theirs = kind.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
     given = {"input_ids": inputs.tokens_SL, "attention_mask": inputs.used_SL}
     if model.encoder.types:
-        given["token_type_ids"] = np.zeros_like(inputs.tokens_SL)
+        given["token_type_ids"] = np.zeros_like(inputs.tokens_SL) if inputs.types_SL is None else inputs.types_SL
     arrays = {name: torch.from_numpy(array.astype(np.int64)) for name, array in given.items()}
     with torch.no_grad():
         found = theirs(**arrays, output_hidden_states=True)

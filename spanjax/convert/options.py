@@ -1,4 +1,4 @@
-"""Options of `convert to-torch`, which its help prints without importing jax, and which `save_torch` fills in."""
+"""Options of `to-torch` and `to-onnx`, without jax for their help; `save_torch` and `save_onnx` fill them in."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 import tyro
 
 from spanjax.cli import Code
+
+GraphTask = Literal["auto", "encoder", "fill-mask", "classification", "question-answering"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,4 +36,26 @@ class ToTorch:
     """Name on the Hub of the model that training started from, for the card: SpanBERT/spanbert-base-cased, say."""
     sentence_transformers: bool = False
     """Add the files with which sentence_transformers.SentenceTransformer loads the folder and makes the vectors of `encode`."""
+    code: Code = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ToOnnx:
+    """Source, output and contents of an export to ONNX."""
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    """A run directory (its newest whole checkpoint; of a fine-tuned run the best), one checkpoint, or a folder of weights."""
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
+    """Folder to write; a failed export leaves nothing there."""
+    task: GraphTask = "auto"
+    """Outputs of the graph. encoder: last_hidden_state. fill-mask: logits of every token. classification: logits of rows or
+    tokens. question-answering: start_logits and end_logits. auto: the head of the fine-tuning, else fill-mask, else encoder."""
+    sbo: bool = False
+    """Also compute sbo_logits, the span boundary head's scores of every [MASK] (with fill-mask)."""
+    int8: bool = False
+    """Also write model_int8.onnx, with the weights of products and tables in 8 bits, and print how far its outputs move."""
+    verify: bool = False
+    """Compare the graph in onnxruntime with spanjax at once; exit code 1 above 1e-4."""
+    overwrite: bool = False
+    """Replace an existing folder."""
     code: Code = ()
