@@ -13,7 +13,7 @@ from tests.fuzz.running import Fuzz, Server, apart, problems, run_case, told
 from tests.fuzz.server import CPU_SECONDS, Ended
 from tests.trained import fine_tuned, weights_of
 
-SAMPLED, AT_LEAST = 120, 600
+SAMPLED, AT_LEAST = 80, 600
 
 
 @pytest.fixture(scope="module")
