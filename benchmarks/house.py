@@ -29,8 +29,13 @@ def modules(tree: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def imported(path: pathlib.Path, known: set[str]) -> Iterator[str]:
-    """Yields the modules of ours that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Yields the modules of ours that a file imports, anywhere in it but for types alone."""
+    tree = ast.parse(path.read_text())
+    typing = (node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    unused = {part for node in typing for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if node in unused:
+            continue
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             full = (f"{node.module}.{alias.name}" for alias in node.names)
