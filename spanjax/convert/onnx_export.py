@@ -94,8 +94,9 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToOnnx) -> dict[st
     del graph  # as large as the weights
     if options.int8:
         write_int8(folder)
-    name = pathlib.Path(options.output).name
-    card = model_card(model, name, "", "", library="onnx", usage=_usage(name, outputs[0]))
+    folder_name = pathlib.Path(options.output).name
+    name, usage = options.name or folder_name, _usage(folder_name, outputs[0])
+    card = model_card(model, name, options.license, options.language, library="onnx", usage=usage)
     (folder / CARD).write_text(card)
     report = {
         "spanjax": __version__,

@@ -58,4 +58,10 @@ class ToOnnx:
     """Compare the graph in onnxruntime with spanjax at once; exit code 1 above 1e-4."""
     overwrite: bool = False
     """Replace an existing folder."""
+    name: str = ""
+    """Name of the model in its card; by default the folder's."""
+    license: str = ""
+    """Licence of the weights, for the card: cc-by-sa-4.0, say."""
+    language: str = ""
+    """Language of the text, for the card: en, say."""
     code: Code = ()

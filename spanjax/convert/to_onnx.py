@@ -49,7 +49,13 @@ def to_onnx(options: ToOnnx) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(ToOnnx, args=arguments, prog="python -m spanjax.convert to-onnx", description=__doc__)
+    options = parse_options(
+        ToOnnx,
+        args=arguments,
+        prog="python -m spanjax.convert to-onnx",
+        description=__doc__,
+        elsewhere=("name", "license"),
+    )
     return exit_code(
         "to-onnx",
         lambda: to_onnx(options),

@@ -240,7 +240,10 @@ def test_the_card_and_the_page_run(
     """The Python of the card and of docs/deployment.md, on the folder of a run."""
     pytest.importorskip("transformers", reason=REASON)
     monkeypatch.chdir(tmp_path)
-    assert convert(["to-onnx", str(run_folder), "exported", "--sbo"]) == 0
+    words = ["--name", "Mine", "--license", "mit", "--language", "de"]
+    assert convert(["to-onnx", str(run_folder), "exported", "--sbo", *words]) == 0
+    card = (tmp_path / "exported" / "README.md").read_text()
+    assert {"license: mit", "language: de", "# Mine", 'folder = "exported"'} <= {*card.splitlines()}
     for page, names in (
         (tmp_path / "exported" / "README.md", ["logits"]),
         (ROOT / "docs" / "deployment.md", ["found", "both"]),
