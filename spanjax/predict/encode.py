@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from spanjax.bounds import flag_problems, raise_problems
-from spanjax.cli import Code
+from spanjax.cli import Code, Progress
 from spanjax.predict.answering import UNREADABLE, AnyModel, Batch, JsonRecord, command, records_of
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import output_problem
@@ -60,7 +60,7 @@ def encode(options: Encode) -> None:
     texts = _texts(records_of(options.input, lambda line: {options.field: line}), options.field)
     # the file appears when all texts are in it: row i belongs to text i, so a part of them would be of no use
     output.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(output) as file:
+    with Progress("encoding", unit="texts") as progress, whole_file(output) as file:
         with (_npy if output.suffix == ".npy" else _parquet)(file, size) as write:
             while chunk := list(itertools.islice(texts, CHUNK)):
                 try:
@@ -71,7 +71,7 @@ def encode(options: Encode) -> None:
                     error.add_note(f"index 0 is text {count + 1:,} of the files; --truncate cuts texts")
                     raise
                 write(chunk, vectors_BD)
-                count += len(chunk)
+                progress.done = count = count + len(chunk)
         if not count:
             raise ValueError("no text in the files: expected one at least")
     print(f"{count:,} vectors of {size:,} numbers -> {output}")
