@@ -16,7 +16,7 @@ from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import output_problem
 from spanjax.training.compilation_cache import CompilationCache
 
-CHUNK = 8192  # texts that are sorted by length and encoded at once
+CHUNK = 2048  # texts that are sorted by length and encoded at once
 BEGINNINGS = {".npy": b"\x93NUMPY", ".parquet": b"PAR1"}
 Write = Callable[[Sequence[str], np.ndarray], None]
 
