@@ -63,9 +63,9 @@ def read_documents(path: str, settings: SourceSettings, skipped: collections.Cou
     trouble = Trouble(path, settings.skip_bad, skipped, settings.max_document)
     plain = _plain(path)
     if plain.endswith(PARQUET):
-        documents = _parquet_documents(settings.text_field, trouble)
+        documents = _typed_documents("Parquet", settings.text_field, trouble)
     elif plain.endswith(ARROW):
-        documents = _arrow_documents(settings.text_field, trouble)
+        documents = _typed_documents("Arrow", settings.text_field, trouble)
     elif plain.endswith(JSON_KINDS):
         values = (_json_list if plain.endswith(".json") else _json_lines)(_lines(trouble), trouble)
         documents = _json_documents(values, settings.text_field, trouble)
@@ -266,58 +266,55 @@ def name_it(record: Mapping[str, Any], field: str) -> str:
     return f"name it with {table.suggestion(record) or '--columns text=COLUMN'}"
 
 
-def _arrow_documents(field: str, trouble: Trouble) -> Iterator[Document]:
+def _arrow_rows(file: Any, field: str) -> tuple[Mapping[str, str], Iterator[Any]]:
+    """(types of the columns, batches of rows) of an Arrow file; in slices, as one of its batches can be the whole file."""
+    del field  # every column lies in memory as it is stored
+    rows = arrow_rows(file)
+    slices = (batch.slice(start, ROWS) for batch in rows.batches for start in range(0, batch.num_rows, ROWS))
+    return rows.columns, slices
+
+
+def _parquet_rows(file: Any, field: str) -> tuple[Mapping[str, str], Iterator[Any]]:
+    """(types of the columns, batches of rows) of a Parquet file, of which only texts and spans are decoded."""
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(file)
+    types = types_of(table.schema_arrow)
+
+    def batches() -> Iterator[Any]:
+        columns = [name for name in (field, SPANS_FIELD) if name in types]
+        for group in range(table.num_row_groups):
+            size = _rows_at_a_time(file, table, group, field)
+            yield from table.iter_batches(size, [group], columns, use_threads=False)
+
+    return types, batches()
+
+
+_TYPED_ROWS = {"Arrow": _arrow_rows, "Parquet": _parquet_rows}
+
+
+def _typed_documents(kind: str, field: str, trouble: Trouble) -> Iterator[Document]:
+    """The documents of a file of this kind, one a row."""
     import pyarrow
 
     number = 0
     try:
         with open_bytes(trouble.path) as file:
-            rows = arrow_rows(file)
-            if problem := _column_problem(rows.columns, field):
+            types, batches = _TYPED_ROWS[kind](file, field)
+            if problem := _column_problem(types, field):
                 trouble.report("files without text", 0, problem)
                 return
-            for batch in rows.batches:
-                for start in range(0, batch.num_rows, ROWS):
-                    part = batch.slice(start, ROWS)
-                    spans = (
-                        part.column(SPANS_FIELD).to_pylist() if SPANS_FIELD in rows.columns else itertools.repeat(None)
-                    )
-                    for text, marked in zip(part.column(field).to_pylist(), spans, strict=False):
-                        number += 1
-                        if document := row_document(text, marked, number, trouble):
-                            yield document
+            for batch in batches:
+                texts = batch.column(field).to_pylist()
+                spans = batch.column(SPANS_FIELD).to_pylist() if SPANS_FIELD in types else itertools.repeat(None)
+                for text, marked in zip(texts, spans, strict=False):
+                    number += 1
+                    if document := row_document(text, marked, number, trouble):
+                        yield document
     except (pyarrow.ArrowException, OSError) as error:
         if getattr(error, "errno", None) is not None:
             raise  # the system's error, not damage that --skip-bad may skip
-        trouble.report("damaged files", number + 1, f"the Arrow file is damaged ({error}); get it again")
-
-
-def _parquet_documents(field: str, trouble: Trouble) -> Iterator[Document]:
-    import pyarrow
-    from pyarrow import parquet
-
-    number = 0
-    try:
-        with open_bytes(trouble.path) as file, parquet.ParquetFile(file) as table:
-            problem = _column_problem(types_of(table.schema_arrow), field)
-            if problem:
-                trouble.report("files without text", 0, problem)
-                return
-            with_spans = SPANS_FIELD in table.schema_arrow.names
-            columns = [field, SPANS_FIELD] if with_spans else [field]
-            for group in range(table.num_row_groups):
-                size = _rows_at_a_time(file, table, group, field)
-                for batch in table.iter_batches(size, [group], columns, use_threads=False):
-                    texts = batch.column(field).to_pylist()
-                    spans = batch.column(SPANS_FIELD).to_pylist() if with_spans else itertools.repeat(None)
-                    for text, marked in zip(texts, spans, strict=False):
-                        number += 1
-                        if document := row_document(text, marked, number, trouble):
-                            yield document
-    except (pyarrow.ArrowException, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise  # the system's error, not damage that --skip-bad may skip
-        trouble.report("damaged files", number + 1, f"the Parquet file is damaged ({error}); get it again")
+        trouble.report("damaged files", number + 1, f"the {kind} file is damaged ({error}); get it again")
 
 
 def _rows_at_a_time(file: Any, table: Any, group: int, field: str) -> int:
