@@ -32,6 +32,8 @@ _KINDS: Mapping[HfHead, str] = {
     "question": "question answering by a span of the text",
 }
 
+SENTENCES = "sentence-transformers"
+
 
 def model_card(
     model: Model,
@@ -39,17 +41,16 @@ def model_card(
     license_: str,
     language: str,
     base_model: str = "",
-    sentence_vectors: bool = False,
     library: str = "transformers",
     usage: Sequence[str] = (),
 ) -> str:
     """Builds README.md: front matter, usage, intended use and limitations, tables of architecture, data, training, results and
-    hardware, and citations. `base_model` is the Hub's name of the model that training started from; `sentence_vectors`: the
-    folder is for sentence-transformers; `usage` the lines that use the model in a `library` other than these two."""
+    hardware, and citations. `base_model` is the Hub's name of the model that training started from, `library` that of the folder;
+    `usage` the lines that use the model in a library other than transformers and sentence-transformers."""
     given = {"license": license_, "language": language}
     bare = "fill-mask" if "mlm" in model.params else "feature-extraction"
+    sentence_vectors = library == SENTENCES
     pipeline = "sentence-similarity" if sentence_vectors else PIPELINES[model.kind] if model.kind else bare
-    library = "sentence-transformers" if sentence_vectors else library
     facts: dict[str, Any] = {"library_name": library, "pipeline_tag": pipeline}
     facts |= {key: value for key, value in given.items() if value}
     facts["tags"] = [

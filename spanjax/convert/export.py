@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from spanjax import __version__
-from spanjax.convert.card import model_card
+from spanjax.convert.card import SENTENCES, model_card
 from spanjax.convert.options import ToTorch
 from spanjax.pretrained.electra import FOLDER, PART, generator_of, without_generator
 from spanjax.pretrained.model import Model, vocabulary_of
@@ -106,7 +106,8 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
         for name, content in files.items():
             (folder / name).write_bytes(content)
     name = options.name or pathlib.Path(options.output).name
-    card = model_card(model, name, options.license, options.language, options.base_model, options.sentence_transformers)
+    library = SENTENCES if options.sentence_transformers else "transformers"
+    card = model_card(model, name, options.license, options.language, options.base_model, library)
     (folder / CARD).write_text(card)
     report = _report(model, options, written)
     (folder / REPORT).write_text(json.dumps(report, indent=2) + "\n")
