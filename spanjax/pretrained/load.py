@@ -38,7 +38,7 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     `config` is a config.json for weights that come without one. ValueError describes a fault of the path or its files.
     """
     path = pathlib.Path(path)
-    if not path.exists():
+    if not path.exists():  # a folder of one's own is never shadowed by an installed package
         path = packaged_folder(path) or path
     if (path / "checkpoints").is_dir():
         tuned = _fine_tuned(path)
