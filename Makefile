@@ -26,11 +26,10 @@ $(VENV)/bin/pip:
 
 # The stamps are written after a complete installation and are renewed when a list changes.
 # spanjax itself is installed from this folder: the command `spanjax` and `import spanjax` then work from anywhere.
-$(VENV)/.installed: requirements.txt pyproject.toml models/spanbert_mini/pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements.txt pyproject.toml $(wildcard models/spanbert_mini/spanbert_mini/model/*) | $(VENV)/bin/pip
 	$(PY) -m pip install --quiet -r requirements.txt
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . || $(PY) -m pip install --quiet --no-deps --editable .
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable models/spanbert_mini \
-		|| $(PY) -m pip install --quiet --no-deps --editable models/spanbert_mini
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini || $(PY) -m pip install --quiet --no-deps models/spanbert_mini
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
