@@ -1,4 +1,5 @@
-"""SpanBERT for transformers: BERT with the masked token head and the span boundary head (Joshi et al., 2020, section 3).
+"""SpanBERT for transformers: BERT or ModernBERT with the masked token head and the span boundary head (Joshi et al., 2020,
+section 3).
 
     from transformers import AutoModelForPreTraining, AutoTokenizer
 
@@ -19,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
-from transformers import BertModel, BertPreTrainedModel
+from transformers import BertModel, BertPreTrainedModel, ModernBertForMaskedLM, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.models.bert.modeling_bert import BertLMPredictionHead
 from transformers.utils.generic import ModelOutput
@@ -54,12 +55,13 @@ class BoundaryLayers(nn.Module):
 
     def __init__(self, config: Any, width: int):
         super().__init__()
-        size = config.hidden_size
+        modern = config.model_type == "modernbert"
+        size, epsilon = config.hidden_size, config.norm_eps if modern else config.layer_norm_eps
         self.linear1 = nn.Linear(2 * size + width, size)
-        self.layer_norm1 = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.layer_norm1 = nn.LayerNorm(size, eps=epsilon)
         self.linear2 = nn.Linear(size, size)
-        self.layer_norm2 = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.activation = ACT2FN[config.hidden_act]
+        self.layer_norm2 = nn.LayerNorm(size, eps=epsilon)
+        self.activation = ACT2FN[config.hidden_activation if modern else config.hidden_act]
 
     def forward(self, joined: torch.Tensor) -> torch.Tensor:
         """Returns vectors [N, D]."""
@@ -127,20 +129,11 @@ def covering(spans: torch.Tensor, length: int) -> torch.Tensor:
     return torch.where(inside.any(dim=1)[..., None], spans.gather(1, index), -1)
 
 
-class SpanBertForPreTraining(BertPreTrainedModel):
-    """BERT with SpanBERT's two heads, and with the classifier of pairs where the weights have one."""
+class WithBoundaryHead(PreTrainedModel):
+    """A model with `cls.pair_target_predictions`, whose weights lie in SBO_FILE: files, scores and fills."""
 
-    _tied_weights_keys = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
     _keys_to_ignore_on_load_missing = [PREFIX.replace(".", r"\.")]  # they come from SBO_FILE
-
-    def __init__(self, config: Any):
-        super().__init__(config)
-        self.bert = BertModel(config, add_pooling_layer=settings_of(config)["pooler"])
-        self.cls = SpanBertHeads(config)
-        self.post_init()
+    cls: Any
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
@@ -178,15 +171,6 @@ class SpanBertForPreTraining(BertPreTrainedModel):
             name = kwargs.get("repo_id") or os.path.basename(os.path.abspath(save_directory))
             self.push_to_hub(name, **{each: kwargs[each] for each in _COMMIT if each in kwargs})
 
-    def get_output_embeddings(self) -> nn.Module:
-        """Returns the decoder of the masked token head."""
-        return self.cls.predictions.decoder
-
-    def set_output_embeddings(self, new_embeddings: Any) -> None:
-        """Replaces the decoder of the masked token head and its bias."""
-        self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
         """Resizes the token table and the biases of both heads; new tokens get a bias of 0."""
         table, head = super().resize_token_embeddings(*args, **kwargs), self.cls.pair_target_predictions
@@ -195,54 +179,6 @@ class SpanBertForPreTraining(BertPreTrainedModel):
         bias[:kept] = head.bias.data[:kept]
         head.bias = nn.Parameter(bias)
         return table
-
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        spans: torch.Tensor | None = None,
-        next_sentence_label: torch.Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Returns a SpanBertOutput.
-
-        `labels` [B, L] holds the original ids of masked positions, else -100. `spans` [B, S, 2] holds the first and last position
-        of every masked span, padded with -1; by default every run of labels is a span. Of targets in no span, at an offset
-        from `max_offset` on, or in a span without two neighbours the masked token head alone has a loss. `next_sentence_label`
-        [B] is 1 for a random or swapped pair. `attention_mask` is [B, L], or [B, 1, L, L] where rows hold several texts.
-        """
-        output = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **kwargs,
-        )
-        hidden, mlm, sbo, pair, pair_logits = output.last_hidden_state, None, None, None, None
-        logits, sbo_logits = self.cls.predictions(hidden), None
-        if labels is not None:
-            mlm = mean_loss(logits.flatten(0, 1), labels.flatten())
-        if labels is not None or spans is not None:
-            sbo_logits, sbo = self._boundary_scores(hidden, labels, spans)
-        if hasattr(self.cls, "seq_relationship"):
-            pair_logits = self.cls.seq_relationship(output.pooler_output)
-            if next_sentence_label is not None:
-                pair = mean_loss(pair_logits, next_sentence_label.flatten())
-        losses = [loss for loss in (mlm, sbo, pair) if loss is not None]
-        total = torch.stack(losses).sum() if losses else None
-        found = SpanBertOutput(
-            *(total, mlm, sbo, pair, logits, sbo_logits, pair_logits, output.hidden_states, output.attentions)
-        )
-        # a tuple for torch.jit and for callers that index
-        as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
-        return found if as_dict else found.to_tuple()
 
     def _boundary_scores(
         self, hidden: torch.Tensor, labels: torch.Tensor | None, spans: torch.Tensor | None
@@ -261,7 +197,7 @@ class SpanBertForPreTraining(BertPreTrainedModel):
         wanted = wanted if masked is None else wanted & masked
         row, place = wanted.nonzero(as_tuple=True)
         left, right = hidden[row, first[row, place] - 1], hidden[row, last[row, place] + 1]
-        scores = head(left, right, offset[row, place], self.bert.embeddings.word_embeddings.weight)
+        scores = head(left, right, offset[row, place], self.get_input_embeddings().weight)
         return scores, None if labels is None else mean_loss(scores, labels[row, place])
 
     @torch.no_grad()
@@ -313,3 +249,113 @@ class SpanBertForPreTraining(BertPreTrainedModel):
             "log_probability": float(best.values[:, 0].sum()),
             "candidates": candidates,
         }
+
+
+class SpanBertForPreTraining(WithBoundaryHead, BertPreTrainedModel):
+    """BERT with SpanBERT's two heads, and with the classifier of pairs where the weights have one."""
+
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.bert = BertModel(config, add_pooling_layer=settings_of(config)["pooler"])
+        self.cls = SpanBertHeads(config)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        """Returns the decoder of the masked token head."""
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
+        """Replaces the decoder of the masked token head and its bias."""
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        spans: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns a SpanBertOutput.
+
+        `labels` [B, L] holds the original ids of masked positions, else -100. `spans` [B, S, 2] holds the first and last position
+        of every masked span, padded with -1; by default every run of labels is a span. Of targets in no span, at an offset
+        from `max_offset` on, or in a span without two neighbours the masked token head alone has a loss. `next_sentence_label`
+        [B] is 1 for a random or swapped pair. `attention_mask` is [B, L], or [B, 1, L, L] where rows hold several texts.
+        """
+        output = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        hidden, mlm, sbo, pair, pair_logits = output.last_hidden_state, None, None, None, None
+        logits, sbo_logits = self.cls.predictions(hidden), None
+        if labels is not None:
+            mlm = mean_loss(logits.flatten(0, 1), labels.flatten())
+        if labels is not None or spans is not None:
+            sbo_logits, sbo = self._boundary_scores(hidden, labels, spans)
+        if hasattr(self.cls, "seq_relationship"):
+            pair_logits = self.cls.seq_relationship(output.pooler_output)
+            if next_sentence_label is not None:
+                pair = mean_loss(pair_logits, next_sentence_label.flatten())
+        losses = [loss for loss in (mlm, sbo, pair) if loss is not None]
+        total = torch.stack(losses).sum() if losses else None
+        found = SpanBertOutput(
+            *(total, mlm, sbo, pair, logits, sbo_logits, pair_logits, output.hidden_states, output.attentions)
+        )
+        # a tuple for torch.jit and for callers that index
+        as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
+        return found if as_dict else found.to_tuple()
+
+
+class SpanModernBertForPreTraining(WithBoundaryHead, ModernBertForMaskedLM):
+    """ModernBERT with SpanBERT's two heads; its masked token head has the names of transformers' class."""
+
+    def __init__(self, config: Any):
+        super().__init__(config)
+        self.cls = nn.ModuleDict({"pair_target_predictions": SpanBoundaryHead(config)})
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        spans: torch.Tensor | None = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Returns a SpanBertOutput; `labels` and `spans` as in SpanBertForPreTraining, `attention_mask` is [B, L]."""
+        output = self.model(
+            input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
+        )
+        hidden, mlm, sbo, sbo_logits = output.last_hidden_state, None, None, None
+        logits = self.decoder(self.head(hidden))
+        if labels is not None:
+            mlm = mean_loss(logits.flatten(0, 1), labels.flatten())
+        if labels is not None or spans is not None:
+            sbo_logits, sbo = self._boundary_scores(hidden, labels, spans)
+        total = None if mlm is None or sbo is None else mlm + sbo
+        found = SpanBertOutput(
+            *(total, mlm, sbo, None, logits, sbo_logits, None, output.hidden_states, output.attentions)
+        )
+        # a tuple for torch.jit and for callers that index
+        as_dict = getattr(self.config, "return_dict", True) if return_dict is None else return_dict
+        return found if as_dict else found.to_tuple()
