@@ -26,9 +26,10 @@ $(VENV)/bin/pip:
 
 # The stamps are written after a complete installation and are renewed when a list changes.
 # spanjax itself is installed from this folder: the command `spanjax` and `import spanjax` then work from anywhere.
-$(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/bin/pip
+$(VENV)/.installed: requirements.txt pyproject.toml $(wildcard models/spanbert_mini/spanbert_mini/model/*) | $(VENV)/bin/pip
 	$(PY) -m pip install --quiet -r requirements.txt
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . || $(PY) -m pip install --quiet --no-deps --editable .
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini || $(PY) -m pip install --quiet --no-deps models/spanbert_mini
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
@@ -39,10 +40,13 @@ $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 install: $(VENV)/.installed  ## create the environment and install the stack
 install-dev: $(VENV)/.installed-dev  ## the same with the tools for tests
 
-demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentation, on this machine
+demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentation, and look at spanbert-mini beside it
 	@test -d $(DEMO)/rows || $(PY) -m spanjax.prepare --input installed-docs --train-vocab 1000 --length 64 \
 		--holdout 0.02 --output $(DEMO)/rows
 	$(PY) -m spanjax.train --config configs/pretrain/demo.py --workdir $(DEMO)/run --rows $(DEMO)/rows
+	@echo && echo "The same held-out text, filled by these minutes of training and by spanbert-mini, which had hours:"
+	@$(PY) -m spanjax.predict examples $(DEMO)/run spanbert-mini --rows $(DEMO)/rows
+	@echo && echo "next: docs/tutorials/own_corpus.md pretrains on your own text, docs/tutorials/fine_tune.md starts from spanbert-mini"
 
 test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
 	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
@@ -84,8 +88,9 @@ doctor: $(VENV)/.installed  ## versions, devices and known traps
 	$(PY) -m spanjax.doctor
 
 dist: $(VENV)/.installed-dev  ## build the source and the wheel into dist/, and check them
-	rm -rf dist build
+	rm -rf dist build models/spanbert_mini/build
 	$(PY) -m build --outdir dist .
+	$(PY) -m build --outdir dist models/spanbert_mini
 	$(PY) -m twine check --strict dist/*
 
 clean:  ## remove caches and the demo's run

@@ -89,26 +89,37 @@ PHASES = {
 """Function -> the phase of all calls inside it, on threads that it starts too; the innermost of these functions counts."""
 TEXTS = {
     "command line": "## 1. Command line\n\nReads the config file and the options, and detects the launcher.",
-    "session": "## 2. Session\n\nOpens the rows, validates all settings, builds the mesh and the shapes of the model.",
-    "folder": "## 3. Work directory\n\nLocks the folder, describes the run in it, initialises the weights, opens the writers.",
-    "loop": "## 4. Loop\n\nRepeats phases 5 to 9 until the last step, or until a signal asks it to stop.",
-    "feed": "## 5. Feed\n\nReads rows from the disk, masks them, and starts the transfer of the batch to the devices.",
-    "step": "## 6. Step\n\nTurns a batch into an update: the model forward and backward, then the optimizer.",
+    "session": """## 2. Session
+
+Opens the rows, validates all settings, and builds the mesh and the shapes of the model. A setting that
+cannot work ends the run here, before any weight exists.""",
+    "folder": """## 3. Work directory
+
+Locks the folder, describes the run in it, initialises or restores the weights, and opens the writers.""",
+    "loop": "## 4. Loop\n\nRepeats phases 5 to 9 until the last step, or until a signal requests a stop.",
+    "feed": """## 5. Feed
+
+Computes the indices of the rows from the step number, reads the rows from the disk, masks them, and
+starts the transfer of the batch to the devices.""",
+    "step": """## 6. Step
+
+Turns a batch into an update: the forward and backward pass of the model, then the optimizer.""",
     "log": "## 7. Log\n\nFetches the metrics of the step before, while the devices compute, and writes them.",
-    "save": "## 8. Checkpoint\n\nWrites the state and verifies it; a run that resumes restores the newest one in phase 3.",
+    "save": "## 8. Checkpoint\n\nWrites the state and verifies it. A run that resumes restores the newest checkpoint in phase 3.",
     "evaluation": "## 9. Evaluation\n\nMeasures held-out losses and stores them with the checkpoint.",
-    "end": "## 10. End\n\nCompares the results with baselines and shows an example.",
+    "end": "## 10. Summary\n\nCompares the results with baselines, fills in a masked span, and prints the next commands.",
 }
 """Phase -> heading and introduction, in the order of the page."""
 PREFACE = """# The life of a batch
 
-The files that a batch passes through, from `python -m spanjax.train` to the checkpoint, in the order of
-their first call. Each file is listed once, in the phase in which most of its public functions run, with
-the first of these and the first sentence of its docstring.
+This page follows a batch through the code, from `python -m spanjax.train` to the checkpoint. It lists
+the files in the order of their first call, in ten phases. Each file appears once, in the phase in which
+most of its public functions run. Its entry names the first of these functions and repeats the first
+sentence of the file's docstring. [design.md](design.md) explains the interfaces between the files.
 
 `python -m benchmarks.life_of_a_batch` writes this page from a traced run: the demo's config, two steps
-on made rows, the NumPy feed, one CPU device. A test compares the page with a new trace, so do not edit
-it. Files that only define types and constants, or only check settings, are not listed.
+on generated rows, the NumPy feed, one CPU device. A test compares the page with a new trace, so do not
+edit it. Files that only define types and constants, or only check settings, are not listed.
 """
 WORK = ("feed", "step")
 """Phases that get a file of which as many functions run in another one, but for the loop's own."""

@@ -27,6 +27,7 @@ import tyro
 from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
 from spanjax.doctor import checks
+from spanjax.pretrained.packaged import packaged_models
 
 _PACKAGES = """
 jax jaxlib flax optax orbax-checkpoint numpy numba ml-dtypes tensorflow tensorflow-text tensorflow-datasets seqio
@@ -170,6 +171,7 @@ def collect(timeout: float) -> checks.Facts:
         memory_available=available,
         disk_free=shutil.disk_usage(".").free,
         start_up=start_up,
+        models=tuple(packaged_models()),
         start_up_error=start_up_error,
         private_missing=tuple(private_missing),
     )
@@ -187,6 +189,7 @@ def fact_lines(facts: checks.Facts) -> list[tuple[str, str]]:
     kinds: dict[checks.Device, int] = {}
     for device in facts.devices:
         kinds[device] = kinds.get(device, 0) + 1
+    lines += [("installed models", ", ".join(facts.models))] if facts.models else []
     for device, count in kinds.items():
         lines.append(("devices", f"{count} x {device.platform} {device.kind}, memory {describe_memory(device.memory)}"))
     available, total = describe_memory(facts.memory_available), describe_memory(facts.memory_total)

@@ -57,6 +57,7 @@ class Facts:
     memory_total: int | None
     memory_available: int | None
     disk_free: int
+    models: tuple[str, ...] = ()  # names of the models that packages bring, for spanjax.load
     start_up: str = ""  # what `spanjax.distributed` makes of the launcher's variables
     start_up_error: str = ""
     private_missing: tuple[str, ...] = ()  # private names of jax that spanjax uses and the installed jax lacks

@@ -28,7 +28,10 @@ Folder = Annotated[
 ]
 AnyModel = Annotated[
     tyro.conf.Positional[str],
-    tyro.conf.arg(metavar="MODEL", help="A run directory, a checkpoint, or a folder of PyTorch weights."),
+    tyro.conf.arg(
+        metavar="MODEL",
+        help="A run directory, a checkpoint, a folder of PyTorch weights, or an installed model (spanbert-mini).",
+    ),
 ]
 Output = Annotated[str, tyro.conf.arg(help="File for the answers, a line of JSON each; empty prints them.")]
 NamedColumns = Annotated[

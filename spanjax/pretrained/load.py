@@ -14,6 +14,7 @@ from spanjax.objectives.base import Objective, Pretraining
 from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
 from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
+from spanjax.pretrained.packaged import packaged_folder
 from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import Task, TextPooling
@@ -31,11 +32,14 @@ from spanjax.training.checkpoint_files import best_step, steps_of, stored_losses
 
 
 def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = None) -> Model:
-    """Loads a whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, or PyTorch weights.
+    """Loads a whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, PyTorch weights, or
+    an installed model by its name (see `packaged`); an existing path goes before such a name.
 
     `config` is a config.json for weights that come without one. ValueError describes a fault of the path or its files.
     """
     path = pathlib.Path(path)
+    if not path.exists():  # a folder of one's own is never shadowed by an installed package
+        path = packaged_folder(path) or path
     if (path / "checkpoints").is_dir():
         tuned = _fine_tuned(path)
         step, notes = best_step(path) if tuned else whole_step(path)
@@ -51,7 +55,7 @@ def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = Non
     what = "holds none of them" if path.is_dir() else "does not exist"
     raise ValueError(
         f"{path} {what}: expected a run directory (with checkpoints/), a checkpoint (checkpoints/STEP), or a folder or file of "
-        "PyTorch weights (model.safetensors, pytorch_model.bin, model.pt)"
+        "PyTorch weights (model.safetensors, pytorch_model.bin, model.pt), or an installed model (`spanjax doctor` lists them)"
     )
 
 

@@ -179,7 +179,7 @@ class SpanSampler(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SpanPolicy(MaskingPolicy):
-    """Samples spans of words until the masking budget is used up. See docs/design.md, "Span masking, exactly"."""
+    """Samples spans of words until the masking budget is used up. See docs/design.md, "Span masking algorithm"."""
 
     starts: Literal["words", "pieces"] = "words"
     """A span starts at a uniformly sampled word, or at the word of a uniformly sampled subword (D2)."""
