@@ -24,16 +24,20 @@ from tests.running import ROOT, environment, shrunk
 DEMO = str(ROOT / "configs/pretrain/demo.py")
 TITLE = """# Messages for wrong input
 
-What each command line says when something is wrong, and with which exit code it ends. The table is written by
-`tests/test_bad_inputs.py`, which gives every command these inputs, on four devices; a message that changes fails the test
-until the table is written again:
+This page lists the messages and exit codes of every command for wrong input. Each command has a
+section. Search the page for the words of your message; the left column names the cause.
+
+No wrong input of this page loses a file: existing files keep their bytes.
+
+`tests/test_bad_inputs.py` gives every command these inputs, on four devices, and writes the tables. A
+changed message fails the test until you write the page again:
 
 ```
 SPANJAX_WRITE_ERRORS=1 .venv/bin/python -m pytest tests/test_bad_inputs.py
 ```
 
-Paths are without the folders of the test, `HEX` stands for a fingerprint, `N` for a size, `...` for words of another library.
-In none of these cases is a file lost: what was there before is there afterwards, byte for byte.
+In the tables, paths lack the folders of the test. `HEX` is a fingerprint, `N` a size, and `...` text
+of another library.
 """
 TITLES = frozenset({"Value error", "Invalid choice", "Required options", "Unrecognized options", "Parsing error"})
 """First lines of what tyro says, which has its own form."""
