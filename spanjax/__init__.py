@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spanjax.nn.config import EncoderConfig
     from spanjax.run import Data, Run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Data",
     "EncoderConfig",
