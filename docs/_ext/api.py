@@ -44,7 +44,9 @@ def members(kind: type) -> Iterator[str]:
         hint = _MODULES.sub("", inspect.formatannotation(typing.get_type_hints(kind)[name]))
         yield described("attribute", name, [], f":type: {hint}\n\n{body}", 1).replace("\n\n:type:", "\n:type:", 1)
     # the bases' members too, in the order in which they are written
-    own = [part for each in reversed(kind.__mro__) if each.__module__.startswith("spanjax") for part in vars(each).items()]
+    own = [
+        part for each in reversed(kind.__mro__) if each.__module__.startswith("spanjax") for part in vars(each).items()
+    ]
     for name, member in dict(own).items():
         if name.startswith("_") or name in getattr(kind, "_fields", ()):
             continue

@@ -15,7 +15,15 @@ from typing import NamedTuple
 
 from docs._ext import ROOT, repository_base
 
-LOADED = {"script": "src", "img": "src", "source": "src", "video": "src", "audio": "src", "iframe": "src", "embed": "src"}
+LOADED = {
+    "script": "src",
+    "img": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "iframe": "src",
+    "embed": "src",
+}
 """Elements whose file a browser loads with the page -> the attribute that names it."""
 NOT_LOADED = frozenset({"canonical", "next", "prev", "author", "license"})
 """Values of `rel` of a <link> that a browser does not load."""

@@ -58,5 +58,7 @@ def page() -> str:
             parts += [f"### {escaped(short)}", escaped(first.partition("\n")[0])]
             parts += [f"`--config {short}`: [configs/{escaped(name)}.py](../../configs/{name}.py)", note_of(first)]
             rows = [f"| {code(setting)} | {code(value)} |" for setting, value in differences(run, Run())]
-            parts.append("\n".join(["| setting | value |", "|---|---|", *rows]) if rows else "All settings have their defaults.")
+            parts.append(
+                "\n".join(["| setting | value |", "|---|---|", *rows]) if rows else "All settings have their defaults."
+            )
     return "\n\n".join(parts)

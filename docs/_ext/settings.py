@@ -183,6 +183,11 @@ def nested(kind: type) -> list[tuple[str, type]]:
     return found
 
 
+def anchor(kind: type, field: dataclasses.Field) -> str:
+    """Returns the id of a setting on the page."""
+    return f"{kind.__name__}-{field.name}".lower().replace("_", "-")
+
+
 def setting(kind: type, field: dataclasses.Field, flag: str, docs: dict[str, str], sections: dict[type, str]) -> str:
     """Returns the entry of one field. `sections` are the anchors of classes: a field that holds one of them is no flag."""
     hint = typing.get_type_hints(kind, include_extras=True)[field.name]
@@ -197,7 +202,7 @@ def setting(kind: type, field: dataclasses.Field, flag: str, docs: dict[str, str
         if typing.get_origin(hint) is Annotated
         for alias in getattr(mark, "aliases", None) or ()
     ]
-    names = ", ".join([f"[{code(name)}]{{#{kind.__name__.lower()}-{field.name}}}", *map(code, aliases)])
+    names = ", ".join([f"[{code(name)}]{{#{anchor(kind, field)}}}", *map(code, aliases)])
     what = escaped(type_text(hint))
     for each in parts:
         what = what.replace(each.__name__, f"[{each.__name__}](#{sections[each]})")
@@ -230,7 +235,9 @@ class Page:
         self._written.add(kind)
         self.parts += [f"### {kind.__name__}", prose(inspect.cleandoc(kind.__doc__ or ""))]
         if shared:
-            self.parts.append("These settings are those of all classes that derive from it; it is no choice of its own.")
+            self.parts.append(
+                "These settings are those of all classes that derive from it; it is no choice of its own."
+            )
         bases = [each for each in kind.__mro__[1:] if each in self._written]
         if bases:
             links = " and ".join(f"[{each.__name__}](#{each.__name__.lower()})" for each in bases)
