@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import sysconfig
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the pages describe this tree, also where another one is installed
@@ -22,6 +23,9 @@ myst_heading_anchors = 6  # the anchors that GitHub gives headings, so that link
 
 # the notebooks of the tutorials train models: `make docs EXECUTE=1` runs them, tests/docs/test_tutorials.py too
 nb_execution_mode = "force" if os.environ.get("EXECUTE") else "off"
+# cells call `!spanjax` as a reader does, in whose shell the environment is active
+os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
+os.environ["PYTHONPATH"] = str(ROOT)
 nb_execution_in_temp = True
 nb_execution_timeout = 1800
 nb_execution_raise_on_error = True

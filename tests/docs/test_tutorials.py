@@ -10,7 +10,7 @@ import pytest
 from tests.docs.tutorials import TUTORIALS, blocks, is_notebook, problems
 from tests.running import ROOT
 
-KERNEL = "---\njupytext:\n  text_representation:\n    extension: .md\nkernelspec:\n  name: python3\n---\n"
+KERNEL = "---\njupytext:\n  text_representation:\n    format_name: myst\nkernelspec:\n  name: python3\n---\n"
 NOTEBOOK = f"""{KERNEL}
 # A notebook
 
@@ -114,6 +114,7 @@ def test_blocks_are_found() -> None:
         ("```{code-cell}\nx\n```\n", "line 2: a cell, but the header of the page names no kernelspec"),
         (f"{KERNEL}```bash\nx\n```\n", "line 9: a block of a notebook that is no cell"),
         (f"{KERNEL}```{{code-cell}}\n:tags: [skip-execution]\n\nx\n```\n", "go together"),
+        (KERNEL.replace("format_name: myst", "extension: .md"), "line 1: the header names a kernel without"),
         (f"{KERNEL}<!-- not run: why -->\n```{{code-cell}}\nx\n```\n", "go together"),
     ],
 )

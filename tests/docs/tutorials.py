@@ -35,10 +35,15 @@ class Block:
     """Reason why it does not run; "" if it does."""
 
 
+def header(text: str) -> str:
+    """Returns the YAML header of a page, or ""."""
+    found = re.match(r"---\n(.*?)^---\n", text, re.DOTALL | re.MULTILINE)
+    return found[1] if found else ""
+
+
 def is_notebook(text: str) -> bool:
     """Returns True for a page whose header names a kernel."""
-    header = re.match(r"---\n(.*?)^---\n", text, re.DOTALL | re.MULTILINE)
-    return bool(header and re.search(r"^kernelspec:", header[1], re.MULTILINE))
+    return bool(re.search(r"^kernelspec:", header(text), re.MULTILINE))
 
 
 def blocks(text: str) -> list[Block]:
@@ -63,6 +68,8 @@ def blocks(text: str) -> list[Block]:
 def problems(text: str) -> list[str]:
     """Lists blocks of a tutorial that would not run and give no reason."""
     found, notebook = [], is_notebook(text)
+    if notebook and not re.search(r"format_name: myst$|file_format: mystnb$", header(text), re.MULTILINE):
+        found.append("line 1: the header names a kernel without `format_name: myst`: the site would show no cells")
     for block in blocks(text):
         skipped = "skip-execution" in block.text.partition("\n\n")[0]
         if block.language == CELL and not notebook:
