@@ -55,9 +55,18 @@ def with_repository_links(text: str, file: pathlib.Path) -> str:
     return "".join([*parts, _LINK.sub(link, text[start:])])
 
 
+def with_language(text: str) -> str:
+    """Returns a page whose notebook header names the language of its cells, which are coloured by it where they are not run."""
+    header = re.match(r"---\n.*?^---\n", text, re.DOTALL | re.MULTILINE)
+    if not header or re.search(r"^ +language:", header[0], re.MULTILINE):
+        return text
+    return re.sub(r"^kernelspec:\n", "kernelspec:\n  language: ipython3\n", text, count=1, flags=re.MULTILINE)
+
+
 def _read(app: Any, docname: str, source: list[str]) -> None:
     """Completes the text of a page that Sphinx is about to parse."""
-    source[0] = with_repository_links(with_generated(source[0]), pathlib.Path(app.env.doc2path(docname)))
+    text = with_language(with_generated(source[0]))
+    source[0] = with_repository_links(text, pathlib.Path(app.env.doc2path(docname)))
 
 
 def _resolve(app: Any, doctree: Any, docname: str) -> None:

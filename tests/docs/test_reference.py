@@ -212,6 +212,12 @@ def test_links_to_the_repository_are_marked() -> None:
     )
 
 
+def test_a_notebook_gets_the_language_of_its_cells() -> None:
+    header = "---\nkernelspec:\n  name: python3\n---\n"
+    assert extension.with_language(header) == header.replace(":\n  name", ":\n  language: ipython3\n  name")
+    assert all(extension.with_language(text) == text for text in ("# A\n", header.replace("name", "language")))
+
+
 def test_prose_is_escaped() -> None:
     assert escaped("[MASK] and a_b of `x_y` <z>") == r"\[MASK\] and a\_b of `x_y` \<z\>"
     assert (
