@@ -8,13 +8,14 @@ PYTEST_ARGS ?=
 # A process a core, at most four (each takes up to 3 GB); the tests of one file stay together, as they share what they made.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
 PODS ?=
+EXECUTE ?=
 CHAOS ?=
 PODS_VENV := $(VENV)-pods
 PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo quick test test-pods test-slow chaos chaos-short lint format doctor dist clean clean-all
+.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short lint format doctor dist clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +54,16 @@ test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, 
 
 quick: $(VENV)/.installed-dev  ## the unit tests, in less than a minute
 	UNIT_CPU_SECONDS=2 $(PY) -m pytest -q -m "unit and not slow" -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
+
+# Only the site needs these packages. Their list is that of pyproject.toml.
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/.installed
+	$(PY) -m pip install --quiet $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@touch $@
+
+docs: $(VENV)/.installed-docs  ## the documentation site in build/docs; EXECUTE=1 runs the notebooks of its tutorials
+	EXECUTE=$(EXECUTE) $(PY) -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/docs
+	$(PY) -m docs._ext.links build/docs
 
 # Compilers for TPU and GPU pods have an environment of their own: beside libtpu every `import jax` would look for a TPU.
 $(PODS_VENV)/.installed: $(VENV)/.installed-dev

@@ -87,7 +87,7 @@ BANNED = {
 """Identifier -> the field's name for it: the left column of the lexicon, without words that are often right."""
 LONG = 25  # lines of a function that has a comment
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "launch/README.md")] + sorted(
-    (ROOT / "docs").glob("*.md")
+    (ROOT / "docs").rglob("*.md")
 )
 OTHER_PAGES = ("errors.md",)
 """Pages that are not checked: the page of messages, which the messages' own test writes."""
