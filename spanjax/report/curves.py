@@ -3,18 +3,19 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, number
+from spanjax.report.document import Block, Entry, Figure, Figures, Heading, Table, Text, Words, number
+from spanjax.report.labels import label, percentage
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.runs import Group, LogRecord, Recorded
 from spanjax.tasks.base import SCORE
 
-OTHERS: tuple[tuple[str, str, Scale], ...] = (
-    ("learning_rate", "learning rate", "zero"),
-    ("gradient_norm", "norm of the gradient", "auto"),
-    ("speed/tokens_per_s", "tokens per second", "zero"),
-    ("speed/mfu", "model FLOPs utilisation (MFU)", "zero"),
-    ("speed/data_wait", "share of the time spent waiting for data", "zero"),
-    ("speed/goodput", "share of the time in steps that counted", "zero"),
+OTHERS: tuple[tuple[str, Scale], ...] = (
+    ("learning_rate", "zero"),
+    ("gradient_norm", "auto"),
+    ("speed/tokens_per_s", "zero"),
+    ("speed/mfu", "zero"),
+    ("speed/data_wait", "zero"),
+    ("speed/goodput", "zero"),
 )
 SHOWN = 8  # steps of a curve that a table tells
 
@@ -29,7 +30,8 @@ def _names(runs: Sequence[Recorded]) -> list[str]:
 
 def _curve(records: Sequence[LogRecord], name: str) -> tuple[list[int], list[float]]:
     """Steps and values; NaN for a record of training without the value."""
-    return [record.step for record in records], [record.values.get(name, math.nan) for record in records]
+    times = 100 if percentage(name) else 1
+    return [record.step for record in records], [times * record.values.get(name, math.nan) for record in records]
 
 
 def _lines(groups: Sequence[Group], name: str) -> Iterator[Line]:
@@ -57,19 +59,28 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
         values = ", ".join(f"{points[at][0]:,}: {number(points[at][1])}" for at in places)
         least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
         rows.append([line.name or line.label, values, number(least[1]), number(most[1])])
-    return Table(["run", "step: value", "lowest", "highest"], rows, title, numbers=False)
+    return Table(["Run", "Step: value", "Lowest", "Highest"], rows, title, numbers=False)
 
 
-def figure(title: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
-    """Draws a figure of these curves; None if no value is finite."""
+def figure(name: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
+    """Draws a figure of these curves of a metric; None if no value is finite."""
+    title = label(name) + (", %" if percentage(name) else "")
     svg = line_plot(title, lines, scale=scale)
     if not svg:
         return None
     gaps = sum(not math.isfinite(value) for line in lines for value in line.values)
-    caption = [f"{gaps:,} values are missing or not finite: gaps"] if gaps else []
-    if any(len(thinned(line.steps, line.values)) < len(line.steps) for line in lines):
-        caption.append(f"thinned to at most {POINTS} points a curve; the highest and lowest of every stretch are kept")
-    return Figure(svg, "; ".join(caption), _table(title, lines))
+    caption = f"{gaps:,} values are missing or not finite: gaps" if gaps else ""
+    words = [Words(title), Words(" "), Words(name, "code")]
+    return Figure(svg, caption, _table(title, lines), words)
+
+
+def _legend(groups: Sequence[Group], lines: Sequence[Line]) -> list[Entry]:
+    """Entries that the figures share: a colour for each group, and how training and held-out values are drawn."""
+    marks = {line.dotted for line in lines}
+    kinds = [Entry("training", mark="line")] if False in marks else []
+    kinds += [Entry("held out", mark="dots")] if True in marks else []
+    names = [f"{group.name}, {len(group.runs)} seeds" if len(group.runs) > 1 else group.name for group in groups]
+    return [*map(Entry, names, colours(len(groups))), *kinds]
 
 
 def curve_blocks(groups: Sequence[Group]) -> list[Block]:
@@ -78,11 +89,20 @@ def curve_blocks(groups: Sequence[Group]) -> list[Block]:
     for group in groups:
         kinds.setdefault(f"fine-tuning: {group.first.row.name}" if group.tuned else "pretraining", []).append(group)
     blocks: list[Block] = [Heading(2, "Curves")]
+    thin = False
     for kind, some in kinds.items():
         runs = [run for group in some for run in group.runs]
-        wanted: list[tuple[str, str, Scale]] = [(name, name, "auto") for name in _names(runs)]
-        made = [figure(title, list(_lines(some, name)), scale) for name, title, scale in (*wanted, *OTHERS)]
+        wanted: list[tuple[str, Scale]] = [(name, "auto") for name in _names(runs)]
+        metrics = [*wanted, *OTHERS]
+        drawn = [list(_lines(some, name)) for name, _ in metrics]
+        made = (figure(name, lines, scale) for (name, scale), lines in zip(metrics, drawn, strict=True))
         figures = [each for each in made if each is not None]
+        lines = [line for curves in drawn for line in curves]
+        thin |= any(len(thinned(line.steps, line.values)) < len(line.steps) for line in lines)
         blocks.append(Heading(3, kind[0].upper() + kind[1:]))
-        blocks.append(Figures(figures) if figures else Text("No numbers yet: metrics.jsonl has no records."))
+        none = Text("No numbers yet: metrics.jsonl has no records.")
+        blocks.append(Figures(figures, _legend(some, lines)) if figures else none)
+    if thin:
+        note = f"Curves are thinned to at most {POINTS} points; the highest and lowest of every stretch are kept."
+        blocks.append(Text(note, small=True))
     return blocks
