@@ -15,7 +15,7 @@ from spanjax.run_format import flat
 
 
 def _text(value: Any) -> str:
-    return "(absent)" if value is None else str(value)
+    return "–" if value is None else str(value)
 
 
 def overview(groups: Sequence[Group]) -> Table:
@@ -49,8 +49,8 @@ def differing(groups: Sequence[Group]) -> Table | None:
         if len({_text(each.get(name)) for each in settings}) > 1
     ]
     head = ["Setting", *(group.name for group in groups)]
-    what = "fine-tuning" if groups[0].tuned else "pretraining"
-    return Table(head, rows, f"Settings that differ between {what} runs", numbers=False) if rows else None
+    what = groups[0].first.row.name if groups[0].tuned else "pretraining"
+    return Table(head, rows, f"Settings that differ between runs of {what}", numbers=False) if rows else None
 
 
 def _name(setting: str) -> Cell:
@@ -69,8 +69,10 @@ def _all_settings(group: Group) -> Folded:
 
 def difference_blocks(groups: Sequence[Group]) -> list[Block]:
     """Tables of the settings that differ, with the names of those that are not compared; empty if none differs."""
-    kinds = [[group for group in groups if group.tuned == tuned] for tuned in (False, True)]
-    tables = [table for some in kinds if len(some) > 1 for table in (differing(some),) if table]
+    kinds: dict[str, list[Group]] = {}
+    for group in groups:  # those of two tasks differ in nearly all settings of the task
+        kinds.setdefault(group.first.row.name if group.tuned else "", []).append(group)
+    tables = [table for some in kinds.values() if len(some) > 1 for table in (differing(some),) if table]
     if not tables:
         return []
     kept = ", ".join(name.rstrip("/").replace("/", ".") for name in BOOKKEEPING)

@@ -55,7 +55,11 @@ def welch_rows(groups: Sequence[Group]) -> list[Sequence[Cell]]:
         if not metric or first is None or second is None or min(len(first.values), len(second.values)) < 2:
             continue
         found = welch(first.values, second.values)
-        cells = (first.words(number), second.words(number))
+        digits = 2 if one.tuned else 4
+        cells = (
+            first.words(lambda value, digits=digits: f"{value:.{digits}f}"),
+            second.words(lambda value, digits=digits: f"{value:.{digits}f}"),
+        )
         test = (number(found.difference), number(found.t), number(found.degrees, 3))
         known = "no deviation: not known" if math.isnan(found.p) else p_text(found.p)
         rows.append([task, labelled(metric), one.name, other.name, *cells, *test, known])
@@ -110,10 +114,12 @@ def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
         head = ["Task", "One", "Other", "Examples", "Only one right", "Only other right", "χ²", "Exact p"]
         blocks.append(Table(head, exact, "McNemar's test between single runs", names=3))
     if rows or exact:
+        # a reader of many p-values must know that some are small by chance
         count = len(rows) + len(exact)
+        several = f" and of one comparison each, not corrected for there being {count}" if count > 1 else ""
         blocks.append(
             Text(
-                f"p-values are two-sided and of one comparison each, not corrected for there being {count}. Welch's test takes"
+                f"p-values are two-sided{several}. Welch's test takes"
                 " the seed for the only source of chance: the dev examples are the same in all runs.",
                 small=True,
             )

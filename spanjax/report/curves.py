@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Entry, Figure, Figures, Heading, Table, Text, Words, number
-from spanjax.report.labels import label, percentage
+from spanjax.report.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.report.labels import percentage, rank, titled
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
-from spanjax.report.runs import Group, LogRecord, Recorded
+from spanjax.report.runs import Group, LogRecord, Recorded, score_names
 from spanjax.tasks.base import SCORE
 
 OTHERS: tuple[tuple[str, Scale], ...] = (
@@ -17,15 +17,16 @@ OTHERS: tuple[tuple[str, Scale], ...] = (
     ("speed/data_wait", "zero"),
     ("speed/goodput", "zero"),
 )
+MAIN = 3  # scores of a task before its losses; the others are folded
 SHOWN = 8  # steps of a curve that a table tells
 
 
-def _names(runs: Sequence[Recorded]) -> list[str]:
-    """Losses and accuracies of terms, then the total and the scores of evaluations."""
+def _losses(runs: Sequence[Recorded]) -> list[str]:
+    """Losses and accuracies of terms, and the total of evaluations."""
     found = {name for run in runs for record in (*run.training, *run.evaluations) for name in record.values}
-    terms = sorted(name for name in found if name.endswith(("/loss", "/accuracy")) and not name.startswith("speed/"))
+    terms = (name for name in found if name.endswith(("/loss", "/accuracy")) and not name.startswith(("speed/", SCORE)))
     held_out = {name for run in runs for record in run.evaluations for name in record.values}
-    return [*terms, *(["loss"] if "loss" in held_out else []), *sorted(n for n in held_out if n.startswith(SCORE))]
+    return [*(["loss"] if "loss" in held_out else []), *sorted(terms, key=rank)]
 
 
 def _curve(records: Sequence[LogRecord], name: str) -> tuple[list[int], list[float]]:
@@ -64,7 +65,7 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
 
 def figure(name: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
     """Draws a figure of these curves of a metric; None if no value is finite."""
-    title = label(name) + (", %" if percentage(name) else "")
+    title = titled(name)
     svg = line_plot(title, lines, scale=scale)
     if not svg:
         return None
@@ -83,26 +84,33 @@ def _legend(groups: Sequence[Group], lines: Sequence[Line]) -> list[Entry]:
     return [*map(Entry, names, colours(len(groups))), *kinds]
 
 
+def _drawn(groups: Sequence[Group], metrics: Sequence[tuple[str, Scale]]) -> tuple[list[Figure], list[Line]]:
+    """Figures of the metrics that have values, and the curves of them all."""
+    lines = [list(_lines(groups, name)) for name, _ in metrics]
+    made = (figure(name, curves, scale) for (name, scale), curves in zip(metrics, lines, strict=True))
+    return [each for each in made if each is not None], [line for curves in lines for line in curves]
+
+
 def curve_blocks(groups: Sequence[Group]) -> list[Block]:
     """Builds the section of curves, with pretraining and every fine-tuning task apart: their losses are not comparable."""
     kinds: dict[str, list[Group]] = {}
     for group in groups:
         kinds.setdefault(f"fine-tuning: {group.first.row.name}" if group.tuned else "pretraining", []).append(group)
     blocks: list[Block] = [Heading(2, "Curves")]
-    thin = False
+    drawn: list[Line] = []
     for kind, some in kinds.items():
         runs = [run for group in some for run in group.runs]
-        wanted: list[tuple[str, Scale]] = [(name, "auto") for name in _names(runs)]
-        metrics = [*wanted, *OTHERS]
-        drawn = [list(_lines(some, name)) for name, _ in metrics]
-        made = (figure(name, lines, scale) for (name, scale), lines in zip(metrics, drawn, strict=True))
-        figures = [each for each in made if each is not None]
-        lines = [line for curves in drawn for line in curves]
-        thin |= any(len(thinned(line.steps, line.values)) < len(line.steps) for line in lines)
+        scores = score_names(runs)
+        names = [*scores[:MAIN], *_losses(runs)]
+        figures, lines = _drawn(some, [*((name, "auto") for name in names), *OTHERS])
         blocks.append(Heading(3, kind[0].upper() + kind[1:]))
         none = Text("No numbers yet: metrics.jsonl has no records.")
         blocks.append(Figures(figures, _legend(some, lines)) if figures else none)
-    if thin:
+        # coreference alone has 22 scores, which would bury the others
+        further, more = _drawn(some, [(name, "auto") for name in scores[MAIN:]])
+        blocks += [Folded(f"Curves of {len(further)} further scores", [Figures(further)])] if further else []
+        drawn += [*lines, *more]
+    if any(len(thinned(line.steps, line.values)) < len(line.steps) for line in drawn):
         note = f"Curves are thinned to at most {POINTS} points; the highest and lowest of every stretch are kept."
         blocks.append(Text(note, small=True))
     return blocks

@@ -91,7 +91,7 @@ class Entry(NamedTuple):
     label: str
     colour: str = "currentColor"
     mark: str = "box"
-    """How the figure draws it: a `box`, a `line`, or a dotted line with `dots`."""
+    """Its shape in the figures: a `box`, a `line`, or a dotted line with `dots`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,10 @@ from spanjax.report.comparisons import comparable, p_text
 from spanjax.report.document import Block, Finding, Headline, Words
 from spanjax.report.labels import inline, unit
 from spanjax.report.masking import opened
-from spanjax.report.runs import Group, Recorded, Spread
+from spanjax.report.runs import Group, Recorded, Spread, score_names
 from spanjax.report.tables import dev_files
 from spanjax.run_format import restored
 from spanjax.scoring.welch import welch
-from spanjax.tasks.base import SCORE
 
 MOST = 3  # results of pretraining that are listed, if they are not comparable
 
@@ -70,41 +69,33 @@ def _pretrained(groups: Sequence[Group]) -> Finding:
     name, baselines = main_loss(best.first)
     spread = best.spread(name)
     assert spread is not None
-    against = ""
+    against, known = "", ""
     if name in baselines:
         value, what = baselines[name]
         side = "below" if spread.mean < value else "above"
         against = f", {abs(value - spread.mean):.4f} {side} the {what.removesuffix(' of the held-out text')}"
+        known = f" A model without context reaches {value:.4f} nats."
     words = [Words(f"Best held-out {inline(name)} "), Words(f"{spread.mean:.4f}{unit(name)}", "value"), Words(against)]
-    return Finding(words, _detail(best, others, spread, 4))
+    return Finding(words, _detail(best, others, spread, 4) + known)
 
 
 def _tuned(groups: Sequence[Group]) -> Finding:
     best, *others = _first(groups)
-    name = _own_score(best)
+    name, *_ = score_names(best.runs)
     spread = best.spread(name)
     assert spread is not None
     words = [Words(f"Best {best.first.row.name} {inline(name)} "), Words(f"{spread.mean:.2f}{unit(name)}", "value")]
     return Finding(words, f"{_detail(best, others, spread, 2)} Dev files: {dev_files(best.first)}.")
 
 
-def _own_score(group: Group) -> str:
-    """The selection metric; for a mean of one score alone the name of that score."""
-    metric = group.first.metric
-    best = group.first.best
-    if metric != f"{SCORE}mean" or best is None:
-        return metric
-    same = [name for name in sorted(best.values) if name.startswith(SCORE) and name != metric]
-    return same[0] if len(same) == 1 and best.values[same[0]] == best.values[metric] else metric
-
-
 def _detail(best: Group, others: Sequence[Group], spread: Spread, digits: int) -> str:
     """Runs and steps of a result, its spread over seeds, and the distance to the next group."""
-    steps = ", ".join(dict.fromkeys(f"{run.best.step:,}" for run in best.runs if run.best))
+    steps = sorted({run.best.step for run in best.runs if run.best})
+    when = f"step {steps[0]:,}" if len(steps) == 1 else f"steps {steps[0]:,} to {steps[-1]:,}"
     seeds = len(spread.values)
     what = f"Run {best.name}" if seeds == 1 else f"Mean of {seeds} seeds of {best.name}"
     deviation = f", standard deviation {spread.deviation:.{digits}f}" if seeds > 1 else ""
-    parts = [f"{what}, step {steps}{deviation}."]
+    parts = [f"{what}, {when}{deviation}."]
     if others:
         metric = best.first.metric
         mine, next_best = best.spread(metric), others[0].spread(metric)
@@ -113,7 +104,7 @@ def _detail(best: Group, others: Sequence[Group], spread: Spread, digits: int) -
         test = ""
         if min(len(mine.values), len(next_best.values)) > 1:
             p = welch(mine.values, next_best.values).p
-            test = f" (Welch's t-test: p {p_text(p)})" if p == p else ""
+            test = f" (Welch's t-test: p {p_text(p) if p < 1e-4 else f'= {p_text(p)}'})" if p == p else ""
         unlike = "" if best.tuned else f" {inline(metric)}"
         side = "above" if best.tuned else "below"
         parts.append(

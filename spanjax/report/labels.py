@@ -5,79 +5,84 @@ from collections.abc import Mapping
 from spanjax.report.document import Cell, Words
 from spanjax.tasks.base import SCORE
 
+METRICS: Mapping[str, str] = {
+    "loss": "total loss",
+    "learning_rate": "learning rate",
+    "gradient_norm": "gradient norm",
+    "speed/tokens_per_s": "tokens per second",
+    "speed/mfu": "model FLOPs utilisation (MFU), %",
+    "speed/data_wait": "waiting for data, % of the time",
+    "speed/goodput": "goodput, % of the time",
+}
+"""Metric -> its label inside a sentence, as in all tables here."""
 TERMS: Mapping[str, str] = {
     "mlm": "MLM",
     "sbo": "SBO",
     "nsp": "NSP",
     "sop": "SOP",
     "plm": "PLM",
-    "rtd": "Replaced-token detection",
-    "task": "Task",
+    "rtd": "replaced-token detection",
+    "task": "task",
 }
 """Name of a loss term -> its label; a term that is missing here keeps its name."""
-METRICS: Mapping[str, str] = {
-    "loss": "Total loss",
-    "learning_rate": "Learning rate",
-    "gradient_norm": "Gradient norm",
-    "speed/tokens_per_s": "Tokens per second",
-    "speed/mfu": "Model FLOPs utilisation (MFU)",
-    "speed/data_wait": "Waiting for data (share of the time)",
-    "speed/goodput": "Goodput (share of the time in steps that counted)",
-}
 SCORES: Mapping[str, str] = {
-    "accuracy": "Accuracy",
-    "precision": "Precision",
-    "recall": "Recall",
     "f1": "F1",
-    "exact": "Exact match",
-    "exact_match": "Exact match",
-    "best_exact": "Exact match, best threshold",
+    "exact": "exact match",
+    "exact_match": "exact match",
+    "best_exact": "exact match, best threshold",
     "best_f1": "F1, best threshold",
-    "best_exact_thresh": "Best threshold for exact match",
-    "best_f1_thresh": "Best threshold for F1",
-    "mean": "Mean score",
+    "best_exact_thresh": "best threshold for exact match",
+    "best_f1_thresh": "best threshold for F1",
+    "mean": "mean score",
     "matthews": "Matthews correlation",
     "pearson": "Pearson correlation",
     "spearman": "Spearman correlation",
-    "total": "Questions",
+    "total": "number of questions",
 }
-METRICS_OF_COREFERENCE: Mapping[str, str] = {
+COREFERENCE: Mapping[str, str] = {
     "muc": "MUC",
     "bcub": "B³",
     "ceafe": "CEAFe",
     "ceafm": "CEAFm",
     "blanc": "BLANC",
     "lea": "LEA",
-    "mention": "Mentions",
+    "mention": "mention detection",
 }
 _SUBSETS = {"HasAns_": "answerable", "NoAns_": "unanswerable"}
+_PARTS = ("loss", "f1", "precision", "recall", "accuracy")
 _FRACTIONS = ("/accuracy", "/precision", "/recall")
 _SHARES = ("speed/mfu", "speed/data_wait", "speed/goodput")
 _CORRELATIONS = ("matthews", "pearson", "spearman")
-_COMMON = ("Accuracy", "Best", "Exact", "Mean", "Precision", "Questions", "Recall", "Total")
-"""First words of labels that are no names: lower case inside a sentence."""
 _PERCENT = ("accuracy", "precision", "recall", "f1", "exact", "exact_match", "best_exact", "best_f1")
 
 
-def label(name: str) -> str:
-    """Plain label of a metric, without "train/" and "eval/"; a name that is unknown here, spelled out."""
+def inline(name: str) -> str:
+    """Plain label of a metric, without "train/" and "eval/", inside a sentence; an unknown name is spelled out."""
     if name in METRICS:
         return METRICS[name]
     if name.startswith(SCORE):
         return _score(name.removeprefix(SCORE))
     term, _, quantity = name.partition("/")
-    return f"{TERMS.get(term, _spelled(term))} {_spelled(quantity).lower()}".strip()
+    return f"{TERMS.get(term, _spelled(term))} {_spelled(quantity)}".strip()
 
 
-def inline(name: str) -> str:
-    """The label inside a sentence."""
-    text = label(name)
-    return text[0].lower() + text[1:] if text.split()[0].strip(",") in _COMMON else text
+def titled(name: str) -> str:
+    """The label above numbers: with a capital, and with a percent sign for a fraction."""
+    text = inline(name) + (", %" if name not in _SHARES and percentage(name) else "")
+    return text[:1].upper() + text[1:]
 
 
 def labelled(name: str) -> Cell:
-    """The label, with the raw name as its tooltip."""
-    return [Words(label(name), title=name)]
+    """The title, with the raw name as its tooltip."""
+    return [Words(titled(name), title=name)]
+
+
+def rank(name: str) -> tuple[int, str, int, str]:
+    """Order of metrics for a reader: the total, terms with their loss first, coreference as in the paper, other names."""
+    metric, _, part = name.removeprefix(SCORE).rpartition("_" if name.startswith(SCORE) else "/")
+    orders = [*METRICS, *TERMS, *COREFERENCE]
+    index = next((orders.index(each) for each in (name, metric) if each in orders), len(orders))
+    return index, metric, _PARTS.index(part) if part in _PARTS else len(_PARTS), name
 
 
 def percentage(name: str) -> bool:
@@ -100,12 +105,8 @@ def _score(name: str) -> str:
         if name.startswith(prefix):
             return f"{_score(name.removeprefix(prefix))}, {subset}"
     metric, _, part = name.rpartition("_")
-    if metric in METRICS_OF_COREFERENCE and part in SCORES:
-        known = SCORES[part]
-        return f"{METRICS_OF_COREFERENCE[metric]} {known if known.isupper() or known == 'F1' else known.lower()}"
-    return _spelled(name)
+    return f"{COREFERENCE[metric]} {_score(part)}" if metric in COREFERENCE else _spelled(name)
 
 
 def _spelled(name: str) -> str:
-    words = name.replace("_", " ").replace("/", " ").strip()
-    return words[:1].upper() + words[1:]
+    return name.replace("_", " ").replace("/", " ").strip()

@@ -103,7 +103,7 @@ def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: s
     blocks: list[Block] = [
         Text(
             f"Examples: {len(rows)} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
-            f" Right pieces: {', '.join(accuracy)}. «words that were there → what the model sees», |boundary tokens|."
+            f" Right pieces: {', '.join(accuracy)}. «original words → model input», |boundary tokens|."
         )
     ]
     for row in rows:
@@ -167,7 +167,7 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
         (f"{what}, mean {span_mean(counts):.2f}", [100 * share for share in span_shares(counts, LONGEST)])
         for what, counts in given.items()
     ]
-    names = [*map(str, range(1, LONGEST + 1)), "more"]
+    names = [*map(str, range(1, LONGEST + 1)), f"{LONGEST + 1}+"]
     title = f"{name}: span lengths, % of spans"
     rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]
     caption = (

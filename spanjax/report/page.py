@@ -8,13 +8,19 @@ from spanjax.report.document import Block, Cell, Entry, Figures, Folded, Heading
 from spanjax.report.style import STYLE
 
 _AFTER = re.compile(r"(?<=[./_])(?=\w)")
+_HYPHENATED = re.compile(r"(?<![^\s>])[\w.]+(?:-[\w.]+)+(?![^\s<])")
 _MARKS = {
-    "box": '<rect x="0" y="0" width="14" height="10" rx="2" fill="{colour}"/>',
+    "box": '<rect x="8" y="0" width="14" height="10" rx="2" fill="{colour}"/>',
     "line": '<path d="M0 5H22" stroke="{colour}" stroke-width="2"/>',
     "dots": '<path d="M0 5H22" stroke="{colour}" stroke-width="2" stroke-dasharray="2 3"/>'
     '<circle cx="11" cy="5" r="3" fill="{colour}"/>',
 }
-"""How the legend draws the mark of an entry."""
+"""Shape of an entry in the legend -> its drawing."""
+
+
+def _head(cell: Cell) -> str:
+    """A head whose words stay whole: "SST-2" is no pair of lines."""
+    return _HYPHENATED.sub(r'<span class="whole">\g<0></span>', _cell(cell))
 
 
 def _words(words: Words) -> str:
@@ -38,7 +44,7 @@ def _table(table: Table) -> Iterator[str]:
     yield '<div class="wide"><table>'
     if table.caption:
         yield f"<caption>{escaped(table.caption)}</caption>"
-    head = (f"<th{kind}>{_cell(name)}</th>" for kind, name in zip(kinds, table.head, strict=True))
+    head = (f"<th{kind}>{_head(name)}</th>" for kind, name in zip(kinds, table.head, strict=True))
     yield f"<thead><tr>{''.join(head)}</tr></thead>"
     yield "<tbody>"
     for row in table.rows:

@@ -50,6 +50,9 @@ th:last-child, td:last-child {{ padding-right: 0; }}
 thead th {{ border-bottom: 1px solid var(--line); font-size: .84rem; font-weight: 600; color: var(--muted);
   vertical-align: bottom; }}
 th.n, td.n {{ text-align: right; }}
+tr > :first-child {{ min-width: 5.5rem; }}
+tr > :first-child:has(code), tr > :first-child:has(.paper) {{ min-width: 12.5rem; }}
+.whole {{ white-space: nowrap; }}
 td.n {{ white-space: nowrap; }}
 [title] {{ text-decoration: none; cursor: help; }}
 code, .short {{ font: .88em/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }}
@@ -58,7 +61,7 @@ code, .short {{ font: .88em/1.4 ui-monospace, SFMono-Regular, Menlo, Consolas, "
 .legend li {{ display: flex; align-items: baseline; gap: .45rem; min-width: 0; overflow-wrap: anywhere; }}
 .legend svg {{ flex: none; width: 22px; height: 10px; overflow: visible; }}
 .figures {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 21.5rem), 1fr)); gap: 1.25rem; }}
-.figures.one {{ max-width: 44rem; }}
+.figures.one {{ max-width: 32rem; }}
 figure {{ margin: 0; padding: .9rem 1rem 1rem; min-width: 0; background: var(--card); border: 1px solid var(--line);
   border-radius: 8px; break-inside: avoid; }}
 figcaption {{ margin: 0 0 .5rem; font-size: .92rem; font-weight: 600; line-height: 1.4; }}

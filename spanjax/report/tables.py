@@ -11,9 +11,9 @@ from spanjax.json_files import read_json
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.report.document import Block, Cell, Folded, Heading, Table, Text, Words, percent
-from spanjax.report.labels import label, percentage
+from spanjax.report.labels import labelled, percentage, rank
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names
+from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names, score_names
 from spanjax.run_format import describe
 from spanjax.tasks.base import SCORE
 
@@ -134,7 +134,7 @@ def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
             parts.append(f"{task} on {'; '.join(dict.fromkeys(files))}")
         most = max((len(model.by_task.get(task, ())) for model in models), default=0)
         if most > 1:
-            parts.append(f"of up to {most} settings of {task} the best counts")
+            parts[-1] += f", the best of up to {most} settings"
     return ". ".join(parts)
 
 
@@ -142,11 +142,9 @@ WIDEST = 6  # scores in the first table of a task; the others are folded
 
 
 def _columns(groups: Sequence[Group]) -> list[str]:
-    """Names of the values at the best evaluations, the selection metric first."""
+    """Names of the values at the best evaluations."""
     best = [run.best for group in groups for run in group.runs]
-    names = sorted({name for record in best if record for name in record.values})
-    metric = groups[0].first.metric
-    return sorted(names, key=lambda name: name != metric)
+    return sorted({name for record in best if record for name in record.values}, key=rank)
 
 
 def _displayed(group: Group, name: str, seeds: bool) -> str:
@@ -174,7 +172,7 @@ def _values_table(
         steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
         start = [] if starts is None else [starts[str(group.first.settings.get("init_from") or "")]]
         rows.append([group.name, *start, steps, *(_displayed(group, name, seeds) for name in names)])
-    heads = [[Words(label(name) + (", %" if percentage(name) else ""), title=name)] for name in names]
+    heads = list(map(labelled, names))
     start = [] if starts is None else ["Started from"]
     return Table(["Runs", *start, "Best at step", *heads], rows, caption, names=1 + len(start))
 
@@ -187,7 +185,7 @@ def score_tables(groups: Sequence[Group]) -> list[Block]:
         tasks.setdefault(group.first.row.name, []).append(group)
     blocks: list[Block] = []
     for task, some in tasks.items():
-        names = [name for name in _columns(some) if name.startswith(SCORE)]
+        names = score_names(run for group in some for run in group.runs)
         if not names:
             blocks.append(Text(f"{task}: not evaluated yet ({', '.join(group.name for group in some)})."))
             continue
