@@ -30,7 +30,7 @@ STYLE = f"""
 html {{ -webkit-text-size-adjust: 100%; text-size-adjust: 100%; }}
 body {{ margin: 0 auto; max-width: 76rem; padding: 2.5rem 1.5rem 5rem; background: var(--page); color: var(--text);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-  overflow-wrap: break-word; }}
+  overflow-wrap: anywhere; }}
 h1 {{ margin: 0 0 1.25rem; font-size: .95rem; font-weight: 600; color: var(--muted); }}
 h2 {{ margin: 3.25rem 0 1rem; font-size: 1.3rem; font-weight: 650; line-height: 1.3; letter-spacing: -.005em; }}
 h3 {{ margin: 2rem 0 .75rem; font-size: 1.02rem; font-weight: 650; }}
@@ -43,7 +43,7 @@ p {{ margin: .75rem 0; max-width: 52rem; }}
 .headline .small {{ display: block; margin-top: .35rem; font-size: .9rem; line-height: 1.5; letter-spacing: 0; text-wrap: wrap; }}
 .value {{ font-weight: 700; font-variant-numeric: tabular-nums; }}
 .wide {{ overflow-x: auto; margin: 1rem 0 1.25rem; }}
-table {{ border-collapse: collapse; font-size: .9rem; line-height: 1.45; font-variant-numeric: tabular-nums; }}
+table {{ overflow-wrap: break-word; border-collapse: collapse; font-size: .9rem; line-height: 1.45; font-variant-numeric: tabular-nums; }}
 caption {{ padding: 0 0 .5rem; text-align: left; font-weight: 600; }}
 th, td {{ padding: .42rem 1.1rem .42rem 0; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top; }}
 th:last-child, td:last-child {{ padding-right: 0; }}
