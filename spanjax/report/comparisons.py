@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.labels import labelled
-from spanjax.report.runs import Group, Recorded
+from spanjax.report.runs import Group, Recorded, score_names
 from spanjax.report.tables import dev_names
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
@@ -62,7 +62,8 @@ def welch_rows(groups: Sequence[Group]) -> list[Sequence[Cell]]:
         )
         test = (number(found.difference), number(found.t), number(found.degrees, 3))
         known = "no deviation: not known" if math.isnan(found.p) else p_text(found.p)
-        rows.append([task, labelled(metric), one.name, other.name, *cells, *test, known])
+        label = labelled(score_names(one.runs)[0] if one.tuned else metric)
+        rows.append([task, label, one.name, other.name, *cells, *test, known])
     return rows
 
 

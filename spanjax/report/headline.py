@@ -68,6 +68,9 @@ def _pretrained(groups: Sequence[Group]) -> Finding:
     best, *others = _first(groups)
     name, baselines = main_loss(best.first)
     spread = best.spread(name)
+    if spread is None:  # a term may be NaN where the total is finite, as with a weight of 0
+        name, baselines = best.first.metric, {}
+        spread = best.spread(name)
     assert spread is not None
     against, known = "", ""
     if name in baselines:

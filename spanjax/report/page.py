@@ -41,9 +41,11 @@ def _cell(cell: Cell) -> str:
 
 def _table(table: Table) -> Iterator[str]:
     kinds = [' class="n"' if table.is_number(column) else "" for column in range(len(table.head))]
-    yield '<div class="wide"><table>'
+    # a caption inside of the table would scroll away with it
     if table.caption:
-        yield f"<caption>{escaped(table.caption)}</caption>"
+        yield f'<p class="caption">{escaped(table.caption)}</p>'
+    named = f' aria-label="{escaped(table.caption)}"' if table.caption else ""
+    yield f'<div class="wide"><table{named}>'
     head = (f"<th{kind}>{_head(name)}</th>" for kind, name in zip(kinds, table.head, strict=True))
     yield f"<thead><tr>{''.join(head)}</tr></thead>"
     yield "<tbody>"

@@ -296,9 +296,8 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
         found.setdefault(key, []).append((run.seed, name, run))
     several = [sorted(each, key=lambda one: (one[0], one[1])) for each in found.values()]
     names = [_group_name([name for _, name, _ in each]) for each in several]
-    # `runs/demo/run` says which run it is, the name of its folder does not
     names = [
-        "/".join(each[0][2].path.absolute().parts[-2:]) if name == "run" else name
+        with_parent(each[0][2].path.absolute()) if name == "run" else name
         for name, each in zip(names, several, strict=True)
     ]
     for place, each in enumerate(several):
@@ -312,8 +311,14 @@ def pretrained_name(run: Recorded) -> str:
     path = str(run.settings.get("init_from") or "")
     if not path:
         return "fresh weights"
-    stored = str(run.meta.get("pretrained") or "")
-    return stored or pretrained_folder(path).name
+    folder = pretrained_folder(path)
+    name = str(run.meta.get("pretrained") or "") or folder.name
+    return with_parent(folder) if name == folder.name else name
+
+
+def with_parent(path: pathlib.Path) -> str:
+    """Name of a run directory; with the folder around it if it is only called `run`, as in runs/demo/run."""
+    return "/".join(path.parts[-2:]) if path.name == "run" else path.name
 
 
 def pretrained_folder(path: str) -> pathlib.Path:

@@ -43,8 +43,9 @@ p {{ margin: .75rem 0; max-width: 52rem; }}
 .headline .small {{ display: block; margin-top: .35rem; font-size: .9rem; line-height: 1.5; letter-spacing: 0; text-wrap: wrap; }}
 .value {{ font-weight: 700; font-variant-numeric: tabular-nums; }}
 .wide {{ overflow-x: auto; margin: 1rem 0 1.25rem; }}
-table {{ overflow-wrap: break-word; border-collapse: collapse; font-size: .9rem; line-height: 1.45; font-variant-numeric: tabular-nums; }}
-caption {{ padding: 0 0 .5rem; text-align: left; font-weight: 600; }}
+table {{ overflow-wrap: break-word; border-collapse: collapse; font-size: .9rem; line-height: 1.45;
+  font-variant-numeric: tabular-nums; }}
+.caption {{ margin: 1.5rem 0 -.5rem; font-size: .9rem; font-weight: 600; }}
 th, td {{ padding: .42rem 1.1rem .42rem 0; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top; }}
 th:last-child, td:last-child {{ padding-right: 0; }}
 thead th {{ border-bottom: 1px solid var(--line); font-size: .84rem; font-weight: 600; color: var(--muted);

@@ -30,7 +30,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     story = document("news/story.txt", *STORY)
     nested = [
         [(0, 1), (17, 17), (29, 29)],
-        [(4, 5), (11, 11), (26, 26), (36, 37)],
+        [(4, 5), (10, 10), (27, 27), (36, 37)],
         [(7, 8), (20, 21), (31, 31), (50, 51)],
     ]
     nested += [[(14, 15), (33, 37)], [(33, 42), (40, 40)]]

@@ -106,6 +106,11 @@ def test_pretraining_beside_fine_tuning(run_folder: pathlib.Path, tmp_path: path
         if "eval/loss" in record:
             assert f"{record['eval/loss']:.4f}" in found.cells
     written = text.read_text("utf-8")
+    fingerprint = json.loads((run_folder / "run.json").read_text())["rows_fingerprint"]
+    assert f"{fingerprint[:12]}…" in found.cells and fingerprint in written
+    assert "Best CoLA Matthews correlation 62.00 (× 100)" in found.words
+    assert "- Best CoLA Matthews correlation **62.00 (× 100)**. Mean of 2 seeds of cola" in written
+    assert "- Best held-out MLM loss **" in written and "nats**, " in written and "the unigram entropy. " in written
     assert "62.0 ± 1.4 (2)" in written and "*64.3*" in written and "| 1 | 22.4 |" in written
     first = page.read_bytes()
     assert main([*arguments, "--output", str(page)]) == 0
