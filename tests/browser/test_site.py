@@ -16,12 +16,13 @@ from tests.running import ROOT
 pytestmark = pytest.mark.slow
 
 PAGES = ("index.html", "tutorials/first_model.html", "reference/api.html")
+BUILT = ROOT / "build" / "docs"
 VARIABLE = "SPANJAX_SITE"
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The built site: the folder in SPANJAX_SITE, as of `make docs`, or one built here."""
+    """The site in build/docs, where `make docs` builds it, brought up to date; or the built one in SPANJAX_SITE."""
     if not (ROOT / "docs" / "conf.py").is_file():
         pytest.skip("docs/conf.py is absent: there is no site to build")
     if VARIABLE in os.environ:
@@ -30,12 +31,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
         pytest.skip("sphinx is not installed: make install-dev, or name a built site in SPANJAX_SITE")
 
     def make(folder: pathlib.Path) -> None:
-        command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(ROOT / "docs"), str(folder / "html")]
+        del folder  # its lock alone: one worker builds
+        command = [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-b",
+            "html",
+            "-d",
+            str(BUILT.parent / "doctrees"),
+            "docs",
+            str(BUILT),
+        ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
 
-    return shared(tmp_path_factory, "site", make) / "html"
+    shared(tmp_path_factory, "site", make)
+    return BUILT
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
