@@ -15,7 +15,7 @@ PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short lint format doctor dist clean clean-all
+.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short browser lint format doctor dist clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five fau
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)
+
+browser: $(VENV)/.installed-dev  ## pages in the system's Chromium: the report, the coreference page, the documentation
+	$(PY) -m pytest tests/browser -m "slow or not slow" -rs
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(PY) -m ruff check .

@@ -7,12 +7,12 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 from spanjax.report.document import Block, Cell, Heading, Table, Text, number
-from spanjax.report.runs import Group, Recorded
+from spanjax.report.labels import labelled
+from spanjax.report.runs import Group, Recorded, score_names
 from spanjax.report.tables import dev_names
 from spanjax.run_format import flat
 from spanjax.scoring.compare import PREDICTIONS, compared, read_labelled
 from spanjax.scoring.welch import welch
-from spanjax.tasks.base import SCORE
 
 LOSSES = ("objective/", "rows_fingerprint", "cadence/eval_batches")
 """Settings that make held-out losses comparable."""
@@ -26,12 +26,17 @@ def _key(group: Group) -> str:
     return f"held-out loss {json.dumps(same, sort_keys=True, default=str)}"
 
 
-def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
-    """Yields (task, one, other) for all pairs of groups with comparable figures."""
+def comparable(groups: Sequence[Group]) -> list[list[Group]]:
+    """Groups with comparable figures, in the order of their first ones."""
     keys: dict[str, list[Group]] = {}
     for group in groups:
         keys.setdefault(_key(group), []).append(group)
-    for some in keys.values():
+    return list(keys.values())
+
+
+def pairs(groups: Sequence[Group]) -> Iterator[tuple[str, Group, Group]]:
+    """Yields (task, one, other) for all pairs of groups with comparable figures."""
+    for some in comparable(groups):
         task = some[0].first.row.name if some[0].tuned else "pretraining"
         yield from ((task, one, other) for one, other in itertools.combinations(some, 2))
 
@@ -50,10 +55,15 @@ def welch_rows(groups: Sequence[Group]) -> list[Sequence[Cell]]:
         if not metric or first is None or second is None or min(len(first.values), len(second.values)) < 2:
             continue
         found = welch(first.values, second.values)
-        cells = (first.words(number), second.words(number))
+        digits = 2 if one.tuned else 4
+        cells = (
+            first.words(lambda value, digits=digits: f"{value:.{digits}f}"),
+            second.words(lambda value, digits=digits: f"{value:.{digits}f}"),
+        )
         test = (number(found.difference), number(found.t), number(found.degrees, 3))
         known = "no deviation: not known" if math.isnan(found.p) else p_text(found.p)
-        rows.append([task, metric.removeprefix(SCORE), one.name, other.name, *cells, *test, known])
+        label = labelled(score_names(one.runs)[0] if one.tuned else metric)
+        rows.append([task, label, one.name, other.name, *cells, *test, known])
     return rows
 
 
@@ -96,22 +106,26 @@ def comparison_blocks(groups: Sequence[Group]) -> list[Block]:
     blocks: list[Block] = [Heading(2, "Differences tested")]
     rows = welch_rows(groups)
     if rows:
-        head = ["task", "score", "one", "other", "one: mean ± dev. (n)", "other: mean ± dev. (n)"]
-        blocks.append(Table([*head, "difference", "t", "df", "p"], rows, "Welch's t-test between groups of seeds"))
+        head = ["Task", "Score", "One", "Other", "One: mean ± dev. (n)", "Other: mean ± dev. (n)"]
+        blocks.append(
+            Table([*head, "Difference", "t", "df", "p"], rows, "Welch's t-test between groups of seeds", names=4)
+        )
     exact, notes = mcnemar_rows(groups)
     if exact:
-        head = ["task", "one", "other", "examples", "only one right", "only other right", "chi-square", "exact p"]
-        blocks.append(Table(head, exact, "McNemar's test between single runs"))
+        head = ["Task", "One", "Other", "Examples", "Only one right", "Only other right", "χ²", "Exact p"]
+        blocks.append(Table(head, exact, "McNemar's test between single runs", names=3))
     if rows or exact:
+        # a reader of many p-values must know that some are small by chance
         count = len(rows) + len(exact)
+        several = f" and of one comparison each, not corrected for there being {count}" if count > 1 else ""
         blocks.append(
             Text(
-                f"p-values are two-sided and of one comparison each, not corrected for there being {count}. Welch's test takes"
+                f"p-values are two-sided{several}. Welch's test takes"
                 " the seed for the only source of chance: the dev examples are the same in all runs.",
                 small=True,
             )
         )
     else:
         need = "two comparable groups with at least two seeds each, or two single runs with predictions.jsonl"
-        blocks.append(Text(f"Nothing could be tested: that needs {need}.", small=True))
+        blocks.append(Text(f"Nothing could be tested: a test needs {need}.", small=True))
     return [*blocks, *(Text(f"{each}.", small=True) for each in notes)]

@@ -3,33 +3,36 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Figure, Figures, Heading, Table, Text, number
+from spanjax.report.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.report.labels import percentage, rank, titled
 from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
-from spanjax.report.runs import Group, LogRecord, Recorded
+from spanjax.report.runs import Group, LogRecord, Recorded, score_names
 from spanjax.tasks.base import SCORE
 
-OTHERS: tuple[tuple[str, str, Scale], ...] = (
-    ("learning_rate", "learning rate", "zero"),
-    ("gradient_norm", "norm of the gradient", "auto"),
-    ("speed/tokens_per_s", "tokens per second", "zero"),
-    ("speed/mfu", "model FLOPs utilisation (MFU)", "zero"),
-    ("speed/data_wait", "share of the time spent waiting for data", "zero"),
-    ("speed/goodput", "share of the time in steps that counted", "zero"),
+OTHERS: tuple[tuple[str, Scale], ...] = (
+    ("learning_rate", "zero"),
+    ("gradient_norm", "auto"),
+    ("speed/tokens_per_s", "zero"),
+    ("speed/mfu", "zero"),
+    ("speed/data_wait", "zero"),
+    ("speed/goodput", "zero"),
 )
+MAIN = 3  # scores of a task before its losses; the others are folded
 SHOWN = 8  # steps of a curve that a table tells
 
 
-def _names(runs: Sequence[Recorded]) -> list[str]:
-    """Losses and accuracies of terms, then the total and the scores of evaluations."""
+def _losses(runs: Sequence[Recorded]) -> list[str]:
+    """Losses and accuracies of terms, and the total of evaluations."""
     found = {name for run in runs for record in (*run.training, *run.evaluations) for name in record.values}
-    terms = sorted(name for name in found if name.endswith(("/loss", "/accuracy")) and not name.startswith("speed/"))
+    terms = (name for name in found if name.endswith(("/loss", "/accuracy")) and not name.startswith(("speed/", SCORE)))
     held_out = {name for run in runs for record in run.evaluations for name in record.values}
-    return [*terms, *(["loss"] if "loss" in held_out else []), *sorted(n for n in held_out if n.startswith(SCORE))]
+    return [*(["loss"] if "loss" in held_out else []), *sorted(terms, key=rank)]
 
 
 def _curve(records: Sequence[LogRecord], name: str) -> tuple[list[int], list[float]]:
     """Steps and values; NaN for a record of training without the value."""
-    return [record.step for record in records], [record.values.get(name, math.nan) for record in records]
+    times = 100 if percentage(name) else 1
+    return [record.step for record in records], [times * record.values.get(name, math.nan) for record in records]
 
 
 def _lines(groups: Sequence[Group], name: str) -> Iterator[Line]:
@@ -57,19 +60,35 @@ def _table(title: str, lines: Sequence[Line]) -> Table:
         values = ", ".join(f"{points[at][0]:,}: {number(points[at][1])}" for at in places)
         least, most = min(points, key=lambda p: p[1]), max(points, key=lambda p: p[1])
         rows.append([line.name or line.label, values, number(least[1]), number(most[1])])
-    return Table(["run", "step: value", "lowest", "highest"], rows, title, numbers=False)
+    return Table(["Run", "Step: value", "Lowest", "Highest"], rows, title, numbers=False)
 
 
-def figure(title: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
-    """Draws a figure of these curves; None if no value is finite."""
+def figure(name: str, lines: Sequence[Line], scale: Scale = "auto") -> Figure | None:
+    """Draws a figure of these curves of a metric; None if no value is finite."""
+    title = titled(name)
     svg = line_plot(title, lines, scale=scale)
     if not svg:
         return None
     gaps = sum(not math.isfinite(value) for line in lines for value in line.values)
-    caption = [f"{gaps:,} values are missing or not finite: gaps"] if gaps else []
-    if any(len(thinned(line.steps, line.values)) < len(line.steps) for line in lines):
-        caption.append(f"thinned to at most {POINTS} points a curve; the highest and lowest of every stretch are kept")
-    return Figure(svg, "; ".join(caption), _table(title, lines))
+    caption = f"{gaps:,} values are missing or not finite: gaps" if gaps else ""
+    words = [Words(title), Words(" "), Words(name, "code")]
+    return Figure(svg, caption, _table(title, lines), words)
+
+
+def _legend(groups: Sequence[Group], lines: Sequence[Line]) -> list[Entry]:
+    """Entries that the figures share: a colour for each group, and how training and held-out values are drawn."""
+    marks = {line.dotted for line in lines}
+    kinds = [Entry("training", mark="line")] if False in marks else []
+    kinds += [Entry("held out", mark="dots")] if True in marks else []
+    names = [f"{group.name}, {len(group.runs)} seeds" if len(group.runs) > 1 else group.name for group in groups]
+    return [*map(Entry, names, colours(len(groups))), *kinds]
+
+
+def _drawn(groups: Sequence[Group], metrics: Sequence[tuple[str, Scale]]) -> tuple[list[Figure], list[Line]]:
+    """Figures of the metrics that have values, and the curves of them all."""
+    lines = [list(_lines(groups, name)) for name, _ in metrics]
+    made = (figure(name, curves, scale) for (name, scale), curves in zip(metrics, lines, strict=True))
+    return [each for each in made if each is not None], [line for curves in lines for line in curves]
 
 
 def curve_blocks(groups: Sequence[Group]) -> list[Block]:
@@ -78,11 +97,20 @@ def curve_blocks(groups: Sequence[Group]) -> list[Block]:
     for group in groups:
         kinds.setdefault(f"fine-tuning: {group.first.row.name}" if group.tuned else "pretraining", []).append(group)
     blocks: list[Block] = [Heading(2, "Curves")]
+    drawn: list[Line] = []
     for kind, some in kinds.items():
         runs = [run for group in some for run in group.runs]
-        wanted: list[tuple[str, str, Scale]] = [(name, name, "auto") for name in _names(runs)]
-        made = [figure(title, list(_lines(some, name)), scale) for name, title, scale in (*wanted, *OTHERS)]
-        figures = [each for each in made if each is not None]
+        scores = score_names(runs)
+        names = [*scores[:MAIN], *_losses(runs)]
+        figures, lines = _drawn(some, [*((name, "auto") for name in names), *OTHERS])
         blocks.append(Heading(3, kind[0].upper() + kind[1:]))
-        blocks.append(Figures(figures) if figures else Text("No numbers yet: metrics.jsonl has no records."))
+        none = Text("No numbers yet: metrics.jsonl has no records.")
+        blocks.append(Figures(figures, _legend(some, lines)) if figures else none)
+        # coreference alone has 22 scores, which would bury the others
+        further, more = _drawn(some, [(name, "auto") for name in scores[MAIN:]])
+        blocks += [Folded(f"Curves of {len(further)} further scores", [Figures(further)])] if further else []
+        drawn += [*lines, *more]
+    if any(len(thinned(line.steps, line.values)) < len(line.steps) for line in drawn):
+        note = f"Curves are thinned to at most {POINTS} points; the highest and lowest of every stretch are kept."
+        blocks.append(Text(note, small=True))
     return blocks

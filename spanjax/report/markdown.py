@@ -3,10 +3,16 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Cell, Figures, Folded, Heading, Table, Text
+from spanjax.report.document import Block, Cell, Figures, Folded, Heading, Headline, Table, Text
 
 _SIGNS = re.compile(r"[\\`*_\[\]|~#]")
-_AROUND = {"truth": ("**", "**"), "right": ("**", "**"), "wrong": ("~~", "~~"), "paper": ("*", "*")}
+_AROUND = {
+    "truth": ("**", "**"),
+    "right": ("**", "**"),
+    "wrong": ("~~", "~~"),
+    "paper": ("*", "*"),
+    "value": ("**", "**"),
+}
 
 
 def escaped(text: str) -> str:
@@ -20,7 +26,7 @@ def _cell(cell: Cell) -> str:
         return escaped(cell)
     parts = []
     for words in cell:
-        body = escaped(words.text)
+        body = escaped(words.title if words.role == "short" else words.text)
         before, after = _AROUND.get(words.role, ("", "")) if body else ("", "")
         parts.append(
             " " * words.text.startswith(" ") + before + body + after + " " * (words.text.endswith(" ") and bool(body))
@@ -31,8 +37,8 @@ def _cell(cell: Cell) -> str:
 def _table(table: Table) -> Iterator[str]:
     if table.caption:
         yield f"**{escaped(table.caption)}**\n"
-    yield "| " + " | ".join(map(escaped, table.head)) + " |"
-    yield "|" + "|".join(["---", *(("---:" if table.numbers else "---") for _ in table.head[1:])]) + "|"
+    yield "| " + " | ".join(map(_cell, table.head)) + " |"
+    yield "|" + "|".join("---:" if table.is_number(column) else "---" for column in range(len(table.head))) + "|"
     for row in table.rows:
         yield "| " + " | ".join(_cell(cell) for cell in row) + " |"
     yield ""
@@ -43,6 +49,9 @@ def _blocks(blocks: Sequence[Block]) -> Iterator[str]:
         match block:
             case Heading(level, text):
                 yield f"{'#' * level} {escaped(text)}\n"
+            case Headline(findings):
+                yield from (f"- {_cell(each.words)}. {escaped(each.detail)}".rstrip() for each in findings)
+                yield ""
             case Text(words):
                 yield f"{_cell(words)}\n"
             case Table():

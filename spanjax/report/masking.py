@@ -23,8 +23,8 @@ from spanjax.objectives.base import FillHead, Pretraining
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.report.document import Block, Cell, Figure, Figures, Heading, Table, Text, Words, percent
-from spanjax.report.plot import bar_plot
+from spanjax.report.document import Block, Cell, Entry, Figure, Figures, Heading, Table, Text, Words, percent
+from spanjax.report.plot import bar_plot, colours
 from spanjax.report.runs import Group, Recorded
 from spanjax.run_format import STARTED_IN, restored
 from spanjax.storage.local import found_again
@@ -103,14 +103,14 @@ def example_blocks(run: Recorded, batch: Batch, vocabulary: Vocabulary, which: s
     blocks: list[Block] = [
         Text(
             f"Examples: {len(rows)} {which}, filled in by the checkpoint of step {model.step:,} of {run.path.name}."
-            f" Right pieces: {', '.join(accuracy)}. «words that were there → what the model sees», |boundary tokens|."
+            f" Right pieces: {', '.join(accuracy)}. «original words → model input», |boundary tokens|."
         )
     ]
     for row in rows:
         cells = list(_spans(batch, row, found, vocabulary))
-        blocks.append(Text(masked_words(batch, row, vocabulary)))
+        blocks.append(Text(masked_words(batch, row, vocabulary), sample=True))
         if cells:
-            head = ["truth", "what the model sees", *(f"by {head.name.upper()}" for head in found)]
+            head = ["Truth", "Model input", *(f"by {head.name.upper()}" for head in found)]
             blocks.append(Table(head, cells, numbers=False))
     return blocks
 
@@ -167,7 +167,7 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
         (f"{what}, mean {span_mean(counts):.2f}", [100 * share for share in span_shares(counts, LONGEST)])
         for what, counts in given.items()
     ]
-    names = [*map(str, range(1, LONGEST + 1)), "more"]
+    names = [*map(str, range(1, LONGEST + 1)), f"{LONGEST + 1}+"]
     title = f"{name}: span lengths, % of spans"
     rows = [[each, *(percent(values[place]) for _, values in columns)] for place, each in enumerate(names)]
     caption = (
@@ -176,13 +176,16 @@ def span_figure(name: str, figures: MaskingFigures) -> Figure:
         " masked tokens: proposals that touch are one, and the last of a block is cut by the budget."
     )
     svg = bar_plot(title, names, columns, "length of the span")
-    return Figure(svg, caption, Table(["length", *(what for what, _ in columns)], rows, title))
+    legend = [Entry(what, colour) for (what, _), colour in zip(columns, colours(len(columns)), strict=True)]
+    return Figure(
+        svg, caption, Table(["Length", *(what for what, _ in columns)], rows, title), "Span lengths, % of spans", legend
+    )
 
 
 def masking_blocks(groups: Sequence[Group], sample: int, count: int) -> list[Block]:
     """Builds the section: a figure of the first run of each group of pretraining runs, and `count` examples of its checkpoint."""
     some = [group for group in groups if not group.tuned]
-    blocks: list[Block] = [Heading(2, "Masking and what is filled in")] if some else []
+    blocks: list[Block] = [Heading(2, "Masking and filled spans")] if some else []
     for group in some:
         blocks.append(Heading(3, group.name))
         try:

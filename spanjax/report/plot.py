@@ -1,6 +1,8 @@
-"""Lines and bars as SVG: axes with round ticks, a legend, gaps where a number is missing. The same input gives the same text."""
+"""Lines and bars as SVG: axes with round ticks, gaps where a number is missing. The same input gives the same text.
 
-import colorsys
+Colours are variables of the page's style, one value for light and one for dark, with the light one where there is no style.
+"""
+
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -8,10 +10,10 @@ from typing import Literal
 
 from spanjax.cli import escaped
 
-WIDTH, HEIGHT = 460, 300
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 26, 40
-LEGEND_LINE = 15
-LETTER = 7  # width of a letter, at most, at the font size of the page
+WIDTH, HEIGHT = 400, 230
+LEFT, RIGHT, TOP, BOTTOM = 50, 10, 12, 40
+LETTER = 7.2  # width of a letter, at most, at the font size of the page
+DOT, DOT_ALONE = 2.4, 4.0  # radius of a value, and of the only one of a curve
 POINTS = 400  # most points of a line; more are thinned
 LOG_FROM = 50.0  # ratio of the largest to the smallest value from which an axis is logarithmic
 Scale = Literal["auto", "linear", "zero"]
@@ -23,7 +25,7 @@ class Line:
     """One curve. Values that are not finite are gaps; steps grow."""
 
     label: str
-    """Lines with one label have one entry in the legend; "" has none."""
+    """Lines with one label have one entry in a legend; "" has none."""
     colour: str
     steps: Sequence[float]
     values: Sequence[float]
@@ -33,24 +35,26 @@ class Line:
     """Name of the line itself; empty takes its label."""
 
 
+SERIES: Sequence[tuple[str, str]] = (
+    ("#2b6cb0", "#7db4f0"),
+    ("#c8354f", "#f58a9b"),
+    ("#2f7d3b", "#74c983"),
+    ("#8f6c00", "#dcbb4e"),
+    ("#0b7f97", "#66cfe3"),
+    ("#8a3aa0", "#d29be6"),
+    ("#b8520a", "#f3a25f"),
+    ("#626b78", "#a9b3c0"),
+    ("#0a7a66", "#5cc9b3"),
+    ("#8c2150", "#ea8fb4"),
+)
+"""Colours of curves on a light and on a dark page, easy to distinguish; all have a contrast of 3 to their page (WCAG 1.4.11)."""
+
+
 def colours(count: int) -> list[str]:
-    """Returns `count` colours: ten that are easy to distinguish (Okabe-Ito and Tol), then hues in steps of the golden angle."""
-    known = [
-        "#4477aa",
-        "#ee6677",
-        "#228833",
-        "#ccbb44",
-        "#66ccee",
-        "#aa3377",
-        "#e69f00",
-        "#999999",
-        "#44aa99",
-        "#882255",
-    ]
-    for number in range(len(known), count):
-        rgb = colorsys.hls_to_rgb(number * 0.381966 % 1, 0.5, 0.55)
-        known.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
-    return known[:count]
+    """Returns `count` colours: those of SERIES, then hues in steps of the golden angle."""
+    known = [f"var(--series-{number}, {light})" for number, (light, _) in enumerate(SERIES, start=1)]
+    hues = (number * 137.508 % 360 for number in range(len(known), count))
+    return [*known, *(f"hsl({hue:.1f} 55% var(--series-light, 38%))" for hue in hues)][:count]
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -105,8 +109,7 @@ def thinned(steps: Sequence[float], values: Sequence[float], most: int = POINTS)
 class _Axes:
     """Maps values to coordinates of the drawing."""
 
-    def __init__(self, x: tuple[float, float], y: Sequence[float], scale: Scale, legend: int):
-        self.legend = legend
+    def __init__(self, x: tuple[float, float], y: Sequence[float], scale: Scale):
         self.low_x, self.high_x = x if x[1] > x[0] else (x[0] - 0.5, x[0] + 0.5)
         low, high = min(y), max(y)
         self.log = scale == "auto" and low > 0 and high / low >= LOG_FROM
@@ -133,9 +136,7 @@ class _Axes:
         return self.bottom - (value - low) / (high - low) * (self.bottom - TOP)
 
     def drawn(self, title: str, x_title: str, x_ticks: Sequence[tuple[float, str]]) -> list[str]:
-        height = HEIGHT + self.legend * LEGEND_LINE
-        parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escaped(title)}">']
-        parts.append(f'<text x="{LEFT}" y="14" font-weight="bold">{escaped(title)}</text>')
+        parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escaped(title)}">']
         for value in log_ticks(self.low_y, self.high_y) if self.log else ticks(self.low_y, self.high_y):
             y = self.at_y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -151,14 +152,15 @@ class _Axes:
         return parts
 
 
-def _legend(entries: Sequence[tuple[str, str, bool]]) -> list[str]:
-    parts = []
-    for number, (label, colour, dotted) in enumerate(entries):
-        y = HEIGHT + 6 + number * LEGEND_LINE
-        dash = ' stroke-dasharray="2 3"' if dotted else ""
-        parts.append(f'<line x1="{LEFT}" x2="{LEFT + 22}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2"{dash}/>')
-        parts.append(f'<text x="{LEFT + 28}" y="{y + 4}">{escaped(label)}</text>')
-    return parts
+def _stretches(points: Sequence[tuple[float, float]]) -> list[list[tuple[float, float]]]:
+    """Splits a curve at its gaps."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if math.isfinite(point[1]):
+            found[-1].append(point)
+        elif found[-1]:
+            found.append([])
+    return [stretch for stretch in found if stretch]
 
 
 def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: Scale = "auto") -> str:
@@ -167,37 +169,32 @@ def line_plot(title: str, lines: Sequence[Line], x_title: str = "step", scale: S
     known = [point for _, points in drawn for point in points if math.isfinite(point[1])]
     if not known:
         return ""
-    entries = list(dict.fromkeys((line.label, line.colour, line.dotted) for line, _ in drawn if line.label))
     steps = [step for step, _ in known]
-    axes = _Axes((min(steps), max(steps)), [value for _, value in known], scale, len(entries))
-    marks = [(value, tick_text(value)) for value in ticks(axes.low_x, axes.high_x)]
-    parts = axes.drawn(title, x_title, marks)
+    axes = _Axes((min(steps), max(steps)), [value for _, value in known], scale)
+    # one step alone has half a step of margin at both sides, where a tick would name a step that does not exist
+    marks = ticks(axes.low_x, axes.high_x) if min(steps) < max(steps) else [steps[0]]
+    parts = axes.drawn(title, x_title, [(value, tick_text(value)) for value in marks])
     for line, points in drawn:
         dash = ' stroke-dasharray="2 3"' if line.dotted else ""
-        paths, pen = [], "M"
-        for step, value in points:
-            if not math.isfinite(value):
-                pen = "M"
-                continue
-            x, y = axes.at_x(step), axes.at_y(value)
-            paths.append(f"{pen}{x:.1f} {y:.1f}")
-            if line.dotted or pen == "M":  # a path of a single point between gaps would draw nothing
-                parts.append(
-                    f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.2 if line.dotted else 0.9}" fill="{line.colour}"/>'
-                )
-            pen = "L"
+        paths = []
+        for stretch in _stretches(points):
+            places = [(f"{axes.at_x(step):.1f}", f"{axes.at_y(value):.1f}") for step, value in stretch]
+            paths.append("M" + "L".join(f"{x} {y}" for x, y in places))
+            if line.dotted or len(places) == 1:  # a path of a single point would draw nothing
+                size = DOT if len(points) > 1 else DOT_ALONE
+                parts += [f'<circle cx="{x}" cy="{y}" r="{size}" fill="{line.colour}"/>' for x, y in places]
         named = f"<title>{escaped(line.name or line.label)}</title>"
         parts.append(
-            f'<path fill="none" stroke="{line.colour}" stroke-width="1.3"{dash} d="{"".join(paths)}">{named}</path>'
+            f'<path fill="none" stroke="{line.colour}" stroke-width="1.5"{dash} d="{"".join(paths)}">{named}</path>'
         )
-    return "".join([*parts, *_legend(entries), "</svg>"])
+    return "".join([*parts, "</svg>"])
 
 
 def bar_plot(title: str, names: Sequence[str], columns: Sequence[tuple[str, Sequence[float]]], x_title: str) -> str:
     """Draws the bars of several columns next to each other, grouped by name, as one <svg>; values are 0 or more."""
     palette = colours(len(columns))
     top = max((value for _, values in columns for value in values), default=0.0)
-    axes = _Axes((-0.5, len(names) - 0.5), [0.0, top or 1.0], "zero", len(columns))
+    axes = _Axes((-0.5, len(names) - 0.5), [0.0, top or 1.0], "zero")
     parts = axes.drawn(title, x_title, list(enumerate(names)))
     width = 0.8 * (axes.at_x(1) - axes.at_x(0)) / max(1, len(columns))
     for number, (label, values) in enumerate(columns):
@@ -207,5 +204,4 @@ def bar_plot(title: str, names: Sequence[str], columns: Sequence[tuple[str, Sequ
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{axes.bottom - y:.1f}"'
                 f' fill="{palette[number]}"><title>{escaped(f"{label}, {names[place]}: {value:.4g}")}</title></rect>'
             )
-    entries = [(label, colour, False) for (label, _), colour in zip(columns, palette, strict=True)]
-    return "".join([*parts, *_legend(entries), "</svg>"])
+    return "".join([*parts, "</svg>"])

@@ -13,6 +13,7 @@ from typing import Any
 from spanjax.bounds import raise_problems
 from spanjax.data.sources.tables import is_whole
 from spanjax.json_files import read_json
+from spanjax.report.labels import rank
 from spanjax.run_format import MAY_CHANGE, completed, flat, stored_task
 from spanjax.tasks.base import SCORE, ReportRow
 from spanjax.training.checkpoint_files import steps_of, stored_meta
@@ -250,6 +251,20 @@ class Group:
         return Spread.of(record.values.get(name, math.nan) for record in best if record)
 
 
+def score_names(runs: Iterable[Recorded]) -> list[str]:
+    """Names of the scores of one task's evaluations, the selection metric first; a mean of a single score is that score."""
+    known = list(runs)
+    records = [record.values for run in known for record in run.evaluations]
+    scores = sorted({name for values in records for name in values if name.startswith(SCORE)})
+    mean = f"{SCORE}mean"
+    if len(scores) == 2 and mean in scores:
+        (single,) = (name for name in scores if name != mean)
+        if all(values.get(single) == values.get(mean) for values in records):
+            return [single]
+    metric = next((run.metric for run in known if run.metric), "")
+    return sorted(scores, key=lambda name: (name != metric, rank(name)))
+
+
 def identity(run: Recorded) -> dict[str, Any]:
     """Settings, by their names with slashes, that determine a run's computation, without its seed."""
     return {name: value for name, value in flat(dict(run.settings)).items() if not name.startswith(BOOKKEEPING)}
@@ -281,6 +296,10 @@ def grouped(runs: Sequence[Recorded]) -> list[Group]:
         found.setdefault(key, []).append((run.seed, name, run))
     several = [sorted(each, key=lambda one: (one[0], one[1])) for each in found.values()]
     names = [_group_name([name for _, name, _ in each]) for each in several]
+    names = [
+        with_parent(each[0][2].path.absolute()) if name == "run" else name
+        for name, each in zip(names, several, strict=True)
+    ]
     for place, each in enumerate(several):
         if names.count(names[place]) > 1:
             names[place] = ", ".join(name for _, name, _ in each)
@@ -292,8 +311,14 @@ def pretrained_name(run: Recorded) -> str:
     path = str(run.settings.get("init_from") or "")
     if not path:
         return "fresh weights"
-    stored = str(run.meta.get("pretrained") or "")
-    return stored or pretrained_folder(path).name
+    folder = pretrained_folder(path)
+    name = str(run.meta.get("pretrained") or "") or folder.name
+    return with_parent(folder) if name == folder.name else name
+
+
+def with_parent(path: pathlib.Path) -> str:
+    """Name of a run directory; with the folder around it if it is only called `run`, as in runs/demo/run."""
+    return "/".join(path.parts[-2:]) if path.name == "run" else path.name
 
 
 def pretrained_folder(path: str) -> pathlib.Path:

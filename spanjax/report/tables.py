@@ -10,9 +10,10 @@ from spanjax.data.feed.pairing import NextSentence, Single
 from spanjax.json_files import read_json
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.report.document import Block, Cell, Heading, Table, Text, Words, number, percent
+from spanjax.report.document import Block, Cell, Folded, Heading, Table, Text, Words, percent
+from spanjax.report.labels import labelled, percentage, rank
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names
+from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names, score_names
 from spanjax.run_format import describe
 from spanjax.tasks.base import SCORE
 
@@ -133,28 +134,67 @@ def _sources(table: PaperTable, models: Sequence[Tuned]) -> str:
             parts.append(f"{task} on {'; '.join(dict.fromkeys(files))}")
         most = max((len(model.by_task.get(task, ())) for model in models), default=0)
         if most > 1:
-            parts.append(f"of up to {most} settings of {task} the best counts")
+            parts[-1] += f", the best of up to {most} settings"
     return ". ".join(parts)
 
 
-def score_table(groups: Sequence[Group]) -> Table:
-    """All scores of every group of fine-tuning runs."""
-    names = pretrained_names([group.first for group in groups])
+WIDEST = 6  # scores in the first table of a task; the others are folded
+
+
+def _columns(groups: Sequence[Group]) -> list[str]:
+    """Names of the values at the best evaluations."""
+    best = [run.best for group in groups for run in group.runs]
+    return sorted({name for record in best if record for name in record.values}, key=rank)
+
+
+def _displayed(group: Group, name: str, seeds: bool) -> str:
+    """A value at the best evaluations of a group; with deviation and number of runs if any group of the table has several."""
+    spread = group.spread(name)
+    if spread is None:
+        return "–" if not any(run.best and name in run.best.values for run in group.runs) else "NaN"
+
+    def show(value: float) -> str:
+        if name.startswith(SCORE):
+            return f"{value:.2f}"
+        return f"{100 * value:.2f}" if percentage(name) else f"{value:.4f}"
+
+    return spread.words(show) if seeds else show(spread.mean)
+
+
+def _values_table(
+    groups: Sequence[Group], names: Sequence[str], caption: str, starts: Mapping[str, str] | None = None
+) -> Table:
+    """A row for each group, with the weights it started from if they are given, and a column for each value."""
+    seeds = any(len(group.runs) > 1 for group in groups)
     rows: list[Sequence[Cell]] = []
     for group in groups:
         best = [run.best for run in group.runs]
-        scores = sorted({name for record in best if record for name in record.values if name.startswith(SCORE)})
-        metric = group.first.metric
-        values = []
-        for name in sorted(scores, key=lambda name: name != metric):
-            spread = group.spread(name)
-            displayed = spread.words(lambda value: f"{value:.2f}") if spread else "NaN"
-            values.append(f"{name.removeprefix(SCORE)} {displayed}")
         steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
-        start = names[str(group.first.settings.get("init_from") or "")]
-        rows.append([group.name, group.first.row.name, start, steps, "; ".join(values) or "not evaluated yet"])
-    head = ["runs", "task", "started from", "best at step", "dev scores: mean ± deviation (runs)"]
-    return Table(head, rows, "Scores at the best evaluation of each run", numbers=False)
+        start = [] if starts is None else [starts[str(group.first.settings.get("init_from") or "")]]
+        rows.append([group.name, *start, steps, *(_displayed(group, name, seeds) for name in names)])
+    heads = list(map(labelled, names))
+    start = [] if starts is None else ["Started from"]
+    return Table(["Runs", *start, "Best at step", *heads], rows, caption, names=1 + len(start))
+
+
+def score_tables(groups: Sequence[Group]) -> list[Block]:
+    """Scores of fine-tuning runs, a table for each task."""
+    starts = pretrained_names([group.first for group in groups])
+    tasks: dict[str, list[Group]] = {}
+    for group in groups:
+        tasks.setdefault(group.first.row.name, []).append(group)
+    blocks: list[Block] = []
+    for task, some in tasks.items():
+        names = score_names(run for group in some for run in group.runs)
+        if not names:
+            blocks.append(Text(f"{task}: not evaluated yet ({', '.join(group.name for group in some)})."))
+            continue
+        caption = f"{task}: dev scores at the best evaluation of each run"
+        blocks.append(_values_table(some, names[:WIDEST], caption, starts))
+        if names[WIDEST:]:
+            more = _values_table(some, names[WIDEST:], f"{task}: further scores at the same evaluation")
+            blocks.append(Folded(f"{len(names) - WIDEST} further scores of {task}", [more]))
+    return blocks
 
 
 def score_blocks(groups: Sequence[Group]) -> list[Block]:
@@ -164,16 +204,16 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
         return []
     # not `tuned` alone: the ablation arm of a model comes from the settings of its pretraining run
     models = tuned_models(groups)
-    blocks: list[Block] = [Heading(2, "Scores of fine-tuning"), score_table(tuned)]
+    blocks: list[Block] = [Heading(2, "Scores of fine-tuning"), *score_tables(tuned)]
     blocks.append(
         Text(
-            "Dev scores in percent, at the evaluation that is best by the first score of the row, whose checkpoint is kept. ± is"
-            " the standard deviation over seeds (n - 1), the number of runs is in brackets. A score that is chosen and measured"
-            " on the same dev file is a little too high.",
+            "Dev scores in percent, correlations times 100. The evaluation is the best by the first score of a table; its"
+            " checkpoint is kept. Several seeds: mean ± standard deviation (n - 1), with the number of runs in brackets. A score"
+            " on the dev file that chose the checkpoint is a little too high.",
             small=True,
         )
     )
-    blocks.append(Heading(2, "Beside the paper"))
+    blocks.append(Heading(2, "Compared with the paper"))
     left = []
     for table in TABLES:
         displayed = filled(table, models)
@@ -188,16 +228,9 @@ def score_blocks(groups: Sequence[Group]) -> list[Block]:
 
 
 def loss_table(groups: Sequence[Group]) -> Table | None:
-    """Builds the table of the lowest held-out loss of every group of pretraining runs; None without groups."""
-    rows: list[Sequence[Cell]] = []
-    for group in groups:
-        best = [run.best for run in group.runs]
-        spreads = {name: group.spread(name) for name in sorted({name for each in best if each for name in each.values})}
-        values = "; ".join(f"{name} {spread.words(number)}" for name, spread in spreads.items() if spread)
-        steps = ", ".join(f"{record.step:,}" if record else "–" for record in best)
-        rows.append([group.name, steps, values or "not evaluated yet"])
-    head = ["runs", "best at step", "held out: mean ± deviation (runs)"]
-    return Table(head, rows, "Held-out rows at the lowest loss of each run", numbers=False) if rows else None
+    """Builds the table of the lowest held-out loss of every group of pretraining runs; None without an evaluation."""
+    names = _columns(groups) if groups else []
+    return _values_table(groups, names, "Held-out rows at the lowest total loss of each run") if names else None
 
 
 def dev_names(run: Recorded) -> str:

@@ -33,7 +33,7 @@ def test_groups_of_one_task_are_tested(tmp_path: pathlib.Path) -> None:
     assert len(rows) == 1
     task, score, first, second, *_, difference, t, _, p = map(plain, rows[0])
     found = welch(one, other)
-    assert (task, score, first, second) == ("CoLA", "mean", "first", "second")
+    assert (task, score, first, second) == ("CoLA", "Matthews correlation", "first", "second")
     assert (float(difference), float(t)) == (pytest.approx(found.difference), pytest.approx(found.t, rel=1e-3))
     assert float(p) == pytest.approx(found.p, rel=0.05)
 

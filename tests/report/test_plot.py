@@ -8,7 +8,24 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from spanjax.report.plot import POINTS, WIDTH, Line, bar_plot, colours, line_plot, log_ticks, thinned, tick_text, ticks
+from spanjax.report.plot import (
+    BOTTOM,
+    DOT_ALONE,
+    HEIGHT,
+    LETTER,
+    POINTS,
+    SERIES,
+    WIDTH,
+    Line,
+    bar_plot,
+    colours,
+    line_plot,
+    log_ticks,
+    thinned,
+    tick_text,
+    ticks,
+)
+from spanjax.report.style import STYLE
 
 pytestmark = pytest.mark.unit
 
@@ -36,10 +53,11 @@ def test_ticks_are_round_inside_and_few(low: float, high: float) -> None:
 @pytest.mark.parametrize("last", [7, 1400, 20_000, 35_000, 2_400_000])
 def test_no_label_is_cut_at_the_edge(last: int) -> None:
     svg = line_plot("loss", [Line("a", "#000000", range(0, last + 1, last), [1.0, 2.0])])
-    labels = re.findall(r'<text x="([\d.]+)" y="276" text-anchor="middle">([^<]*)<', svg)
+    row = HEIGHT - BOTTOM + 16
+    labels = re.findall(rf'<text x="([\d.]+)" y="{row}" text-anchor="middle">([^<]*)<', svg)
     assert labels[-1][1] == tick_text(ticks(0, last)[-1])
     for centre, name in labels:
-        assert float(centre) + 3.5 * len(name) <= WIDTH, (centre, name)  # letters of 11 px are narrower than 7
+        assert float(centre) + LETTER / 2 * len(name) <= WIDTH, (centre, name)  # letters of 12 px are narrower than 7.2
 
 
 def test_tick_text() -> None:
@@ -75,7 +93,7 @@ def test_scales() -> None:
     heights = [y for _, y in points_of(line_plot("t", wide))[0]]
     assert heights[0] - heights[1] == pytest.approx(heights[2] - heights[3], abs=0.2)  # both a factor of ten
     flat = points_of(line_plot("t", [Line("a", "#000000", [7], [3.0])]))
-    assert 0 < flat[0][0][1] < 300
+    assert 0 < flat[0][0][1] < HEIGHT
 
 
 def test_drawings_are_well_formed_and_escaped_and_the_same() -> None:
@@ -89,3 +107,29 @@ def test_drawings_are_well_formed_and_escaped_and_the_same() -> None:
     ElementTree.fromstring(bars)
     heights = [float(height) for height in re.findall(r'<rect [^>]*height="([\d.]+)"', bars)]
     assert heights[1] / heights[0] == pytest.approx(3, rel=0.01) and heights[2] == 0
+
+
+def test_a_curve_of_one_point_is_a_dot_at_its_step() -> None:
+    for dotted in (False, True):
+        svg = line_plot("t", [Line("a", "#000000", [1400], [3.0], dotted)])
+        assert svg.count("<circle") == 1 and f'r="{DOT_ALONE}"' in svg
+        assert re.findall(r'y="\d+" text-anchor="middle">([\d.]+)<', svg) == ["1400"]
+    two = line_plot("t", [Line("a", "#000000", range(3), [1.0, 2.0, 1.0])])
+    assert "<circle" not in two
+    gap = line_plot("t", [Line("a", "#000000", range(4), [1.0, math.nan, 2.0, 1.0])])
+    assert gap.count("<circle") == 1  # the value that a line cannot show
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_curves_stand_out_from_the_light_and_the_dark_page() -> None:
+    pages = re.findall(r"--card: (#[0-9a-f]{6})", STYLE)
+    assert len(pages) == 2 and len({*SERIES}) == 10
+    for dark, page in enumerate(pages):
+        for pair in SERIES:
+            low, high = sorted((luminance(page), luminance(pair[dark])))
+            assert (high + 0.05) / (low + 0.05) >= 3, (pair[dark], page)

@@ -23,7 +23,7 @@ EVIL = "<script>alert('x')</script>&\"|`*_\ud800\x00"
 class Page(html.parser.HTMLParser):
     """Checks that elements nest; keeps the text and the addresses."""
 
-    EMPTY = ("meta",)
+    EMPTY = ("meta", "wbr")
 
     def __init__(self, text: str):
         super().__init__()
@@ -55,7 +55,7 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words += data
-        if self.open and self.open[-1] in ("td", "th", "span") and self.cells:
+        if {"td", "th"} & {*self.open}:
             self.cells[-1] += data
 
 
@@ -76,17 +76,26 @@ def test_pretraining_beside_fine_tuning(run_folder: pathlib.Path, tmp_path: path
     page.parent.mkdir()
     assert main([*arguments, "--output", str(page), "--markdown", str(text)]) == 0
     found = checked(page)
-    for heading in ("Runs", "Settings", "Beside the paper", "Differences tested", "Curves", "Masking and what"):
+    for heading in (
+        "Runs",
+        "Settings",
+        "Compared with the paper",
+        "Differences tested",
+        "Curves",
+        "Masking and filled",
+    ):
         assert heading in found.words
     assert "62.0 ± 1.4 (2)" in found.cells  # CoLA of the two seeds
     assert "64.3" in found.cells  # SpanBERT's in table 5
     for title in (
         "mlm/loss",
         "sbo/loss",
-        "learning rate",
-        "norm of the gradient",
-        "tokens per second",
-        "waiting for data",
+        "MLM loss",
+        "SBO accuracy, %",
+        "Learning rate",
+        "Gradient norm",
+        "Tokens per second",
+        "Waiting for data, % of the time",
     ):
         assert title in found.words
     assert "Figure 2 of the paper, words, mean 3.80" in found.words
@@ -95,8 +104,13 @@ def test_pretraining_beside_fine_tuning(run_folder: pathlib.Path, tmp_path: path
     assert "[MASK]" in found.words and "by SBO" in found.cells
     for record in (json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()):
         if "eval/loss" in record:
-            assert f"loss {record['eval/loss']:.4g} (1)" in found.words
+            assert f"{record['eval/loss']:.4f}" in found.cells
     written = text.read_text("utf-8")
+    fingerprint = json.loads((run_folder / "run.json").read_text())["rows_fingerprint"]
+    assert f"{fingerprint[:12]}…" in found.cells and fingerprint in written
+    assert "Best CoLA Matthews correlation 62.00 (× 100)" in found.words
+    assert "- Best CoLA Matthews correlation **62.00 (× 100)**. Mean of 2 seeds of cola" in written
+    assert "- Best held-out MLM loss **" in written and "nats**, " in written and "the unigram entropy. " in written
     assert "62.0 ± 1.4 (2)" in written and "*64.3*" in written and "| 1 | 22.4 |" in written
     first = page.read_bytes()
     assert main([*arguments, "--output", str(page)]) == 0
