@@ -75,7 +75,7 @@ def measured(model: Model, rows_folder: pathlib.Path, masking: MaskingPolicy, ba
             right += right_BTK[row, :, :used].sum(axis=-1)
             for first, count in spans_of(positions_K, batch["segments_BL"][row][positions_K], used):
                 hit_T = right_BTK[row, :, first : first + count].all(axis=-1)
-                whole[min(count, LONGEST)] += np.array([*hit_T, 1], int)
+                whole[min(count, LONGEST)] += np.append(hit_T, True)
     total = sum(whole.values(), np.zeros(len(names) + 1, int))
     return {
         "tokens": tokens,

@@ -50,7 +50,7 @@ class MaskedSentence(NamedTuple):
 
 def masked_sentence(length: int = 4) -> MaskedSentence:
     """Masks the sentence with one key after another until the mask is one span of `length` words inside of it."""
-    words = SENTENCE.split()
+    words: list[str] = list(SENTENCE.split())
     specials = Specials(pad=0, unk=1, cls=2, sep=3, mask=4)
     tokens = np.array([[specials.cls, *range(5, 5 + len(words)), specials.sep]], np.int32)
     starts = np.ones_like(tokens, bool)

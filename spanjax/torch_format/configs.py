@@ -37,10 +37,8 @@ _THEIR_ACTIVATIONS = {
 }
 REMOTE_CODE = "modeling_spanbert.py"
 """Module of this folder that is copied next to the weights of a SpanBERT, for users of transformers who trust remote code."""
-_REMOTE_CLASSES = {
-    "bert": "modeling_spanbert.SpanBertForPreTraining",
-    "modernbert": "modeling_spanbert.SpanModernBertForPreTraining",
-}
+_REMOTE_CLASSES = {"bert": "SpanBertForPreTraining", "modernbert": "SpanModernBertForPreTraining"}
+"""Family -> class in REMOTE_CODE."""
 _XLNET_OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 _OTHERS = {
     "type_vocab_size": ("types", 2),
@@ -176,7 +174,12 @@ def remote_config(params: Mapping[str, Any], family: Family) -> dict[str, Any]:
     offsets, width = params["sbo"]["position"]["embedding"].shape
     parts = {name: name in params for name in ("pooler", "pair")}
     settings = {"max_offset": int(offsets), "position_size": int(width), **parts}
-    return {"auto_map": {"AutoModelForPreTraining": _REMOTE_CLASSES[family.model_type]}, "spanbert": settings}
+    return {
+        "auto_map": {
+            "AutoModelForPreTraining": f"{REMOTE_CODE.removesuffix('.py')}.{_REMOTE_CLASSES[family.model_type]}"
+        },
+        "spanbert": settings,
+    }
 
 
 def _bert_config_to_hf(encoder: EncoderConfig, family: Family) -> dict[str, Any]:
