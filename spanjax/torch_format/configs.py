@@ -37,8 +37,8 @@ _THEIR_ACTIVATIONS = {
 }
 REMOTE_CODE = "modeling_spanbert.py"
 """Module of this folder that is copied next to the weights of a SpanBERT, for users of transformers who trust remote code."""
-_REMOTE_CLASSES = {"bert": "SpanBertForPreTraining", "modernbert": "SpanModernBertForPreTraining"}
-"""Family -> class in REMOTE_CODE."""
+_IN_REMOTE_CODE = {"bert": "Bert", "modernbert": "ModernBert"}
+"""Families of which REMOTE_CODE has a class, as they are spelt in its name: SpanBertForPreTraining, ..."""
 _XLNET_OTHERS = {"layer_norm_eps": ("norm_epsilon", 1e-12), "initializer_range": ("initializer_std", 0.02)}
 _OTHERS = {
     "type_vocab_size": ("types", 2),
@@ -169,17 +169,13 @@ def config_to_hf(
 def remote_config(params: Mapping[str, Any], family: Family) -> dict[str, Any]:
     """Entries of config.json that lead to the class in REMOTE_CODE, with the settings of its heads; {} for a model without the
     masked token head, the span boundary head, or the names of BERT or ModernBERT."""
-    if family.model_type not in _REMOTE_CLASSES or not {"mlm", "sbo"} <= params.keys():
+    if family.model_type not in _IN_REMOTE_CODE or not {"mlm", "sbo"} <= params.keys():
         return {}
     offsets, width = params["sbo"]["position"]["embedding"].shape
     parts = {name: name in params for name in ("pooler", "pair")}
     settings = {"max_offset": int(offsets), "position_size": int(width), **parts}
-    return {
-        "auto_map": {
-            "AutoModelForPreTraining": f"{REMOTE_CODE.removesuffix('.py')}.{_REMOTE_CLASSES[family.model_type]}"
-        },
-        "spanbert": settings,
-    }
+    name = f"{REMOTE_CODE.removesuffix('.py')}.Span{_IN_REMOTE_CODE[family.model_type]}ForPreTraining"
+    return {"auto_map": {"AutoModelForPreTraining": name}, "spanbert": settings}
 
 
 def _bert_config_to_hf(encoder: EncoderConfig, family: Family) -> dict[str, Any]:
