@@ -18,7 +18,7 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizers import Muon
 
-STEPS = 7_000
+STEPS = 4_500
 
 RUN = dataclasses.replace(
     SMALL,
