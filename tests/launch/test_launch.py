@@ -227,7 +227,7 @@ def commands(page: pathlib.Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if re.match(r"\S*python -m spanjax\.launch ", line)]
 
 
-@pytest.mark.parametrize("page", ["launch/README.md", "README.md"])
+@pytest.mark.parametrize("page", ["launch/README.md", "docs/howto/clusters.md"])
 def test_commands_of_the_pages_are_accepted(page: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = [words[3:] for words in commands(ROOT / page)]

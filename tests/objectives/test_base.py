@@ -1,6 +1,7 @@
 """A loss term and an objective of a user's own, which spanjax does not know: everything that is done with an objective."""
 
 import dataclasses
+import importlib
 import pathlib
 import types
 from collections.abc import Mapping
@@ -212,7 +213,7 @@ def test_the_report_shows_what_an_objective_of_a_users_own_fills_in(
     tables = [block for block in blocks if isinstance(block, Table)]
     words, used = plain(getattr(blocks[0], "words")), int(batch["slot_weight_BK"].sum())  # noqa: B009
     assert "Right pieces: by OWN " in words and f" of {used}. " in words
-    assert tables and list(tables[0].head) == ["truth", "what the model sees", "by OWN"]
+    assert tables and list(tables[0].head) == ["Truth", "Model input", "by OWN"]
     assert arm_of(describe(Run(objective=Own())), "") == ""
 
 
@@ -232,6 +233,7 @@ def test_the_encoder_is_exported_without_heads_of_a_users_own(
     capsys: pytest.CaptureFixture,
 ) -> None:
     model = model_of(objective)
+    importlib.import_module("spanjax.convert.compare")  # imported later, it would keep the replacement for all tests
     monkeypatch.setattr("spanjax.pretrained.load.load_model", lambda path: model)
     assert to_torch(ToTorch("own", str(tmp_path / "hf"), verify="mlm" in kept)) == 0
     said = f"{left} skipped: transformers has no class with such a head; what lies below is written"
