@@ -34,7 +34,6 @@ ARMS = (
     "modern",
 )
 RANDOM = "random"
-RATE = "1e-3"
 
 
 class TaskOf(NamedTuple):
@@ -76,7 +75,9 @@ class Ablation:
     seeds: tuple[int, ...]
     steps: int
     weights: dict[str, str]
-    """Further arms: name -> a run directory or a folder of weights."""
+    """Further arms: name -> a run directory, a folder of weights or an installed model."""
+    rate: str
+    """Learning rate of fine-tuning."""
 
     def cost(self, arm: str) -> Cost:
         """Steps for the common compute; FLOPs and memory of one step. Kept beside the run, as measuring compiles the step."""
@@ -106,7 +107,7 @@ class Ablation:
         if arm == RANDOM:
             start = fresh(self.rows, next(iter(self.weights.values()), ""), self.workdir / arm)
         files = ["--train", task.train, "--dev", task.dev, "--objective.length", "128", "--seed", str(seed)]
-        rate = ["--optimizer.learning-rate", RATE]
+        rate = ["--optimizer.learning-rate", self.rate]
         lines = before.read_text().splitlines() if before.is_file() else []
         train(
             task.config, workdir, *start, *files, *rate, *task.settings, before=[f"pretrained {each}" for each in lines]
@@ -165,9 +166,22 @@ def fresh(rows: str, like: str, folder: pathlib.Path) -> list[str]:
         save_vocabulary(model.vocabulary, vocabulary)
     else:
         encoder = load(config_of("base")).encoder
-    names = ("hidden_size", "layers", "heads", "intermediate_size", "positions", "initializer_std")
-    settings = [f"--encoder.{name.replace('_', '-')}={getattr(encoder, name)}" for name in names]
-    return ["--init-from=", f"--objective.vocabulary={vocabulary}", *settings]
+    return ["--init-from=", f"--objective.vocabulary={vocabulary}", *architecture_flags(encoder)]
+
+
+def architecture_flags(encoder: Any) -> list[str]:
+    """Flags of `spanjax.train` that give an encoder of this architecture; the size of the vocabulary follows from its files."""
+    from spanjax.nn.config import Architecture
+
+    flags = []
+    for field in dataclasses.fields(Architecture):
+        name, value = field.name.replace("_", "-"), getattr(encoder, field.name)
+        if field.name == "vocab_size" or value == field.default:
+            continue
+        flags.append(
+            f"--encoder.{'' if value else 'no-'}{name}" if isinstance(value, bool) else f"--encoder.{name}={value}"
+        )
+    return flags
 
 
 def options_of(words: list[str]) -> list[str]:
@@ -269,11 +283,12 @@ def main() -> int:
     parser.add_argument("--weights", nargs="+", default=[], help="NAME=FOLDER: weights that are fine-tuned as they are")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--steps", type=int, default=800, help="steps of SpanBERT; the others get as many FLOPs")
+    parser.add_argument("--rate", default="1e-3", help="learning rate of fine-tuning")
     parser.add_argument("--json", type=pathlib.Path)
     options = parser.parse_args()
     weights = dict(each.split("=", 1) for each in options.weights)
     tasks, seeds = tuple(options.tasks), tuple(options.seeds)
-    ablation = Ablation(options.rows, options.workdir, tasks, seeds, options.steps, weights)
+    ablation = Ablation(options.rows, options.workdir, tasks, seeds, options.steps, weights, options.rate)
     stop_at_unreadable([arm for arm in options.arms if arm in ARMS], options.rows)
     found: dict[str, dict[str, Any]] = {}
     for arm in [*options.arms, *weights]:

@@ -1,5 +1,6 @@
 """The comparison of objectives reuses what was made by the same command, and stops at what was made by another."""
 
+import dataclasses
 import pathlib
 import subprocess
 from typing import Any
@@ -8,6 +9,9 @@ import pytest
 
 from benchmarks import objectives
 from benchmarks.objectives import Ablation, TaskOf
+from spanjax.nn.config import Architecture
+from spanjax.run import load
+from spanjax.train import parse
 from tests.running import ROOT
 
 TASK = TaskOf.read("sst2=glue.py:train.tsv:dev.tsv:accuracy:--objective.epochs=3")
@@ -29,7 +33,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def ablation(folder: pathlib.Path, rows: str = "rows", steps: int = 8, task: TaskOf = TASK) -> Ablation:
-    return Ablation(rows, folder, (task,), (0,), steps, {})
+    return Ablation(rows, folder, (task,), (0,), steps, {}, "1e-3")
 
 
 def test_what_the_same_command_made_is_not_made_again(tmp_path: pathlib.Path, commands: list[list[str]]) -> None:
@@ -108,3 +112,13 @@ def test_another_fine_tuning_stops(tmp_path: pathlib.Path, commands: list[list[s
     with pytest.raises(SystemExit, match="made with a command that was not kept"):
         longer.tune("tokens", TASK, 0)
     assert len(commands) == 3
+
+
+def test_flags_give_any_architecture() -> None:
+    """The random arm is as the weights next to it, of a modern encoder too."""
+    for name in ("mini", "albert_base", "xlnet_small"):
+        encoder = load(str(ROOT / "configs" / "pretrain" / f"{name}.py")).encoder
+        flags = objectives.architecture_flags(encoder)
+        found = parse(["--config", str(ROOT / "configs" / "finetune" / "glue.py"), *flags]).run.encoder
+        for field in dataclasses.fields(Architecture):
+            assert getattr(found, field.name) == getattr(encoder, field.name), (name, field.name)
