@@ -5,8 +5,8 @@ VENV ?= .venv
 PY := $(VENV)/bin/python
 DEMO := runs/demo
 MINI := models/spanbert_mini/spanbert_mini/model
-HAS_MINI = @ls $(MINI)/*.safetensors > /dev/null 2>&1 || { \
-	echo "$(MINI) holds no weights (*.safetensors), which a complete clone has: run git status, then git checkout $(MINI)" >&2; exit 1; }
+WEIGHTS = $(wildcard $(MINI)/*.safetensors)
+NO_WEIGHTS := $(MINI) holds no weights (*.safetensors), which a complete clone has
 PYTEST_ARGS ?=
 # A process a core, at most four (each takes up to 3 GB); the tests of one file stay together, as they share what they made.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
@@ -30,13 +30,13 @@ $(VENV)/bin/pip:
 
 # The stamps are written after a complete installation and are renewed when a list changes.
 # spanjax itself is installed from this folder: the command `spanjax` and `import spanjax` then work from anywhere.
-# Its setuptools is installed first: that of a new environment is too old in Python 3.11 and absent in later ones.
+# The setuptools that this takes is installed first: that of a new environment is too old in Python 3.11 and absent in later ones.
 $(VENV)/.installed: requirements.txt pyproject.toml $(wildcard $(MINI)/*) | $(VENV)/bin/pip
-	$(HAS_MINI)
 	$(PY) -m pip install --quiet -r requirements.txt $$($(PY) -c 'import tomllib; \
 		print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini
+	$(if $(WEIGHTS),$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini,\
+		@echo "spanbert-mini is not installed: $(NO_WEIGHTS)")
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
@@ -108,7 +108,7 @@ doctor: $(VENV)/.installed  ## versions, devices and known traps
 	$(PY) -m spanjax.doctor
 
 dist: $(VENV)/.installed-dev  ## build spanjax and spanbert-mini, source and wheel, into dist/, and check them
-	$(HAS_MINI)
+	$(if $(WEIGHTS),,$(error $(NO_WEIGHTS)))
 	rm -rf dist build models/spanbert_mini/build
 	$(PY) -m build --outdir dist .
 	$(PY) -m build --outdir dist models/spanbert_mini

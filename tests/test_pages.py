@@ -64,7 +64,9 @@ def test_every_heading_exists(page: pathlib.Path) -> None:
 def test_a_heading_that_is_gone_is_found(tmp_path: pathlib.Path) -> None:
     (tmp_path / "other.md").write_text("# A page\n\n```\n# Code\n```\n\n## `one`, two: three-four (5)\n")
     (tmp_path / "generated.md").write_text("# Names\n\n<!-- generated: api -->\n")
-    text = "# Here\n[up](#here) [a](other.md#a-page) [b](other.md#one-two-three-four-5) [c](generated.md#run) [d](x.py#L3)"
+    text = (
+        "# Here\n[up](#here) [a](other.md#a-page) [b](other.md#one-two-three-four-5) [c](generated.md#run) [d](x.py#L3)"
+    )
     page = tmp_path / "page.md"
     assert without_heading(text, page) == []
     text += " [e](#gone) [f](other.md#code) [g](other.md#here)"
