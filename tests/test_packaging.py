@@ -28,7 +28,9 @@ def test_packages_are_those_of_the_tree() -> None:
         str(file.parent.relative_to(ROOT)) for top in ("spanjax", "configs") for file in (ROOT / top).rglob("*.py")
     }
     names = {name.replace("/", ".") for name in found}
-    names = {f"spanjax.{name}" if name.startswith("configs") else name for name in names} | {"spanjax.xla_flags"}
+    names = {f"spanjax.{name}" if name.startswith("configs") else name for name in names}
+    # folders of data alone count, too: setuptools warns of those that it is not told
+    names |= {"spanjax.launch.templates", "spanjax.xla_flags"}
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == names
 
 
