@@ -79,7 +79,7 @@ def test_gradients_in_windows_equal_those_of_the_plain_backend(backend: str, len
 
 
 def test_dropout_in_windows_is_the_same_mask() -> None:
-    arrays, options = inputs(), {"rate": 0.25, "dropout_key": drop_key(), "site": 4, "window": WINDOW}
+    arrays, options = inputs(length=LENGTH), {"rate": 0.25, "dropout_key": drop_key(), "site": 4, "window": WINDOW}
     wanted = run("xla", *arrays, segments(), **options)
     np.testing.assert_allclose(run("xla_chunked", *arrays, segments(), **options), wanted, atol=1e-5)
     assert float(jnp.abs(wanted - run("xla", *arrays, segments(), window=WINDOW)).max()) > 0.1
@@ -124,7 +124,7 @@ def test_cudnn_gets_windows_in_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
         return real(*arrays, implementation="xla", **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
-    arrays = inputs()
+    arrays = inputs(length=LENGTH)
     got = KERNELS["cudnn"].run(*arrays, segments(), WINDOW)
     np.testing.assert_allclose(got, run("xla", *arrays, segments(), window=WINDOW), atol=1e-5)
 

@@ -44,8 +44,8 @@ class ByteBpeVocabulary(Vocabulary):
     """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays unchanged.
 
     RoBERTa's names (<s> <pad> </s> <unk> <mask>) and BERT's ([CLS] ...) are known. No text is ever encoded to a special or
-    to another added token but runs of blanks (`blank_tokens`). A piece begins a word when its first byte is a blank, a tab or a line break: punctuation
-    belongs to the word it follows, as in SentencePiece, and text without blanks is one word.
+    to another added token but runs of blanks (`blank_tokens`). A piece begins a word when its first byte is a blank, a tab
+    or a line break: punctuation belongs to the word it follows, as in SentencePiece, and text without blanks is one word.
     """
 
     kind = "byte-bpe"
