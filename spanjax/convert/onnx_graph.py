@@ -34,7 +34,7 @@ _ROWS, _POSITIONS = "batch", "length"
 
 Tree = Mapping[str, Any]
 _Kind = tuple[tuple[str, str] | None, str]
-"""Of a kind of layer: cosine and sine of its rotary angles, and the bias of its scores."""
+"""Cosine and sine of the rotary angles of a kind of layer, and the bias of its scores."""
 
 
 class _Graph:

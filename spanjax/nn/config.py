@@ -142,9 +142,9 @@ class Architecture:
             )
         if self.global_every and not self.local_window:
             found.append(f"encoder.global_every is {self.global_every}: expected 0 without encoder.local_window")
-        rotary = bool(self.local_window and self.rope_theta)
-        if rotary != bool(self.local_rope_theta):
-            expected = "a base above 0 (10,000 in ModernBERT) with" if rotary else "0 unless there are"
+        needs_base = bool(self.local_window and self.rope_theta)
+        if needs_base != bool(self.local_rope_theta):
+            expected = "a base above 0 (10,000 in ModernBERT) with" if needs_base else "0 unless there are"
             found.append(
                 f"encoder.local_rope_theta is {self.local_rope_theta:g}: expected {expected} encoder.local_window and"
                 " encoder.rope_theta"

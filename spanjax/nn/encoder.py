@@ -224,6 +224,7 @@ class LayerStack(nnx.Module):
             unroll = min(groups, max(1, self.unroll // self.period))
             carry, made = jax.lax.scan(run_group, carry, grouped, unroll=unroll)
             results.append(jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), made))
+        # the first layer behind a whole group is global again
         for number, turn in enumerate(parts):
             carry, made = behind[number > 0](carry, _first(turn))
             results.append(jax.tree.map(lambda leaf: leaf[None], made))

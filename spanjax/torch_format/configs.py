@@ -381,9 +381,9 @@ def _global_every(config: Mapping[str, Any]) -> tuple[int, list[str]]:
     for distance in distances:
         if list(kinds) == _layer_types(layers, distance):
             return distance, []
-    shown = ", ".join(map(str, kinds[:8])) + ", ..." * (len(kinds) > 8)
+    listed = ", ".join(map(str, kinds[:8])) + ", ..." * (len(kinds) > 8)
     return 1, [
-        f"layer_types is {shown}: expected {layers} kinds, {_FULL} for the first layer and every n-th after it, {_SLIDING} for"
+        f"layer_types is {listed}: expected {layers} kinds, {_FULL} for the first layer and every n-th after it, {_SLIDING} for"
         " all others; another order is not computed here"
     ]
 

@@ -37,6 +37,7 @@ def _forward(
     bands = Bands(query_BLNH.shape[1], window)
     seen_XQK = bands.seen(segments_BL)
 
+    # chunks are cut inside of the loop: their copies of keys then exist for one head alone
     def run_head(query_BLH: jax.Array, key_BLH: jax.Array, value_BLH: jax.Array, head: jax.Array) -> tuple:
         query_XQH, key_XKH, value_XKH = bands.queries(query_BLH), bands.keys(key_BLH), bands.keys(value_BLH)
         scores_XQK = jnp.where(seen_XQK, _product("xqh,xkh->xqk", query_XQH, key_XKH), jnp.float32(HIDDEN))
