@@ -150,6 +150,7 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         dtype=jnp.dtype(run.compute_dtype),
         dropout=encoder.attention_dropout,
         device_kind=device.device_kind,
+        window=encoder.local_window,
     )
 
 

@@ -306,6 +306,13 @@ def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) 
     except ValueError as error:
         return run, [], [str(error)]
     encoder, notes, problems = with_sizes_of(weights, run.encoder, named)
+    assert isinstance(run.objective, Pretraining)
+    # a table of types that the weights lack would be sampled, read by nothing, and keep ModernBERT from being written back
+    if encoder.types and not weights.types and run.objective.pairing.types < 2 and "encoder/types" not in named:
+        notes.append(
+            f"the weights have no token types, and the pairing needs none: encoder.types 0 (not {encoder.types})"
+        )
+        encoder = dataclasses.replace(encoder, types=0)
     # against its own checkpoint the work directory compares all settings
     problems = [] if stored else [f"--init-from {run.init_from}: {problem}" for problem in problems]
     return dataclasses.replace(run, encoder=encoder), [f"init-from {run.init_from}: {note}" for note in notes], problems
