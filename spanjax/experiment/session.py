@@ -35,7 +35,9 @@ def open_session(requested: Run, named: Collection[str] = (), resumed: pathlib.P
     if isinstance(requested.objective, Task):
         session = open_task_session(requested)
     else:
-        stored = _stored_encoder(resumed) if resumed and requested.init_from else None
+        # a branch has the encoder of its run, as if it resumed that: its weights are those of the checkpoint
+        origin = resumed or (pathlib.Path(requested.init_from) if requested.branches else None)
+        stored = _stored_encoder(origin) if origin and requested.init_from else None
         session = open_pretraining_session(requested, named, stored)
         if requested.init_from:
             # sizes of a config file give way to those of the weights, with a note; named ones were compared
