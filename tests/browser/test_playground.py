@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.browser.looking import PHONE, SCHEMES, WIDTHS, Scheme, opened, problems
-from tests.serve.playgrounds import KINDS, NAME, made_playground, served_page
+from tests.serve.playgrounds import KINDS, NAME, example, made_playground, served_page
 
 pytestmark = pytest.mark.slow
 TASKS = [kind for kind in KINDS if kind != "fill"]
@@ -17,9 +17,12 @@ HOSTILE = "<img src=x onerror=alert(1)></script>"
 
 @pytest.fixture(scope="module")
 def pages() -> Iterator[Mapping[str, str]]:
-    """Kind of a model -> address of its page."""
+    """Kind of a model -> address of its page. The programs are compiled before a browser waits for them."""
+    models = {kind: made_playground(kind) for kind in KINDS}
+    for model in models.values():
+        model.answer(example(model))
     with contextlib.ExitStack() as stack:
-        yield {kind: stack.enter_context(served_page(made_playground(kind))) for kind in KINDS}
+        yield {kind: stack.enter_context(served_page(model)) for kind, model in models.items()}
 
 
 def pressed(page: Page) -> list[str]:

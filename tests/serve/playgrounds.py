@@ -2,9 +2,11 @@
 
 import contextlib
 import dataclasses
+import json
 import pathlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import jax
@@ -57,6 +59,13 @@ def made_playground(kind: str) -> Playground:
     """The playground of a model with random weights."""
     with mock.patch.object(playground, "load_model", lambda path: made_model(KINDS[kind])):
         return Playground(NAME)
+
+
+def example(playground: Playground) -> dict[str, Any]:
+    """The record that the page shows first, with a span to hide."""
+    fields = {field["name"]: field["example"] for field in playground.settings["fields"]}
+    fields |= {"hide": [[4, 14]]} if playground.settings["kind"] == "fill" else {}
+    return json.loads(fields["record"]) if "record" in fields else fields
 
 
 @contextlib.contextmanager
