@@ -65,7 +65,7 @@ def test_nothing_lies_outside_of_the_package(installed: pathlib.Path) -> None:
     }
     assert {f"configs/{name}.py" for name in shipped.presets()} <= files
     assert {f"xla_flags/{path.name}" for path in shipped.XLA_FLAGS.glob("*.txt")} <= files
-    assert {"py.typed", "__main__.py", "launch/templates/slurm.sbatch"} <= files
+    assert {"py.typed", "__main__.py", "launch/templates/slurm.sbatch", "serve/page.html"} <= files
     (entry,) = installed.glob("*.dist-info/entry_points.txt")
     assert "spanjax = spanjax.__main__:main" in entry.read_text()
 
