@@ -90,15 +90,8 @@ class Run:
                 f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all of the batch,"
                 " and a microbatch would have fewer; set microbatches 1 (--encoder.remat full saves memory too)"
             )
-        return list(dict.fromkeys([*found, *self._optimizer_problems(), *self.tracking.problems()]))
-
-    def _optimizer_problems(self) -> list[str]:
-        return [*self.optimizer.problems(), *self.optimizer.schedule_problems(self.steps)]
-
-    @property
-    def branches(self) -> bool:
-        """True for a decay branch, which continues a checkpoint of the run in `init_from` instead of taking its weights alone."""
-        return bool(self.init_from) and self.optimizer.schedule.decay_from >= 0
+        found += self.optimizer.problems() + self.optimizer.schedule_problems(self.steps)
+        return list(dict.fromkeys([*found, *self.tracking.problems()]))
 
 
 def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_STEPS, every: int = 1000) -> Run:

@@ -67,6 +67,11 @@ class Branch(NamedTuple):
             ) from error
 
 
+def is_branch(run: Run) -> bool:
+    """True for a decay branch, which continues a checkpoint of the run in `init_from` instead of taking its weights alone."""
+    return bool(run.init_from) and run.optimizer.schedule.decay_from >= 0
+
+
 def branch_line(run: Run) -> str:
     """Describes the origin of a branch as text."""
     return visible_name(f"branch      of {run.init_from} at step {run.optimizer.schedule.decay_from:,}")

@@ -17,6 +17,7 @@ from spanjax.bounds import raise_problems
 from spanjax.data.sources.tables import quoted
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
+from spanjax.experiment.branch import is_branch
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import plan_lines, start_lines, tuned_commands
@@ -348,7 +349,7 @@ def _unused_problems(run: Run) -> list[str]:
         found.append(
             f"cadence.eval_batches is set to {batches}, but a task is evaluated on all --dev examples: leave it out"
         )
-    if run.branches:
+    if is_branch(run):
         found.append(
             f"optimizer.schedule.decay_from is set to {decay_from}: with --init-from it begins a branch of a pretraining run, and"
             " this is a task; give --optimizer.schedule.decay-steps or --optimizer.schedule.decay-share"

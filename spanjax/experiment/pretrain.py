@@ -23,7 +23,7 @@ from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.sources.corpus import INSTALLED_DOCS
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.experiment.branch import Branch, branch_line, open_branch
+from spanjax.experiment.branch import Branch, branch_line, is_branch, open_branch
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_of
 from spanjax.experiment.summary import filled_text, hidden_phrase, plan_lines, pretrained_commands, start_lines
@@ -65,7 +65,7 @@ class PretrainingSession(CompiledRun):
         return (
             *start_lines(self, self._rows_line, self._epochs),
             *self.messages,
-            *((branch_line(self.run),) if self.run.branches else ()),
+            *((branch_line(self.run),) if is_branch(self.run) else ()),
             *((f"data.order is {order}: objective {name} reads rows in it",) if order else ()),
         )
 
@@ -116,7 +116,7 @@ class PretrainingSession(CompiledRun):
 
     def initial_weights(self) -> InitialWeights | Branch | None:
         """Implements `training.loop.Session.initial_weights`; of a decay branch, the checkpoint that it continues."""
-        if self.run.branches:
+        if is_branch(self.run):
             return open_branch(self.run, {**describe(self.run), **self.identity()})
         if not self.run.init_from:
             return None
@@ -302,7 +302,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
 
 def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) -> tuple[Run, list[str], list[str]]:
     """Returns the run with the sizes of the weights that it starts from, notes, and problems."""
-    if not run.init_from or (run.branches and stored is None):  # `open_branch` reports a run that cannot be read
+    if not run.init_from or (is_branch(run) and stored is None):  # `open_branch` reports a run that cannot be read
         return run, [], []
     try:
         # a run that resumes needs the weights no more: they may be gone
