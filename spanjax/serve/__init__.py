@@ -14,7 +14,7 @@ import tyro
 
 from spanjax.bounds import Bounds, flag_problems, raise_problems
 from spanjax.cli import Code, StopSignals, exit_code, parse_options
-from spanjax.serve.server import LOOPBACK, PageServer, is_loopback, opened
+from spanjax.serve.server import LOOPBACK, PageServer, is_every_interface, is_loopback, opened
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 
@@ -39,7 +39,7 @@ class Serve:
 
 def address(server: PageServer) -> str:
     """Returns the URL of the page: with the name of this machine where the server listens on all interfaces."""
-    host = socket.gethostname() if server.host in ("0.0.0.0", "::") else server.host
+    host = socket.gethostname() if is_every_interface(server.host) else server.host
     return f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"
 
 

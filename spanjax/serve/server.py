@@ -67,6 +67,13 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
+def is_every_interface(host: str) -> bool:
+    """True for the address that stands for all interfaces of this machine."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return False
+
+
 def is_served(header: str, host: str) -> bool:
     """True if a Host header names a server on `host`. An address cannot be rebound, so a server of a network takes any."""
     name = urllib.parse.urlsplit(f"//{header}").hostname or ""

@@ -160,7 +160,7 @@ def layer_by_layer(encoder: Encoder, config: EncoderConfig, key: DropoutKey | No
     states = [hidden_BLD]
     for number in range(config.layers):
         own = number // (config.layers // config.own_layers)
-        layer = nnx.merge(structure, jax.tree.map(lambda leaf, own=own: leaf[own], nnx.to_pure_dict(state)))
+        layer: Any = nnx.merge(structure, jax.tree.map(lambda leaf, own=own: leaf[own], nnx.to_pure_dict(state)))
         is_global = number % config.global_every == 0
         base, window = (config.rope_theta, 0) if is_global else (config.local_rope_theta, config.local_window)
         angles = rotary_angles(row["positions_BL"], config.hidden_size // config.heads, base)

@@ -18,6 +18,7 @@ from spanjax.serve import main
 from spanjax.serve.server import opened
 from tests.running import ROOT, environment
 from tests.serve.test_server import predict, request
+from tests.test_security import listening
 
 
 def begin(model: pathlib.Path, *more: str) -> tuple[subprocess.Popen, str]:
@@ -43,6 +44,7 @@ def test_a_pretrained_run(run_folder: pathlib.Path, number: signal.Signals) -> N
     body = json.dumps({"text": "the long time was good", "hide": [[4, 13]]}).encode()
     status, text = predict(url, body)
     (span,) = json.loads(text)["spans"]
+    assert listening(process.pid) == {"127.0.0.1"}
     assert status == 200 and span["fills"].keys() == {"mlm", "sbo", "both"} and url.startswith("http://127.0.0.1:")
     page = request(url, "GET", "/")[2]
     assert json.loads(re.findall(r'id="settings">(.*?)</script>', page)[0])["kind"] == "fill"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spanjax.serve.server import MOST_BYTES, MOST_CHARACTERS, is_loopback, is_served, opened
+from spanjax.serve.server import MOST_BYTES, MOST_CHARACTERS, is_every_interface, is_loopback, is_served, opened
 from tests.serve.playgrounds import served_page
 
 pytestmark = pytest.mark.unit
@@ -173,6 +173,13 @@ def test_hosts() -> None:
     for header in ("10.0.0.1:8000", "[fe80::1]:8000", "box.lan:8000", f"{socket.gethostname()}:8000"):
         assert not is_served(header, "127.0.0.1") or is_loopback(header.partition(":")[0])
         assert is_served(header, "box.lan" if "box" in header else "0.0.0.0")
+    assert list(map(is_every_interface, ("0.0.0.0", "::", "127.0.0.1", "box.lan", ""))) == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     assert not is_served("evil.example", "0.0.0.0") and not is_served("evil.example", "box.lan")
 
 

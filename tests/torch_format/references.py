@@ -72,9 +72,8 @@ def reference(kind: str, **changes: Any) -> Any:
             "layer_types": [kinds[0], kinds[1], kinds[1], kinds[0]],
             "local_attention": 8,
         }
-        settings["rope_parameters"] = settings["rope_parameters"] | {
-            kinds[1]: {"rope_type": "default", "rope_theta": 500.0}
-        }
+        bases = {kinds[0]: 20_000.0, kinds[1]: 500.0}
+        settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in kinds}}
     if family == "xlnet":
         settings = {"vocab_size": size, "d_model": 48, "n_layer": 3, "n_head": 3, "d_inner": 64, "dropout": 0.0}
         settings |= {"pad_token_id": 0, "mem_len": None, "summary_type": "first", "summary_last_dropout": 0.0}
