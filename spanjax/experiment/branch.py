@@ -20,7 +20,7 @@ from spanjax.cli import visible_name
 from spanjax.json_files import read_json
 from spanjax.run import Run
 from spanjax.run_format import completed, differences_in_paths, restored
-from spanjax.storage.local import flush
+from spanjax.storage.local import copy_files, flush
 from spanjax.training.checkpoint_files import CHECKSUMS, UNFINISHED, damage, incomplete, steps_of, write_checksums
 from spanjax.training.optimizers.schedules import Schedule
 from spanjax.training.redaction import redacted
@@ -46,12 +46,11 @@ class Branch(NamedTuple):
         if jax.process_index():
             return
         target = workdir / "checkpoints" / self.checkpoint.name
-        unfinished = target.with_name(
-            f"{target.name}{UNFINISHED}-branch"
-        )  # a kill leaves it, and the next start removes it
+        # a kill leaves it, and the next start removes it
+        unfinished = target.with_name(f"{target.name}{UNFINISHED}-branch")
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
-            shutil.copytree(self.checkpoint, unfinished)
+            copy_files(self.checkpoint, unfinished)
             meta = read_json(unfinished / "meta" / "metadata")
             meta.pop("tracking", None)  # the branch has curves of its own
             (unfinished / "meta" / "metadata").write_text(json.dumps(meta))
