@@ -101,6 +101,7 @@ def chosen_examples(
     def phrases_of(text: str, words: int) -> list[Example]:
         return [each for each in hidden_phrases(text, words, rng) if all(_fits(each, one) for one in fillers)]
 
+    # a vocabulary without such spans must not cost a pass over all rows, nor take the texts of the words
     read, behind = list(itertools.islice(texts, max(READ, count))), 0
     found, longer = list[Example](), list[Example]()
     while len(found) < count // 2 and behind < len(read):
