@@ -25,7 +25,7 @@ class TextInput:
     """Text that a command reads."""
 
     input: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
-    """Files or globs, here or behind scheme:// (gs, s3, ...): text (a blank line between documents), JSON-lines, CSV or TSV (also
+    """Files or globs, here or behind scheme:// (hf, gs, s3, ...): text (a blank line between documents), JSON-lines, CSV, TSV (also
     .gz, .xz, .bz2, .zst), Parquet or Arrow; a folder that `datasets` saved; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word
     installed-docs for the docstrings of installed Python packages."""
     text_field: str = "text"
@@ -93,6 +93,9 @@ class Prepare(TextInput):
     deduplicate: bool = False
     """Skip documents whose content occurred before; the first stays. The input and the files of --validation are
     deduplicated separately. Takes about 110 MB of memory a million documents."""
+    max_repeats: Annotated[int, Bounds(2, zero="keep all")] = 0
+    """Skip blocks in which an n-gram of 1 to 13 tokens occurs this many times or more in a row (OLMo 2 takes 32); 0 keeps
+    all. skipped_blocks.jsonl beside the rows lists the first 100 of every shard, and the totals count all."""
     tags: tuple[str, ...] = ()
     """Layers of tagged spans to store with the tokens, for masking them: entities, noun_phrases, or layers of the
     input's own; at most 3."""

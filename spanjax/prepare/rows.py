@@ -78,6 +78,7 @@ def _pass(source: Source, splits: tuple[str, ...], options: Prepare, annotator: 
         options.holdout,
         options.tags,
         annotator,
+        options.max_repeats,
     )
     characters = options.portion or portion_characters([group.bytes for group in source.groups()])
     most = options.max_documents if TRAIN in splits else 0
@@ -118,7 +119,7 @@ def _reads(options: Prepare) -> list[str]:
 
 def _text_settings(options: Prepare, passes: list[Pass]) -> dict[str, Any]:
     """Settings of text processing, for the manifests."""
-    named = ("normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack")
+    named = ("normalization", "keep_joiners", "holdout", "deduplicate", "max_documents", "pack", "max_repeats")
     rest = {"annotator": passes[0].settings.annotator, "portion": [one.characters for one in passes]}
     return {"text_field": options.text_column} | {name: getattr(options, name) for name in named} | rest
 

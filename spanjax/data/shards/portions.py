@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spanjax.data.shards.packing import SENTENCE_START, Block, block_bounds, pack_rows
-from spanjax.data.shards.shards import ShardSource, has_shard, write_shard
+from spanjax.data.shards.repetition import repetition
+from spanjax.data.shards.shards import SkippedBlock, ShardSource, has_shard, write_shard
 from spanjax.data.sources.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document, content_key, held_out
@@ -24,7 +25,7 @@ from spanjax.data.sources.sentences import sentence_spans
 from spanjax.data.vocab.loading import Vocabulary
 
 FEWEST, USUAL, MOST = 1_000_000, 4_000_000, 64_000_000  # characters of a portion
-DUPLICATES = "duplicate documents"
+DUPLICATES, REPETITIVE = "duplicate documents", "blocks that repeat an n-gram"
 
 
 class Portion(NamedTuple):
@@ -98,6 +99,7 @@ class Occurred:
 
 
 TRAIN, VALIDATION = "train", "validation"
+NOTED = 100  # blocks of a shard that are described, not only counted
 _CHUNK_CHARACTERS = 250_000  # tokenized at a time, so that memory stays small
 
 
@@ -112,6 +114,7 @@ class RowSettings:
     holdout: float = 0.0  # share of documents for validation, where both
     tags: tuple[str, ...] = ()
     annotator: str = ""
+    max_repeats: int = 0  # of an n-gram in a row, from which on a block is skipped; 0 keeps all
 
 
 class Folders(NamedTuple):
@@ -142,6 +145,7 @@ class _Split:
         self.blocks: list[Block] = []
         self.documents = self.sentences = self.characters = self.tokens = 0
         self.counts: collections.Counter[str] = collections.Counter()
+        self.skipped_blocks: list[SkippedBlock] = []
 
 
 class PortionRows:
@@ -172,7 +176,9 @@ class PortionRows:
         for name, split in splits.items():
             rows = pack_rows(split.blocks, settings.length, settings.most_blocks)
             tagged = {tag: split.counts.pop(tag, 0) for tag in settings.tags}
-            source = ShardSource(split.documents, split.sentences, split.characters, dict(split.counts), tagged)
+            source = ShardSource(
+                split.documents, split.sentences, split.characters, dict(split.counts), tagged, split.skipped_blocks
+            )
             folder, figures = self._folders.rows / name, self._folders.figures / name
             write_shard(folder, figures, portion.name, rows, self._vocabulary, settings.length, source)
             written += len(rows)
@@ -205,13 +211,15 @@ class PortionRows:
             encoded = iter(self._vocabulary.encode_with_starts(parts))
         else:
             encoded = ((ids, None) for ids in self._vocabulary.encode(parts))
-        for text, spans, tagged in zip(texts, found, layers, strict=True):
+        for document, text, spans, tagged in zip(documents, texts, found, layers, strict=True):
             some = [(ids, starts, first) for (first, _), (ids, starts) in zip(spans, encoded, strict=False) if len(ids)]
-            self._add_document(text, some, tagged, split)
+            self._add_document(document.where, text, some, tagged, split)
             split.documents += 1
             split.characters += len(text)
 
-    def _add_document(self, text: str, encoded: Sequence[tuple[Any, Any, int]], layers: Layers, split: _Split) -> None:
+    def _add_document(
+        self, where: str, text: str, encoded: Sequence[tuple[Any, Any, int]], layers: Layers, split: _Split
+    ) -> None:
         """Appends the blocks of one document: its sentences as (ids, starts in the sentence, start of the sentence)."""
         if not encoded:
             return
@@ -232,9 +240,23 @@ class PortionRows:
             word_characters_W = characters_T[word_tokens_W]
             flags_T |= span_flags(layers, tags, text, word_characters_W, word_tokens_W, part_T, split.counts)
         number = split.documents
-        split.blocks += [Block(ids_T[first:end], flags_T[first:end], number) for first, end in bounds]
+        # a block and not its document: one broken table does not cost the article around it
+        kept = [(first, end) for first, end in bounds if not self._skips(where, ids_T[first:end], split)]
+        split.blocks += [Block(ids_T[first:end], flags_T[first:end], number) for first, end in kept]
         split.sentences += len(sizes)
         split.tokens += len(ids_T)
+
+    def _skips(self, where: str, ids_T: np.ndarray, split: _Split) -> bool:
+        """True for a block that repeats an n-gram too often; counts it, and notes the first ones for the report."""
+        most = self._settings.max_repeats
+        found = repetition(ids_T, most) if most else None
+        if found is None:
+            return False
+        split.counts[REPETITIVE] += 1
+        if len(split.skipped_blocks) < NOTED:
+            text = self._vocabulary.decode(ids_T[found.start : found.start + found.size])
+            split.skipped_blocks.append(SkippedBlock(where, len(ids_T), text, found.times))
+        return True
 
 
 def _chunks(portion: Portion) -> Iterator[list[tuple[Document, bool]]]:

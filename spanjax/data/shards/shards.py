@@ -29,6 +29,7 @@ from spanjax.storage.local import is_file_name, write_whole
 FORMAT = 2  # of the manifest
 MANIFEST, VOCABULARY = "manifest.json", "vocabulary"
 UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS = "unigram.npy", "lengths.npy", "blocks.npy", "documents.npy"
+SKIPPED_BLOCKS = "skipped_blocks.jsonl"
 WORD_START, BLOCK = np.uint8(0x80), np.uint8(0x7F)
 
 
@@ -118,6 +119,18 @@ def record(length: int, vocabulary_size: int) -> np.dtype:
     return np.dtype([("tokens", token, (length,)), ("marks", "u1", (length,)), ("flags", "u1", (length,))])
 
 
+class SkippedBlock(NamedTuple):
+    """A block that became no part of a row because it repeats an n-gram; a line of `skipped_blocks.jsonl`."""
+
+    where: str
+    """Place of its document in the input."""
+    tokens: int
+    """Tokens of the block."""
+    ngram: str
+    times: int
+    """Occurrences of the n-gram, one directly behind the other."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ShardSource:
     """Counts of the documents of a shard, for the totals."""
@@ -127,6 +140,7 @@ class ShardSource:
     characters: int = 0
     skipped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     tagged: Mapping[str, int] = dataclasses.field(default_factory=dict)  # spans by tag layer
+    skipped_blocks: Sequence[SkippedBlock] = ()  # the first ones
 
 
 def records(rows: Sequence[Sequence[Block]], vocabulary: Vocabulary, length: int) -> np.ndarray:
@@ -170,7 +184,7 @@ def written_files(folder: pathlib.Path) -> set[str]:
         return set()
     shards = {shard[0] for shard in manifest["shards"] if is_file_name(shard[0])}
     vocabulary = {f"{VOCABULARY}/{name}" for name in (SETTINGS_FILE, *MODEL_FILES.values())}
-    return {MANIFEST, UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS, *shards, *vocabulary}
+    return {MANIFEST, UNIGRAM, LENGTHS, BLOCKS, DOCUMENTS, SKIPPED_BLOCKS, *shards, *vocabulary}
 
 
 def has_shard(figures: pathlib.Path, name: str) -> bool:
@@ -206,7 +220,7 @@ def shard_files(
     for row in rows:
         by_blocks[len(row)] = max(by_blocks[len(row)], sum(map(len, row)))
     about = {
-        **dataclasses.asdict(source),
+        **{field.name: getattr(source, field.name) for field in dataclasses.fields(source)},
         "words": int(np.count_nonzero(found["marks"] & WORD_START)),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -239,6 +253,7 @@ class _Totals:
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     skipped: Counter[str] = dataclasses.field(default_factory=Counter)
     tagged: Counter[str] = dataclasses.field(default_factory=Counter)
+    skipped_blocks: list[SkippedBlock] = dataclasses.field(default_factory=list)
 
     def add(self, path: pathlib.Path) -> None:
         """Joins the figures of one shard."""
@@ -253,6 +268,9 @@ class _Totals:
             self.shards.append(Shard(f"{path.stem}.bin", rows, about["sha256"]))
         self.skipped.update(about["skipped"])
         self.tagged.update(about["tagged"])
+        self.skipped_blocks += [
+            SkippedBlock(*each) for each in about.get("skipped_blocks", ())
+        ]  # absent in work begun by older versions
         self.counts.update({name: about[name] for name in ("documents", "sentences", "words")})
 
 
@@ -287,6 +305,9 @@ def finish_rows(
     for name, arrays in ((LENGTHS, totals.lengths), (BLOCKS, totals.blocks), (DOCUMENTS, totals.documents)):
         np.save(folder / name, np.concatenate(arrays))
     save_vocabulary(vocabulary, folder / VOCABULARY)
+    if totals.skipped_blocks:
+        lines = [json.dumps(each._asdict(), ensure_ascii=False) + "\n" for each in totals.skipped_blocks]
+        write_whole(folder / SKIPPED_BLOCKS, "".join(lines).encode())
     # last: a folder without a manifest counts as unfinished
     write_whole(folder / MANIFEST, (json.dumps(dataclasses.asdict(manifest), indent=1) + "\n").encode())
     return manifest
