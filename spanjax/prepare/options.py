@@ -25,9 +25,9 @@ class TextInput:
     """Text that a command reads."""
 
     input: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
-    """Files or globs, here or behind scheme:// (hf, gs, s3, ...): text (a blank line between documents), JSON-lines, CSV, TSV (also
-    .gz, .xz, .bz2, .zst), Parquet or Arrow; a folder that `datasets` saved; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the word
-    installed-docs for the docstrings of installed Python packages."""
+    """Files or globs, here or behind scheme:// (hf, gs, s3, ...): text (a blank line between documents), JSON-lines, CSV, TSV
+    (also .gz, .xz, .bz2, .zst), Parquet or Arrow; a folder that `datasets` saved; tfds:NAME[/CONFIG][:VERSION][@SPLIT]; or the
+    word installed-docs for the docstrings of installed Python packages."""
     text_field: str = "text"
     """The field of JSON-lines, column of a table or feature of a TFDS data set that holds the text."""
     columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="text=COLUMN")] = ()

@@ -17,7 +17,7 @@ import numpy as np
 
 from spanjax.data.shards.packing import SENTENCE_START, Block, block_bounds, pack_rows
 from spanjax.data.shards.repetition import repetition
-from spanjax.data.shards.shards import SkippedBlock, ShardSource, has_shard, write_shard
+from spanjax.data.shards.shards import ShardSource, SkippedBlock, has_shard, write_shard
 from spanjax.data.sources.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document, content_key, held_out
