@@ -40,6 +40,11 @@ class Data:
     """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
     weights: Annotated[tuple[float, ...], Bounds(0, above=True)] = ()
     """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
+    temperature: Annotated[float, Bounds(1)] = 1.0
+    """Without weights: a folder counts as its rows to the power of 1 / temperature; above 1 small ones are read more often."""
+    stages: Annotated[tuple[str, ...], tyro.conf.arg(metavar="STEP:WEIGHT,WEIGHT,... [...]")] = ()
+    """Other weights from a step on, for every folder in order; those without one are not read. A run that resumes may add stages
+    that are still to come, and folders for them behind its own."""
     feed: Annotated[Literal["tf", "numpy"], tyro.conf.arg(aliases=("--feed",))] = "tf"
     """tf: a seqio task in tf.data; numpy: the same batches, bit for bit, without TensorFlow."""
     order: Literal["auto", "uniform", "by_length", "streams", "both_ways"] = "auto"

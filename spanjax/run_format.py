@@ -29,6 +29,8 @@ STARTED_IN = "started_in"
 """Entry of run.json and of a checkpoint: the folder in which the run was started, to which its relative paths refer."""
 _PATHS = ("init_from", "data/rows", *(f"objective/{name}" for name in ("train", "dev", "vocabulary", "spans/ngrams")))
 """Settings that are paths of files and folders."""
+STAGES = "stage_fingerprints"
+"""Entry of run.json: first step and fingerprint of the mixture of each stage of `data.stages`."""
 TRACKING = "tracking"
 """Setting of a run that no reader of its folder needs: it may hold objects of classes that are not known there."""
 # A run may resume with other values of these: they change speed and bookkeeping, not the result.
@@ -337,6 +339,26 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         old["data/order"] = new["data/order"]
     names = sorted(n for n in old.keys() | new.keys() if old.get(n) != new.get(n) and not n.startswith(MAY_CHANGE))
     return [f"  {n.replace('/', '.')}: {old.get(n, '(absent)')} -> {new.get(n, '(absent)')}" for n in names]
+
+
+def adds_stages(before: dict[str, Any], now: dict[str, Any], folder: pathlib.Path, step: int) -> bool:
+    """True if a run of `folder` differs from the stored one only by stages of its mixture that begin at `step` or later.
+
+    The stages before and the rows that the run began with must be the same; weights that describe them may be written otherwise.
+    """
+    old, new = (each.get(STAGES) or [] for each in (before, now))
+    if len(new) <= len(old):
+        return False
+    kept = {**now, STAGES: before.get(STAGES), "data": {**now["data"]}}
+    for name in ("stages", "weights"):
+        kept["data"][name] = before["data"].get(name, [])
+    if kept[STAGES] is None:
+        del kept[STAGES]
+    return (
+        new[: len(old)] == old
+        and all(begin >= step for begin, _ in new[len(old) :])
+        and not differences_in_paths(before, kept, folder)
+    )
 
 
 def described_task(meta: Mapping[str, Any], source: object) -> Mapping[str, Any] | None:

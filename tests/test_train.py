@@ -28,9 +28,11 @@ from spanjax.training import metrics
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Cadence
 from spanjax.training.optimizers import AdamW
+from spanjax.training.preemption import StopRequest
 from spanjax.training.workdir import claim_workdir
 from tests.made import made_documents
 from tests.running import ROOT, begin_together, environment, last_step, records, shrunk, wait_until
+from tests.test_resume import assert_same_state
 
 DEMO = "configs/pretrain/demo.py"
 
@@ -306,6 +308,34 @@ def test_a_mixture_trains_and_resumes_with_its_weights(
     mixed = ["--data.rows", str(rows_folder), str(tagged_rows_folder)]
     message = refused([*arguments, *mixed], capsys)
     assert "has the vocabulary" in message and "has the tags" in message and "prepare them alike" in message
+
+
+def test_a_run_goes_on_with_another_mixture(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    """One more corpus from step 2 on: as the run that was planned so, recorded, and not from a step that is over."""
+    (tmp_path / "more.txt").write_text("\n\n".join(made_documents(40, seed=9)) + "\n")
+    options = ["--length", "128", "--workers", "1", "--vocab", str(rows_folder / "train" / "vocabulary")]
+    assert prepare(["--input", str(tmp_path / "more.txt"), "--output", str(tmp_path / "rows"), *options]) == 0
+
+    def arguments(name: str, *more: str) -> list[str]:
+        words = shrunk(DEMO, rows_folder, tmp_path / name, 4, "--data.feed=numpy", "--cadence.checkpoint-every=2")
+        return [*(word for word in words if not word.startswith("--data.rows")), *more]
+
+    rows = ("--data.rows", str(rows_folder))
+    added = (*rows, str(tmp_path / "rows"), "--data.weights", "1", "--data.stages", "2:1,3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
+        assert train.main(arguments("run", *rows)) == 75
+    message = refused(arguments("run", *added[:-1], "1:1,3"), capsys)
+    assert "may add stages from step 2, its newest checkpoint, on" in message
+    assert train.main(arguments("run", *added)) == 0
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["data"]["stages"] == ["2:1,3"]
+    assert train.main(arguments("planned", *added)) == 0
+    assert "from step 2 weights 1,3" in capsys.readouterr().out
+    assert_same_state(tmp_path / "planned", tmp_path / "run")
+    assert records(tmp_path / "planned", "data/masked") == records(tmp_path / "run", "data/masked")
+    assert "may add stages" in refused(arguments("run", *added[:-1], "2:1,4"), capsys)
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
 
-from spanjax.bounds import raise_problems
+from spanjax.bounds import collect, raise_problems
 from spanjax.cli import visible_name
 from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
 from spanjax.data.feed.feeds import Kind, ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
-from spanjax.data.feed.mixture import MixedRows
+from spanjax.data.feed.mixture import MixedRows, stage_of
 from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
 from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.inspect.as_text import masked_text
@@ -31,7 +31,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
-from spanjax.run_format import ORDER_VERSION, describe, own_classes
+from spanjax.run_format import ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, to_global
 from spanjax.training.loop import Outcome
 
@@ -77,11 +77,14 @@ class PretrainingSession(CompiledRun):
     def _rows_line(self) -> str:
         rows, used = self.rows, float(np.mean(self.rows.lengths_N)) / self.rows.length
         held_out = len(self.validation) if self.validation else 0
-        return f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out {held_out:,}"
+        stages = "".join(f"; from step {each.replace(':', ' weights ')}" for each in self.run.data.stages)
+        return f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out {held_out:,}{stages}"
 
     def identity(self) -> dict[str, Any]:
         """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
         entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
+        if isinstance(self.rows, MixedRows) and self.rows.stages:
+            entries[STAGES] = self.rows.fingerprints()
         # if the batch size divides the rows, by_length has always read all of them
         if self.spec.order == "by_length" and len(self.rows) % self.spec.batch_size:
             entries[ORDER_VERSION] = BY_LENGTH_VERSION
@@ -248,12 +251,15 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
                 held_out.append(open_rows(path / "validation", train[-1].vocabulary))
         except (ValueError, OSError) as error:
             problems.append(f"data.rows {folder}: {error}")
-    if data.weights and len(data.weights) != len(data.rows):
+    stages = [collect(problems, stage_of, text) for text in data.stages]
+    if data.stages and len(data.rows) < 2:
+        problems.append("data.stages is for a mixture: give several folders as --rows")
+    if data.weights and len(data.weights) != len(data.rows) and not (stages and len(data.weights) < len(data.rows)):
         problems.append(f"data.weights has {len(data.weights)} values for {len(data.rows)} folders: give one each")
     if problems:
         return None, None, problems
     try:
-        mixed = MixedRows(train, data.weights) if len(train) > 1 else train[0]
+        mixed = MixedRows(train, data.weights, stages, data.temperature) if len(train) > 1 else train[0]
         if not held_out:
             return mixed, None, []
         # every held-out row is read once, so the weights of the mixture do not apply to them

@@ -12,7 +12,7 @@ import numpy as np
 from spanjax.data.feed import masking
 from spanjax.data.feed.batch import Batch, FeedSpec
 from spanjax.data.feed.host_slice import AnyRows, HostShare
-from spanjax.data.feed.mixture import MixedRows
+from spanjax.data.feed.mixture import MixedRows, stage_of
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean, span_shares
@@ -138,7 +138,9 @@ def opened(run: Recorded) -> Opened:
         raise ValueError(f"its rows are not here any more ({', '.join(gone) or 'none named'})")
     splits = [folder / "train" if (folder / "train").is_dir() else folder for folder in folders]
     train = [open_rows(split) for split in splits]
-    rows = MixedRows(train, tuple(data.get("weights", ()))) if len(train) > 1 else train[0]
+    stages = [stage_of(each) for each in data.get("stages", ())]
+    mixture = (tuple(data.get("weights", ())), stages, data.get("temperature", 1.0))
+    rows = MixedRows(train, *mixture) if len(train) > 1 else train[0]
     if rows.manifest.fingerprint != run.settings.get("rows_fingerprint"):
         raise ValueError(f"the rows in {', '.join(map(str, folders))} are not those that it was trained on")
     held_out = [open_rows(folder / "validation") for folder in folders if (folder / "validation").is_dir()]

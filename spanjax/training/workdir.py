@@ -21,9 +21,10 @@ import jax
 
 from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
-from spanjax.run_format import STARTED_IN, differences_in_paths
+from spanjax.run_format import STAGES, STARTED_IN, adds_stages, differences_in_paths
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem
+from spanjax.training.checkpoint_files import steps_of
 from spanjax.training.redaction import redacted
 
 FILE = "run.lock"
@@ -65,7 +66,15 @@ def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
     if file.is_file():
         # 0.1 wrote secrets of the environment in clear text
         before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
-        if found := differences_in_paths(before, json.loads(json.dumps(description)), workdir):
+        now = json.loads(json.dumps(description))
+        if found := differences_in_paths(before, now, workdir):
+            step = max(steps_of(workdir), default=0)
+            if adds_stages(before, now, workdir, step):
+                with _writing(workdir):
+                    write_whole(file, json.dumps({**now, STARTED_IN: before.get(STARTED_IN, "")}, indent=2) + "\n")
+                return before
+            if now.get(STAGES) != before.get(STAGES):
+                found.append(f"  (a run that resumes may add stages from step {step:,}, its newest checkpoint, on)")
             raise ValueError(
                 f"--workdir {workdir} holds another run; what differs (there -> now):\n"
                 + "\n".join(found)

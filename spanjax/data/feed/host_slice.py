@@ -9,7 +9,7 @@ import numpy as np
 
 from spanjax.data.feed.batch import Batch, FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.feed.masking import refuse
-from spanjax.data.feed.mixture import MixedRows, mixed_rows
+from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
 from spanjax.data.feed.pairing import UnmaskedRows
 from spanjax.data.feed.rows import Rows, slots_needed
@@ -86,7 +86,7 @@ class HostShare:
             index_R = np.arange(step * spec.batch_size, min(len(rows), (step + 1) * spec.batch_size), dtype=np.int64)
             return index_R, np.zeros_like(index_R)
         if isinstance(rows, MixedRows):
-            return mixed_rows(spec.seed, step, spec.batch_size, rows.sizes, rows.share_F)
+            return rows.global_rows(spec.seed, step, spec.batch_size)
         if self.streams:
             return stream_rows(spec.seed, step, spec.batch_size, len(rows), spec.order == "both_ways")
         return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)

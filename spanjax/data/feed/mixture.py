@@ -4,6 +4,9 @@ As in a seqio mixture every folder has a rate; but where seqio samples a stream,
 training rows belongs to a folder by arithmetic, so that a batch can be named by its step, at once, on any host. Places come in
 cycles of 65,536; a cycle holds each folder's share of them, in an order sampled for the cycle.
 
+The weights may change at given steps, each of which begins a stage. Places and cycles of a stage count from its first step; a
+folder's rows continue behind those that the stages before read, so that none is read twice before all have been read.
+
 Shapes: B places, F folders, N rows of a folder, V ids, M blocks.
 """
 
@@ -12,12 +15,13 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spanjax.bounds import raise_problems
 from spanjax.data.feed.hashing import Purpose, fold
-from spanjax.data.feed.order import Integers, permuted
+from spanjax.data.feed.order import Integers, global_rows, permuted
 from spanjax.data.feed.rows import RowBatch, Rows, checked_index
 from spanjax.data.shards.shards import Manifest, entropy
 
@@ -25,11 +29,14 @@ CYCLE = 2**16
 
 
 def shares(weights: Sequence[float]) -> Integers:
-    """Number of places of a cycle for every folder [F]: in proportion to the weights, at least one each, 65,536 in all."""
+    """Number of places of a cycle for every folder [F]: in proportion to the weights, 65,536 in all.
+
+    A folder has at least one, but for those of weight 0, which have none.
+    """
     exact_F = np.asarray(weights, np.float64) / np.sum(weights) * CYCLE
-    share_F = np.maximum(1, np.floor(exact_F)).astype(np.int64)
+    share_F = np.maximum(exact_F > 0, np.floor(exact_F)).astype(np.int64)
     while (missing := CYCLE - int(share_F.sum())) != 0:
-        over_F = share_F - exact_F
+        over_F = np.where(exact_F > 0, share_F - exact_F, np.inf)
         if missing > 0:
             share_F[np.argmin(over_F)] += 1
         else:
@@ -48,36 +55,99 @@ def _dealt(seed: int, cycle: int, share: tuple[int, ...]) -> tuple[Integers, Int
     return folder, turn
 
 
+class MixtureStage(NamedTuple):
+    """A stage of a mixture: its first step and the weights from there on."""
+
+    begin: int
+    weights: tuple[float, ...]
+
+
+def stage_of(text: str) -> MixtureStage:
+    """Parses STEP:WEIGHT,WEIGHT,...; ValueError for another form."""
+    begin, _, weights = text.partition(":")
+    try:
+        return MixtureStage(int(begin), tuple(float(each) for each in weights.split(",")))
+    except ValueError:
+        raise ValueError(
+            f"data.stages {text!r}: expected STEP:WEIGHT,WEIGHT,... with a weight for each folder"
+        ) from None
+
+
+def dealt_places(seed: int, places: int, share_F: Integers) -> Integers:
+    """Number of places that each folder has [F] among the first of a stage."""
+    cycles, rest = divmod(places, CYCLE)
+    folder, _ = _dealt(seed, cycles, tuple(share_F.tolist()))
+    return cycles * share_F + np.bincount(folder[:rest], minlength=len(share_F))
+
+
 def mixed_rows(
-    seed: int, step: int, batch_size: int, sizes: Sequence[int], share_F: Integers
+    seed: int,
+    step: int,
+    batch_size: int,
+    sizes: Sequence[int],
+    share_F: Integers,
+    before_F: Integers | None = None,
+    alone: bool = False,
+    dealt_by: int | None = None,
 ) -> tuple[Integers, Integers]:
-    """Row indices, counted through all folders, and epochs of their folders, of global batch `step`: ([B], [B])."""
+    """Row indices, counted through all folders, and epochs of their folders, of global batch `step`: ([B], [B]).
+
+    In a later stage `step` counts from its first one, and `before_F` are the rows that were read of each folder before it. Where
+    the first folder was read `alone` before, its epochs are those of a run without a mixture. `dealt_by` is the seed of the
+    cycles where it is another one.
+    """
     place_B = np.int64(step) * batch_size + np.arange(batch_size, dtype=np.int64)
     cycle_B = place_B // CYCLE
     folder_B, turn_B = np.empty_like(place_B), np.empty_like(place_B)
     for cycle in np.unique(cycle_B).tolist():
         here = cycle_B == cycle
-        folder, turn = _dealt(seed, cycle, tuple(share_F.tolist()))
+        folder, turn = _dealt(seed if dealt_by is None else dealt_by, cycle, tuple(share_F.tolist()))
         folder_B[here], turn_B[here] = folder[place_B[here] % CYCLE], turn[place_B[here] % CYCLE]
     turn_B += cycle_B * share_F[folder_B]
+    if before_F is not None:
+        turn_B += before_F[folder_B]
     first_F = np.cumsum([0, *sizes])
     index_B, epoch_B = np.empty_like(place_B), np.empty_like(place_B)
     for folder, size in enumerate(sizes):
         here = np.flatnonzero(folder_B == folder)
         epoch_B[here] = turn_B[here] // size
-        own = fold(fold(fold(seed, int(Purpose.ORDER)), folder), epoch_B[here])
+        # a folder keeps the order that it had without the others, or its epochs would repeat rows
+        order = fold(seed, int(Purpose.ORDER))
+        own = fold(order if alone and not folder else fold(order, folder), epoch_B[here])
         index_B[here] = first_F[folder] + permuted(turn_B[here] % size, size, own)
     return index_B, epoch_B
+
+
+def _fingerprint(parts: Sequence[str], share_F: Integers) -> str:
+    """Fingerprint of folders, given theirs, in these shares; folders that are not read do not count."""
+    read = np.flatnonzero(share_F)
+    return hashlib.sha256(
+        json.dumps([[parts[place] for place in read.tolist()], share_F[read].tolist()]).encode()
+    ).hexdigest()
 
 
 class MixedRows:
     """Folders of rows of one vocabulary and length behind the interface of `Rows`; indices go through all of them."""
 
-    def __init__(self, parts: Sequence[Rows], weights: Sequence[float] = ()):
-        """Without `weights` a folder's weight is its number of rows. ValueError lists everything that does not fit."""
+    def __init__(
+        self,
+        parts: Sequence[Rows],
+        weights: Sequence[float] = (),
+        stages: Sequence[MixtureStage] = (),
+        temperature: float = 1,
+    ):
+        """Without `weights` a folder's weight is its number of rows, to the power of 1 / `temperature`.
+
+        With `stages` the weights are those up to the first of them; missing ones are 0. ValueError lists everything that does not
+        fit.
+        """
+        missing = (0.0,) * len(parts)
         self.parts = tuple(parts)
+        self.stages = tuple(each._replace(weights=(*each.weights, *missing[len(each.weights) :])) for each in stages)
         sizes = tuple(len(part) for part in parts)
-        self.weights = tuple(weights) or tuple(float(size) for size in sizes)
+        self.weights = tuple(weights) or tuple(float(size) ** (1 / temperature) for size in sizes)
+        if stages:
+            self.weights += missing[len(self.weights) :]
         # a batch mixes rows of all folders: shapes, ids and tag layers must mean the same in each
         first = parts[0].manifest
         problems = [
@@ -92,25 +162,85 @@ class MixedRows:
         ]
         if len(self.weights) != len(parts):
             problems.append(f"{len(self.weights)} weights for {len(parts)} folders: give one each")
-        if not all(0 < weight < float("inf") for weight in self.weights):
+        if not all(0 < weight < float("inf") for weight in self.weights) and not stages:
             problems.append(f"weights are {self.weights}: expected numbers above 0")
+        problems += self._stage_problems()
         problems += [f"{part.folder} holds no rows: leave it out" for part in parts if not len(part)]
         raise_problems(problems)
         self.share_F, self.sizes = shares(self.weights), sizes
         self._first = np.cumsum([0, *sizes])
         self.length, self.vocabulary = parts[0].length, parts[0].vocabulary
+        self.share_SF = [self.share_F, *(shares(stage.weights) for stage in self.stages)]
         self.manifest = self._manifest(first)
         self.checks = tuple(check for part in self.parts for check in part.checks)
 
+    @property
+    def _alone(self) -> bool:
+        """True if the first folder is the only one before the first stage: a run that began without a mixture."""
+        return bool(self.stages) and np.flatnonzero(self.share_F).tolist() == [0]
+
+    def _stage_problems(self) -> list[str]:
+        """Problems of stages and of weights where there are some, which may be 0."""
+        if not self.stages:
+            return []
+        count, begins = len(self.parts), [0, *(stage.begin for stage in self.stages)]
+        found = [
+            f"stage {stage.begin:,} has {len(stage.weights)} weights for {count} folders: give one each at most"
+            for stage in self.stages
+            if len(stage.weights) > count
+        ]
+        if begins != sorted(set(begins)):
+            found.append(f"stages begin at {', '.join(map(str, begins[1:]))}: expected rising steps above 0")
+        for weights in (self.weights, *(stage.weights for stage in self.stages)):
+            if not all(0 <= weight < float("inf") for weight in weights) or not sum(weights) > 0:
+                found.append(f"weights are {weights}: expected numbers of 0 and more, one of them above 0")
+        return found
+
+    def fingerprints(self) -> list[list[Any]]:
+        """First step and fingerprint of the mixture of every later stage."""
+        every = [part.manifest.fingerprint for part in self.parts]
+        return [
+            [stage.begin, _fingerprint(every, share_F)]
+            for stage, share_F in zip(self.stages, self.share_SF[1:], strict=True)
+        ]
+
+    def global_rows(self, seed: int, step: int, batch_size: int) -> tuple[Integers, Integers]:
+        """Row indices, counted through all folders, and epochs, of global batch `step`: ([B], [B])."""
+        begins = [0, *(stage.begin for stage in self.stages)]
+        number = int(np.searchsorted(begins, step, side="right")) - 1
+        if number == 0 and self._alone:
+            return global_rows(seed, step, batch_size, self.sizes[0])
+        before_F = self._rows_before(seed, number, batch_size) if number else None
+        # cycles of each stage are dealt anew, or two stages of equal weights would repeat an order
+        dealt = seed if number == 0 else int(fold(seed, begins[number]))
+        return mixed_rows(
+            seed, step - begins[number], batch_size, self.sizes, self.share_SF[number], before_F, self._alone, dealt
+        )
+
+    def _rows_before(self, seed: int, number: int, batch_size: int) -> Integers:
+        """Rows that the stages before stage `number` read of every folder [F]."""
+        begins = [0, *(stage.begin for stage in self.stages)]
+        before_F = np.zeros(len(self.parts), np.int64)
+        for stage in range(number):
+            places = (begins[stage + 1] - begins[stage]) * batch_size
+            if stage == 0 and self._alone:
+                before_F[0] += places
+            else:
+                dealt = seed if stage == 0 else int(fold(seed, begins[stage]))
+                before_F += dealt_places(dealt, places, self.share_SF[stage])
+        return before_F
+
     def _manifest(self, first: Manifest) -> Manifest:
+        """The manifest of all folders; its fingerprint is that of the mixture before the first stage, as a run began."""
         every = [part.manifest for part in self.parts]
-        identity = json.dumps([[one.fingerprint for one in every], self.share_F.tolist()])
+        found = [one.fingerprint for one in every]
+        fingerprint = found[0] if self._alone else _fingerprint(found, self.share_F)
         most = max(len(one.text_tokens_by_blocks) for one in every)
         padded = [(*one.text_tokens_by_blocks, *[0] * (most - len(one.text_tokens_by_blocks))) for one in every]
         sums = ("rows", "documents", "sentences", "text_tokens", "words", "unknown_tokens", "blocks")
         return dataclasses.replace(
             first,
-            fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
+            fingerprint=fingerprint,
             shards=(),
             max_blocks=max(one.max_blocks for one in every),
             source=" + ".join(one.source for one in every),

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from spanjax.data.feed.batch import FeedSpec
 from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.masking import Replacement
-from spanjax.data.feed.mixture import CYCLE, MixedRows, mixed_rows, shares
+from spanjax.data.feed.mixture import CYCLE, MixedRows, MixtureStage, mixed_rows, shares, stage_of
+from spanjax.data.feed.order import global_rows
 from spanjax.data.feed.rows import Rows, open_rows, slots_needed
 from spanjax.data.shards.packing import Block
 from spanjax.data.shards.shards import write_rows
@@ -267,3 +269,68 @@ def test_a_small_folder_is_read_epoch_by_epoch() -> None:
     assert (np.diff(times) >= 0).all() and len(own) > 450
     for number in range(3):
         assert sorted(own[times == number].tolist()) == list(range(150))
+
+
+STAGES = {
+    "other weights": ((3, 1), [MixtureStage(7, (1, 1)), MixtureStage(100, (1, 3, 0))]),
+    "one more folder": ((3, 1), [MixtureStage(7, (3, 1, 2))]),
+    "from one folder": ((1,), [MixtureStage(7, (2, 1, 1)), MixtureStage(90, (0, 1, 0))]),
+}
+
+
+@pytest.mark.parametrize(("weights", "stages"), STAGES.values(), ids=STAGES)
+def test_rows_go_on_through_the_stages_of_a_mixture(
+    parts: list[Rows], weights: tuple[float, ...], stages: list[MixtureStage]
+) -> None:
+    """Each folder's rows are read once an epoch, whatever the stage; weights hold in each; before the first nothing changes."""
+    staged, batch = MixedRows(parts, weights, stages), 1_000
+    read = np.zeros(66, np.int64)
+    begins = [0, *(stage.begin for stage in stages), 160]
+    first = np.cumsum([0, *staged.sizes])
+    for number, (begin, end) in enumerate(zip(begins, begins[1:], strict=False)):
+        before = [int(read[low:high].sum()) for low, high in zip(first, first[1:], strict=False)]
+        counts = np.zeros(3, np.int64)
+        for step in range(begin, end):
+            index_B, epoch_B = staged.global_rows(5, step, batch)
+            for index, epoch in zip(index_B.tolist(), epoch_B.tolist(), strict=True):
+                folder = int(np.searchsorted(first, index, side="right")) - 1
+                assert epoch == (before[folder] + counts[folder]) // staged.sizes[folder]
+                counts[folder] += 1
+                read[index] += 1
+        wanted = shares([*weights, 0, 0][:3] if number == 0 else [*stages[number - 1].weights, 0][:3]) / CYCLE
+        assert np.abs(counts / counts.sum() - wanted).max() < 0.03
+        assert ((counts == 0) == (wanted == 0)).all()
+    for low, high in zip(first, first[1:], strict=False):
+        assert read[low:high].max() - read[low:high].min() <= 1, "no row twice before all have been read"
+    begun = MixedRows(parts[: len(weights)], weights)
+    for step in range(7):
+        alone = global_rows(5, step, batch, 40) if len(weights) == 1 else begun.global_rows(5, step, batch)
+        np.testing.assert_array_equal(staged.global_rows(5, step, batch), alone)
+    expected = parts[0].manifest if len(weights) == 1 else begun.manifest
+    assert staged.manifest.fingerprint == expected.fingerprint
+
+
+def test_a_temperature_reads_small_folders_more_often(parts: list[Rows]) -> None:
+    flat = MixedRows(parts, temperature=2)
+    assert flat.share_F.tolist() == shares([size**0.5 for size in (40, 17, 9)]).tolist()
+    assert MixedRows(parts, temperature=1).share_F.tolist() == MixedRows(parts).share_F.tolist()
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([MixtureStage(5, (1, 1, 1, 1))], "stage 5 has 4 weights for 3 folders"),
+        ([MixtureStage(5, (1, 1, 1)), MixtureStage(5, (2, 1, 1))], "stages begin at 5, 5: expected rising steps"),
+        ([MixtureStage(0, (1, 1, 1))], "stages begin at 0: expected rising steps above 0"),
+        ([MixtureStage(5, (0, 0, 0))], "weights are (0, 0, 0): expected numbers of 0 and more, one of them above 0"),
+    ],
+)
+def test_stages_that_cannot_be_are_said(parts: list[Rows], stages: list[MixtureStage], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        MixedRows(parts, (), stages)
+
+
+def test_stages_are_parsed() -> None:
+    assert stage_of("20000:1,0.5,0") == MixtureStage(20_000, (1, 0.5, 0))
+    with pytest.raises(ValueError, match="expected STEP:WEIGHT"):
+        stage_of("20000")
