@@ -29,6 +29,7 @@ from spanjax.json_files import read_json
 from spanjax.pretrained.load import load_model
 from spanjax.run import Run
 from spanjax.run_format import MAY_CHANGE, differences_in_paths, flat
+from spanjax.scoring.checks import listed
 from spanjax.storage.local import write_whole
 from spanjax.training.checkpoint_files import has_checkpoints
 from spanjax.training.metrics import record_of
@@ -210,8 +211,9 @@ def run_sweep(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Com
     plans, base = plan(grid, words, workdir, commands)
     if dry_run:
         for each in plans:
-            differ = ", ".join(f"{name.replace('/', '.')} {value}" for name, value in each.settings.items())
-            print(visible(f"{each.name}: {each.steps:,} steps of {each.flops / 1e9:,.1f} GFLOP; {differ or 'the base'}"))
+            given = {name.replace("/", "."): value for name, value in each.settings.items() if value is not None}
+            differ = listed(f"{name} {value}" for name, value in given.items()) or "the base"
+            print(visible(f"{each.name}: {each.steps:,} steps of {each.flops / 1e9:,.1f} GFLOP; {differ}"))
         return 0
     runs = [(each, seed, workdir / each.name / str(seed)) for seed in grid.seeds for each in plans]
     held_out = base.validation if isinstance(base, PretrainingSession) else None
