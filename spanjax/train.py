@@ -39,8 +39,8 @@ from spanjax.storage.local import write_whole
 from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
-    from spanjax.training.loop import Session
     from spanjax.run import Run
+    from spanjax.training.loop import Session
     from spanjax.training.metrics import Terminal
     from spanjax.training.preemption import StopRequest
 

@@ -1,14 +1,13 @@
-"""The recipe of a small encoder as a sweep: schedule, optimizer, mask rate, positions and initial weights, each against one base.
+"""The recipe of a small encoder as a sweep: schedule, optimizer, mask rate, positions, initial weights, each against one base.
 
-Command (rows of a vocabulary of 8,000 pieces as for pretrain/mini.py; the arm `continued` needs the installed model spanbert-mini,
-and rows with its vocabulary):
+Command (rows as for pretrain/mini.py; the arm `continued` needs the installed model spanbert-mini, and rows with its vocabulary):
     python -m spanjax.train --sweep configs/sweeps/recipe.py --rows runs/mini/rows --feed numpy --workdir runs/recipe
     python -m spanjax.report runs/recipe
     python -m spanjax.train --config configs/sweeps/recipe.py --rows runs/mini/rows --feed numpy --workdir runs/base    (the base)
 
-Expect: about 4 minutes a run on two CPU cores, 24 runs. All arms have the shape of spanbert-mini, so that the one that continues it
-can take part; what its pretraining cost is not counted. Every arm gets the FLOPs of the base. So few steps rank recipes for short
-runs, not for long ones. The rate of 3e-3 is the one that spanbert-mini was trained with by Muon; 1.2e-3 is that of small.py by AdamW.
+Expect: about 4 minutes for each of 24 runs on two CPU cores. All arms have the shape of spanbert-mini, so that one
+can continue it; its pretraining is not counted. Every arm gets the FLOPs of the base. Results of so few steps hold for
+short runs; there are none yet. Muon has the rate of mini.py, AdamW that of small.py; neither was tuned here.
 """
 
 import dataclasses
@@ -51,7 +50,9 @@ ARMS = {
     "base": RUN,
     "wsd": scheduled(Schedule(decay="sqrt", decay_share=0.2)),
     "cosine": scheduled(Schedule(decay="cosine")),
-    "muon": dataclasses.replace(RUN, optimizer=Muon(learning_rate=3e-3, warmup_steps=WARMUP, beta2=0.98, weight_decay=0.01)),
+    "muon": dataclasses.replace(
+        RUN, optimizer=Muon(learning_rate=3e-3, warmup_steps=WARMUP, beta2=0.98, weight_decay=0.01)
+    ),
     "mask_30": masked(DENSE),
     "mask_30_to_15": masked(Staged(stages=(Stage(0, DENSE), Stage(STEPS // 2, SPARSE)))),
     "rope": ROTARY,

@@ -71,7 +71,9 @@ def _content(path: str) -> dict[str, Any]:
     try:
         file = find_config(path)
     except ValueError:
-        raise ValueError(f"--sweep {path}: no such file: give one in TOML or Python that names arms and seeds") from None
+        raise ValueError(
+            f"--sweep {path}: no such file: give one in TOML or Python that names arms and seeds"
+        ) from None
     if file.suffix != ".py":
         raise ValueError(f"--sweep {path}: expected a file in TOML or Python that names arms and seeds")
     try:

@@ -124,6 +124,7 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
             first = workdir / arm.name / str(grid.seeds[0])
             run = dataclasses.replace(command.run, seed=grid.seeds[0])
             session: Any = open_session(run, named, first if has_checkpoints(first) else None)
+            # the first arm is the base: its FLOPs are the budget of the others
             pretrains, base = isinstance(session, PretrainingSession), base or session
             raise_problems(_session_problems(session, base))
             flops = step_flops(session) if pretrains else 0.0
@@ -207,7 +208,9 @@ def run_sweep(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Com
     ValueError before the first run if an arm cannot run; a run that fails later is recorded, and repeated by the next call.
     """
     if jax.process_count() > 1:
-        raise ValueError(f"--sweep runs in one process, and there are {jax.process_count()}: start one run for each arm")
+        raise ValueError(
+            f"--sweep runs in one process, and there are {jax.process_count()}: start one run for each arm"
+        )
     plans, base = plan(grid, words, workdir, commands)
     if dry_run:
         for each in plans:

@@ -85,7 +85,16 @@ def sweep_json(sweep: ReadSweep) -> dict[str, Any]:
         }
         for metric in sweep.metrics
     }
-    arms = {arm: {"settings": entry["settings"], "seeds": sweep.values(arm)} for arm, entry in sweep.arms.items()}
+    arms = {
+        arm: {
+            "settings": entry["settings"],
+            "seeds": {
+                seed: {name: value if math.isfinite(value) else None for name, value in values.items()}
+                for seed, values in sweep.values(arm).items()
+            },
+        }
+        for arm, entry in sweep.arms.items()
+    }
     return {"base": next(iter(sweep.arms)), "arms": arms, "differences": differences}
 
 
@@ -128,7 +137,9 @@ def sweep_blocks(sweep: ReadSweep) -> list[Block]:
     )
     # losses of other masking are no measure across arms, but show how each arm did at its own objective
     means = {arm: list(sweep.values(arm).values()) for arm in sweep.arms}
-    names = sorted({name for values in means.values() for each in values for name in each} - {"steps", "flops", "seconds"})
+    names = sorted(
+        {name for values in means.values() for each in values for name in each} - {"steps", "flops", "seconds"}
+    )
     rows: list[Sequence[Cell]] = []
     for arm, values in means.items():
         spreads = [Spread.of(each[name] for each in values if name in each) for name in names]

@@ -20,7 +20,7 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """"lower" or "higher" if the interval lies on one side of zero, "no difference" if it holds zero, "" without one."""
+        """ "lower" or "higher" if the interval lies on one side of zero, "no difference" if it holds zero, "" without one."""
         if math.isnan(self.low):
             return ""
         return "lower" if self.high < 0 else "higher" if self.low > 0 else "no difference"

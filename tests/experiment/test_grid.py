@@ -45,7 +45,9 @@ def test_the_product_of_factors(tmp_path: pathlib.Path) -> None:
 
 
 def test_python_takes_runs(tmp_path: pathlib.Path) -> None:
-    text = "from spanjax.run import Run\nSEEDS = range(0)\nSEEDS = (0, 1)\nARMS = {'a': Run(steps=7), 'b': '--steps 8'}\n"
+    text = (
+        "from spanjax.run import Run\nSEEDS = range(0)\nSEEDS = (0, 1)\nARMS = {'a': Run(steps=7), 'b': '--steps 8'}\n"
+    )
     found = read_grid(grid(tmp_path, text, "grid.py"))
     assert found.arms == (Arm("a", run=Run(steps=7)), Arm("b", ("--steps", "8"))) and found.seeds == (0, 1)
 
@@ -74,9 +76,20 @@ A_ = []
     with pytest.raises(ValueError) as error:
         read_grid(grid(tmp_path, text))
     message = str(error.value)
-    for part in ("'../up'", "'.hidden'", "'sweep.json'", "arms a: 3: expected settings", "arms A: --seed is not of an arm"):
+    for part in (
+        "'../up'",
+        "'.hidden'",
+        "'sweep.json'",
+        "arms a: 3: expected settings",
+        "arms A: --seed is not of an arm",
+    ):
         assert part in message, part
-    for part in ("arms A: --workdir", 'arms b: "\'": No closing', "arm A_: another arm", "seed: expected arms, factors"):
+    for part in (
+        "arms A: --workdir",
+        'arms b: "\'": No closing',
+        "arm A_: another arm",
+        "seed: expected arms, factors",
+    ):
         assert part in message, part
     assert "seeds is (): expected" in message and "base is 'c'" in message and "equal_flops is 1" in message
 

@@ -18,7 +18,9 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.load import load_model
 
 
-def test_it_is_the_loss_of_the_objective_on_all_held_out_rows(run_folder: pathlib.Path, rows_folder: pathlib.Path) -> None:
+def test_it_is_the_loss_of_the_objective_on_all_held_out_rows(
+    run_folder: pathlib.Path, rows_folder: pathlib.Path
+) -> None:
     model, rows = load_model(run_folder), open_rows(rows_folder / "validation")
     found = single_token_loss(model, rows, 10**6)
     share = HostShare(rows, FeedSpec(seed=0, batch_size=BATCH, masking=MASKING), held_out=True)
@@ -53,7 +55,9 @@ def test_a_model_without_a_head_on_the_token_itself_has_none(
     assert single_token_loss(alone, open_rows(rows_folder / "validation")) is None
 
 
-def test_a_loss_of_an_untrained_model_is_near_that_of_chance(run_folder: pathlib.Path, rows_folder: pathlib.Path) -> None:
+def test_a_loss_of_an_untrained_model_is_near_that_of_chance(
+    run_folder: pathlib.Path, rows_folder: pathlib.Path
+) -> None:
     model, rows = load_model(run_folder), open_rows(rows_folder / "validation")
     found = single_token_loss(model, rows)
     assert found and abs(found.loss - math.log(rows.vocabulary.size)) < 1
