@@ -60,7 +60,7 @@ class Planned(NamedTuple):
     """run.json of its first seed."""
     steps: int
     flops: float
-    """Of one step; 0 of a task."""
+    """FLOPs of one step; 0 of a task."""
     settings: dict[str, Any]
     """Settings in which it differs from the base arm."""
 

@@ -44,6 +44,7 @@ def single_token_loss(model: Model, rows: AnyRows, most_rows: int = MOST_ROWS) -
     head = next((number for number, each in enumerate(heads) if not each.neighbours), None)
     if head is None:
         return None
+    # `held_out` reads rows in stored order, as epoch 0: with a fixed seed the masks are the same for all models
     share = HostShare(rows, FeedSpec(seed=SEED, batch_size=BATCH, masking=MASKING), held_out=True)
 
     def compute(objective: Any, module: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
