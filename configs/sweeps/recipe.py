@@ -20,7 +20,7 @@ from spanjax.training.loop import Cadence
 from spanjax.training.optimizers import AdamW, Muon
 from spanjax.training.optimizers.schedules import Schedule
 
-STEPS, WARMUP = 400, 40
+STEPS, WARMUP = 350, 40
 ADAMW = AdamW(learning_rate=1.2e-3, warmup_steps=WARMUP, beta2=0.98, weight_decay=0.01)
 
 RUN = dataclasses.replace(

@@ -172,7 +172,7 @@ def finished(folder: pathlib.Path) -> bool:
 
 
 def training_seconds(folder: pathlib.Path) -> float:
-    """Returns the seconds of all steps in metrics.jsonl, of all sittings; without compilation, evaluation and saves."""
+    """Returns the seconds of all steps in metrics.jsonl, of all sittings; without evaluations and saves."""
     file, seconds, before = folder / "metrics.jsonl", 0.0, 0
     for line in file.read_bytes().splitlines() if file.is_file() else ():
         if (record := record_of(line)) and "speed/step_ms" in record:
