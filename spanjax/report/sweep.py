@@ -13,6 +13,7 @@ from spanjax.report.runs import Spread
 from spanjax.scoring.paired import Paired, paired
 from spanjax.tasks.base import SCORE
 
+COSTS = ("steps", "flops", "seconds")
 SINGLE = "single_tokens/loss"
 """Name of the yardstick among the values of a run."""
 
@@ -34,7 +35,7 @@ class ReadSweep(NamedTuple):
             result = self.results.get((arm, seed), {"error": ""})
             if "error" not in result:
                 single = {f"single_tokens/{name}": value for name, value in (result["single_tokens"] or {}).items()}
-                found[seed] = {**result["held_out"], **single, **{n: result[n] for n in ("steps", "flops", "seconds")}}
+                found[seed] = {**result["held_out"], **single, **{n: result[n] for n in COSTS}}
         return found
 
     @property
@@ -104,7 +105,7 @@ def _comparison(sweep: ReadSweep, metric: str) -> Table:
     for arm in sweep.arms:
         values = list(sweep.values(arm).values())
         steps, flops, seconds, spread = (
-            Spread.of(each[name] for each in values if name in each) for name in ("steps", "flops", "seconds", metric)
+            Spread.of(each[name] for each in values if name in each) for name in (*COSTS, metric)
         )
         costs = (
             number(steps and steps.mean),
@@ -138,7 +139,7 @@ def sweep_blocks(sweep: ReadSweep) -> list[Block]:
     # losses of other masking are no measure across arms, but show how each arm did at its own objective
     means = {arm: list(sweep.values(arm).values()) for arm in sweep.arms}
     names = sorted(
-        {name for values in means.values() for each in values for name in each} - {"steps", "flops", "seconds"}
+        {name for values in means.values() for each in values for name in each} - {*COSTS, "single_tokens/tokens"}
     )
     rows: list[Sequence[Cell]] = []
     for arm, values in means.items():
