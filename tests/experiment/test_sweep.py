@@ -14,7 +14,6 @@ from spanjax.cli import SOME_FAILED, STOPPED
 from spanjax.data.feed.masking import GeometricSpans, Stage, Staged, Tokens
 from spanjax.data.feed.rows import open_rows
 from spanjax.experiment import sweep as sweeps
-from spanjax.experiment.grid import Arm
 from spanjax.experiment.sweep import step_flops, training_seconds, with_steps
 from spanjax.inference.token_loss import single_token_loss
 from spanjax.objectives.masked_lm import MaskedPrediction
@@ -207,8 +206,3 @@ def test_seconds_are_those_of_all_steps(tmp_path: pathlib.Path) -> None:
     lines = [{"step": 10, "speed/step_ms": 100}, {"step": 10, "eval/loss": 1}, {"step": 30, "speed/step_ms": 50}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "{broken")
     assert training_seconds(tmp_path) == 2.0 and training_seconds(tmp_path / "none") == 0.0
-
-
-@pytest.mark.unit
-def test_an_arm_is_its_words_or_a_run() -> None:
-    assert Arm("a") == Arm("a", (), None)
