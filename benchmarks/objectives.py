@@ -131,16 +131,14 @@ def stages(arm: str, steps: int) -> list[str]:
 
 def measured(arm: str, rows: str, compiled: bool = True) -> tuple[float, int]:
     """(model FLOPs of a training step on full rows, bytes that the compiled step takes with its state)."""
-    from spanjax.data.feed.rows import slots_needed
     from spanjax.experiment.pretrain import open_pretraining_session
     from spanjax.experiment.summary import compiled_peak
+    from spanjax.experiment.sweep import step_flops
     from spanjax.sharding import to_global
     from spanjax.train import parse
 
     session: Any = open_pretraining_session(parse(["--config", config_of(arm), "--rows", rows, "--feed", "numpy"]).run)
-    pairing, run = session.spec.pairing, session.run
-    slots = slots_needed(session.rows.manifest, session.spec.masking.most, pairing.parts)
-    flops = session.objective.flops_per_row(run.encoder, session.rows.length, slots) * run.batch_size
+    flops = step_flops(session)
     if not compiled:
         return flops, 0
     feed = session.feed(0)

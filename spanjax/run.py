@@ -201,17 +201,17 @@ kernels need."""
 Preset = Literal["", "parity", "fast"]
 
 
-def named_run(arguments: list[str]) -> tuple[Run, str]:
-    """Returns the RUN of the --config file that a command line names, with its --preset, and its path.
+def named_run(arguments: list[str], start: Run | None = None) -> tuple[Run, str]:
+    """Returns `start`, or the RUN of the --config file that a command line names, with its --preset, and the file's path.
 
-    Without --config, a default run and "". The command line rejects an unknown --preset later.
+    Without either, a default run and "". The command line rejects an unknown --preset later.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     parser.add_argument("--preset", default="")
     found = parser.parse_known_args(arguments)[0]
     raise_problems(_renamed_flags(arguments))
-    run = load(found.config) if found.config else Run()
+    run = start or (load(found.config) if found.config else Run())
     encoder = dataclasses.replace(run.encoder, **PRESETS.get(found.preset, {}))
     return dataclasses.replace(run, encoder=encoder), found.config or ""
 

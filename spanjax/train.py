@@ -2,11 +2,13 @@
 
 The same command resumes a run that was stopped or killed. Exit codes: 0 done, 2 a fault that a person must correct (wrong input,
 a checkpoint that cannot be saved, numbers that are not finite), 3 some of the processes of the run are missing (they are named),
+4 some runs of a --sweep failed and the others are finished,
 75 stopped by a signal after saving, or before the first step (3 and 75: run the same command again).
 
 `main` catches signals from its first line on, so this module imports nothing that takes long.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -37,13 +39,14 @@ from spanjax.storage.local import write_whole
 from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
+    from spanjax.run import Run
     from spanjax.training.loop import Session
     from spanjax.training.metrics import Terminal
     from spanjax.training.preemption import StopRequest
 
 
-def parse(arguments: list[str]) -> Any:
-    """Parses the command line over the RUN of its --config file; tyro answers `--help` and misspelt settings."""
+def parse(arguments: list[str], start: "Run | None" = None) -> Any:
+    """Parses the command line over `start`, or the RUN of its --config file; tyro answers `--help` and misspelt settings."""
     # imported here, as it imports jax: `main` must catch signals before
     from spanjax.run import Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
@@ -53,7 +56,7 @@ def parse(arguments: list[str]) -> Any:
             "no --config: give a preset (`--list` prints them) or a file that defines RUN, --rows FOLDER, written by `python -m"
             " spanjax.prepare`, and --workdir FOLDER; --help lists all settings"
         )
-    base, path = named_run(arguments)
+    base, path = named_run(arguments, start)
 
     @dataclasses.dataclass(frozen=True)
     class Train:
@@ -71,6 +74,8 @@ def parse(arguments: list[str]) -> Any:
         --encoder.attention-dropout overrides it."""
         dry_run: bool = False
         """Print mesh, parameters, memory, learning rate and a masked example, then exit."""
+        sweep: Annotated[str, tyro.conf.arg(metavar="FILE")] = ""
+        """Grid of arms and seeds, in TOML or Python: trains each in WORKDIR/ARM/SEED, and skips those that are finished."""
         compilation_cache: CompilationCache = True
 
     default = Train(run=base, config=path)
@@ -180,6 +185,31 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
         return train_session(session, weights, workdir, notes, terminal, stop, resources)
 
 
+def sweep(words: list[str]) -> int | None:
+    """Runs the grid that --sweep names, see `experiment.sweep`; returns the exit code, None if the command has no grid."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in ("--sweep", "--workdir", "--seed"):
+        parser.add_argument(flag)
+    parser.add_argument("--dry-run", "--dry_run", action="store_true")
+    parser.add_argument("--help", "-h", action="store_true")
+    options = parser.parse_known_args(words)[0]
+    if not options.sweep or options.help:
+        return None
+    if options.seed or not options.workdir:
+        problem = "the grid names the seeds, so leave --seed away" if options.seed else "it needs --workdir FOLDER"
+        raise ValueError(f"--sweep {options.sweep}: {problem}")
+    from spanjax import distributed
+    from spanjax.training.heap import keep_freed_blocks
+
+    keep_freed_blocks()
+    distributed.start()  # before anything asks jax for its devices
+    from spanjax.experiment.grid import read_grid
+    from spanjax.experiment.sweep import Commands, run_sweep
+
+    commands = Commands(parse, named_settings, train, explain)
+    return run_sweep(read_grid(options.sweep), words, pathlib.Path(options.workdir), commands, options.dry_run)
+
+
 def train_session(
     session: "Session",
     weights: Any,
@@ -265,7 +295,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(preset_table())
             return 0
         try:
-            return train(parse(words), named_settings(words))
+            code = sweep(words)
+            return train(parse(words), named_settings(words)) if code is None else code
         except Exception as error:
             message, code = explain(error)
             if message is None:

@@ -75,6 +75,8 @@ def test_pulse(
     assert all(set(records(tmp_path / "run", f"train/{name}/loss")) == {1, 2} for name in names)
     assert train.main(arguments) == 0
     assert "from step 2" in capsys.readouterr().out
+    if "sweeps" in config:
+        return  # a comparison may have a base that transformers has no class for
     if "ablations" in config and "two_sequences" not in config:
         return  # the arms differ in what they read, not in what they are: one with a pair head is converted
     assert convert(["to-torch", str(tmp_path / "run"), str(tmp_path / "hf")]) == 0

@@ -1,11 +1,13 @@
 """python -m spanjax.report RUN... [--output report.html] [--markdown report.md]: runs of `spanjax.train` in one page.
 
 Settings and their differences, scores next to the tables of the SpanBERT paper, differences tested, curves, masking next to
-its Figure 2, spans filled in. The page needs no network and no other file. Runs that differ only in their seed are grouped.
+its Figure 2, spans filled in. The page needs no network and no other file. Runs that differ only in their seed are grouped. Of
+the work directory of a sweep it compares the arms with the base arm, and prints that.
 Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl-C.
 """
 
 import dataclasses
+import json
 import pathlib
 import sys
 from typing import Annotated
@@ -13,8 +15,8 @@ from typing import Annotated
 import tyro
 
 from spanjax.bounds import AtLeast0, flag_problems, raise_problems
-from spanjax.cli import Code, exit_code, parse_options
-from spanjax.report.document import TITLE
+from spanjax.cli import Code, exit_code, parse_options, visible
+from spanjax.report.document import TITLE, Heading
 
 PROGRAM = "python -m spanjax.report"
 _TITLE_WITHIN = 4096
@@ -25,11 +27,13 @@ class Report:
     """Runs to report, and the files to write."""
 
     runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")] = ()
-    """Run directories: the --workdir of spanjax.train, of pretraining and of fine-tuning, finished or not."""
+    """Run directories: the --workdir of spanjax.train, of pretraining, fine-tuning and sweeps, finished or not."""
     output: str = "report.html"
     """The page; "" writes none."""
     markdown: str = ""
     """File for the same report as Markdown, with tables instead of figures."""
+    json: str = ""
+    """File for the comparisons of sweeps as JSON, by their folders."""
     rows: AtLeast0 = 500
     """Rows of every pretraining run on which masking is measured; 0 takes all."""
     examples: AtLeast0 = 3
@@ -42,7 +46,7 @@ def output_problems(options: Report) -> list[str]:
     from spanjax.storage.outputs import output_problem
 
     problems = flag_problems(options)
-    given = {"--output": options.output, "--markdown": options.markdown}
+    given = {"--output": options.output, "--markdown": options.markdown, "--json": options.json}
     for name, value in given.items():
         path = pathlib.Path(value)
         if value and not (folder := path.absolute().parent).is_dir():
@@ -72,18 +76,31 @@ def report(options: Report) -> None:
     from spanjax.report.markdown import markdown
     from spanjax.report.page import page
     from spanjax.report.runs import Recorded, read_runs
+    from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json, terminal_text
     from spanjax.run_format import load_code
     from spanjax.storage.local import write_whole
 
     load_code(options.code)
     problems = output_problems(options)
-    runs: list[Recorded] = []
+    runs, sweeps = list[Recorded](), list[ReadSweep]()
+    folders = [name for name in options.runs if not is_sweep(pathlib.Path(name))]
     try:
-        runs = read_runs(options.runs)
+        sweeps = [read_sweep(pathlib.Path(name)) for name in dict.fromkeys(options.runs) if name not in folders]
+        runs = read_runs(folders) if folders or not sweeps else []
     except ValueError as error:
         problems = [str(error), *problems]
+    if options.json and not sweeps:
+        problems.append("--json holds comparisons of sweeps, and no sweep is given: leave it away")
     raise_problems(problems)
-    blocks = blocks_of(runs, options.rows, options.examples)
+    blocks = [block for sweep in sweeps for block in sweep_blocks(sweep)]
+    if sweeps:
+        print(visible(terminal_text(blocks)))
+    # a report of runs begins with the title, by which it is known as one
+    blocks = [*(blocks_of(runs, options.rows, options.examples) if runs else [Heading(1, TITLE)]), *blocks]
+    if options.json:
+        content = {"title": TITLE, "sweeps": {str(sweep.path): sweep_json(sweep) for sweep in sweeps}}
+        write_whole(pathlib.Path(options.json), json.dumps(content, indent=1) + "\n")
+        print(f"wrote {options.json}")
     for path, text in ((options.output, page), (options.markdown, markdown)):
         if path:
             write_whole(pathlib.Path(path), text(blocks).encode("utf-8", "replace"))

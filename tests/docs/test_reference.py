@@ -22,7 +22,7 @@ from spanjax.storage.shipped import presets as shipped_presets
 from tests.running import ROOT, environment
 
 BASES = {"Objective", "Task", "MaskingPolicy", "Pairing", "Term", "Optimizer", "Tracker"}
-OF_COMMANDS = {"config", "list", "workdir", "preset", "dry-run", "compilation-cache"}
+OF_COMMANDS = {"config", "list", "sweep", "workdir", "preset", "dry-run", "compilation-cache"}
 """Options of `train` that are no settings of its run."""
 
 
