@@ -4,6 +4,9 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 DEMO := runs/demo
+MINI := models/spanbert_mini/spanbert_mini/model
+WEIGHTS = $(wildcard $(MINI)/*.safetensors)
+NO_WEIGHTS := $(MINI) holds no weights (*.safetensors), which a complete clone has
 PYTEST_ARGS ?=
 # A process a core, at most four (each takes up to 3 GB); the tests of one file stay together, as they share what they made.
 WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
@@ -27,10 +30,13 @@ $(VENV)/bin/pip:
 
 # The stamps are written after a complete installation and are renewed when a list changes.
 # spanjax itself is installed from this folder: the command `spanjax` and `import spanjax` then work from anywhere.
-$(VENV)/.installed: requirements.txt pyproject.toml $(wildcard models/spanbert_mini/spanbert_mini/model/*) | $(VENV)/bin/pip
-	$(PY) -m pip install --quiet -r requirements.txt
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable . || $(PY) -m pip install --quiet --no-deps --editable .
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini || $(PY) -m pip install --quiet --no-deps models/spanbert_mini
+# The setuptools that this takes is installed first: that of a new environment is too old in Python 3.11 and absent in later ones.
+$(VENV)/.installed: requirements.txt pyproject.toml $(wildcard $(MINI)/*) | $(VENV)/bin/pip
+	$(PY) -m pip install --quiet -r requirements.txt $$($(PY) -c 'import tomllib; \
+		print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(if $(WEIGHTS),$(PY) -m pip install --quiet --no-deps --no-build-isolation models/spanbert_mini,\
+		@echo "spanbert-mini is not installed: $(NO_WEIGHTS)")
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
@@ -83,10 +89,10 @@ chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 152 faul
 chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five faults
 	$(PY) -m pytest tests/chaos/test_chaos.py -m "slow or not slow"
 
-test-slow: $(VENV)/.installed-dev  ## the slow tests
+test-slow: $(VENV)/.installed-dev $(VENV)/.installed-docs  ## the slow tests, and the code of the tutorials
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)
 
-browser: $(VENV)/.installed-dev  ## pages in the system's Chromium: the report, the coreference page, the documentation
+browser: $(VENV)/.installed-dev $(VENV)/.installed-docs  ## pages in the system's Chromium: the report, the coreference page, the documentation
 	$(PY) -m pytest tests/browser -m "slow or not slow" -rs
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
@@ -101,11 +107,13 @@ format: $(VENV)/.installed-dev  ## format and sort imports in place
 doctor: $(VENV)/.installed  ## versions, devices and known traps
 	$(PY) -m spanjax.doctor
 
-dist: $(VENV)/.installed-dev  ## build the source and the wheel into dist/, and check them
+dist: $(VENV)/.installed-dev  ## build spanjax and spanbert-mini, source and wheel, into dist/, and check them
+	$(if $(WEIGHTS),,$(error $(NO_WEIGHTS)))
 	rm -rf dist build models/spanbert_mini/build
 	$(PY) -m build --outdir dist .
 	$(PY) -m build --outdir dist models/spanbert_mini
 	$(PY) -m twine check --strict dist/*
+	$(PY) -m zipfile --list dist/spanbert_mini-*.whl | grep '\.safetensors'
 
 clean:  ## remove caches and the demo's run
 	rm -rf .pytest_cache .ruff_cache .hypothesis build dist *.egg-info $(DEMO)

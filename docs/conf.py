@@ -36,6 +36,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+# the search reads each page that it found for a summary, which a browser refuses where the site is a folder of files
+html_show_search_summary = "GITHUB_ACTIONS" in os.environ
 html_context = {"default_mode": "auto"}  # light or dark as the browser wants it
 html_theme_options = {
     "home_page_in_toc": True,

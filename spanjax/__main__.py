@@ -14,6 +14,7 @@ COMMANDS = {
     "train": "pretrains or fine-tunes the run of a config, or resumes it",
     "evaluate": "scores a fine-tuned model on files, or a checkpoint on held-out rows",
     "predict": "fills masks, answers, classifies, finds entities and coreference chains",
+    "serve": "a page on this machine that shows what a model fills in, tags, answers or links",
     "convert": "to and from PyTorch and Hugging Face; inspects and verifies weights",
     "report": "one page of curves, examples and comparisons of runs",
     "plan": "compiles a step for devices that are not here: memory, traffic, modelled time",

@@ -90,7 +90,8 @@ class Run:
                 f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all of the batch,"
                 " and a microbatch would have fewer; set microbatches 1 (--encoder.remat full saves memory too)"
             )
-        return list(dict.fromkeys([*found, *self.optimizer.problems(), *self.tracking.problems()]))
+        found += self.optimizer.problems() + self.optimizer.schedule_problems(self.steps)
+        return list(dict.fromkeys([*found, *self.tracking.problems()]))
 
 
 def with_defaults(run: Run, *, steps: int = 100_000, warmup_steps: int = WARMUP_STEPS, every: int = 1000) -> Run:

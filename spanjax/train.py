@@ -144,6 +144,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             # long imports: a stop request of any process ends all of them here
             import jax
 
+            from spanjax.experiment.branch import Branch
             from spanjax.experiment.session import description, open_session
             from spanjax.run_format import located
             from spanjax.training.checkpoint_files import has_checkpoints
@@ -173,6 +174,8 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
                 "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
             )
             stored = open_workdir(workdir, description(session), resources)
+            if isinstance(weights, Branch):
+                distributed.collective_call("branch", lambda: weights.copy_into(workdir))
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
         return train_session(session, weights, workdir, notes, terminal, stop, resources)
 

@@ -1,6 +1,7 @@
 """Wrong environments of `spanjax.train`, and of the commands that start jax."""
 
 import functools
+import socket
 from typing import Any
 
 from tests.bad_inputs import Case, World
@@ -9,6 +10,16 @@ from tests.bad_inputs import Case, World
 def good(world: World) -> list[Any]:
     """A good training."""
     return world.train()
+
+
+@functools.cache
+def _listening() -> socket.socket:
+    return socket.create_server(("127.0.0.1", 0))
+
+
+def busy_port() -> int:
+    """A port on which this process listens to its end."""
+    return _listening().getsockname()[1]
 
 
 train = functools.partial(Case, "train", arguments=good)
@@ -60,6 +71,14 @@ ENVIRONMENT_CASES = (
     Case("predict fill-mask", "a platform that jax does not know", ("JAX_PLATFORMS", "'quantum'", "spanjax.doctor"),
          lambda world: [world.run, "--text", "the [MASK]"], variables={"JAX_PLATFORMS": "quantum"}, apart=True,
          library=STARTED),
+    Case("serve", "a port that is none", ("--port is 70000", "at most 65,535"), lambda world: [world.run, "--port=70000"]),
+    Case("serve", "an empty host", ("--host is empty", "127.0.0.1"), lambda world: [world.run, "--host="]),
+    Case("serve", "a host that is not this machine", ("no.such.host.invalid", "address of this machine"),
+         lambda world: [world.run, "--host=no.such.host.invalid"], library=r"(?<=8000 \().*?(?=\): give)"),
+    Case("serve", "a port that is in use", ("cannot listen", "--port", "0 takes a free one"),
+         lambda world: [world.run, f"--port={busy_port()}"], library=r"(?<=--port )\d+"),
+    Case("serve", "no model of that name", ("none does not exist", "expected a run directory"),
+         lambda world: [world.here / "none", "--port=0"]),
     Case("doctor", "a platform that is none", ("--expect-platform", "quantum", "tpu"),
          lambda world: ["--expect-platform=quantum"]),
 )  # fmt: skip

@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("training",),
     ("run", "torch_format", "pretrained"),
     ("experiment", "inference"),
-    ("train", "prepare", "evaluate", "predict", "convert", "plan", "report", "doctor", "launch"),
+    ("train", "prepare", "evaluate", "predict", "serve", "convert", "plan", "report", "doctor", "launch"),
     ("api", "__main__"),
 )
 COMMANDS, API = LAYERS[-2:]

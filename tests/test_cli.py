@@ -87,7 +87,7 @@ HELPS = [
         f"predict {name}"
         for name in ("fill-mask", "spans", "encode", "task", "qa", "classify", "relation", "ner", "coref")
     ),
-    *("evaluate", "report", "doctor", "launch local", "launch slurm"),
+    *("evaluate", "serve", "report", "doctor", "launch local", "launch slurm"),
 ]
 
 

@@ -28,7 +28,9 @@ def test_packages_are_those_of_the_tree() -> None:
         str(file.parent.relative_to(ROOT)) for top in ("spanjax", "configs") for file in (ROOT / top).rglob("*.py")
     }
     names = {name.replace("/", ".") for name in found}
-    names = {f"spanjax.{name}" if name.startswith("configs") else name for name in names} | {"spanjax.xla_flags"}
+    names = {f"spanjax.{name}" if name.startswith("configs") else name for name in names}
+    # folders of data alone count, too: setuptools warns of those that it is not told
+    names |= {"spanjax.launch.templates", "spanjax.xla_flags"}
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == names
 
 
@@ -63,7 +65,7 @@ def test_nothing_lies_outside_of_the_package(installed: pathlib.Path) -> None:
     }
     assert {f"configs/{name}.py" for name in shipped.presets()} <= files
     assert {f"xla_flags/{path.name}" for path in shipped.XLA_FLAGS.glob("*.txt")} <= files
-    assert {"py.typed", "__main__.py", "launch/templates/slurm.sbatch"} <= files
+    assert {"py.typed", "__main__.py", "launch/templates/slurm.sbatch", "serve/page.html"} <= files
     (entry,) = installed.glob("*.dist-info/entry_points.txt")
     assert "spanjax = spanjax.__main__:main" in entry.read_text()
 

@@ -31,10 +31,46 @@ def missing(text: str, folder: pathlib.Path, root: pathlib.Path = ROOT) -> list[
     return found
 
 
+def anchors(text: str) -> set[str]:
+    """Anchors that GitHub and the site give the headings of a page."""
+    plain = re.sub(r"^(`{3,}).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = [title.strip().lower() for title in re.findall(r"^#+ (.+)$", plain, re.MULTILINE)]
+    return {re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles}
+
+
+def without_heading(text: str, page: pathlib.Path) -> list[str]:
+    """Links of a page to headings that the page or another one lacks; docs/_ext/links.py checks those of generated pages."""
+    found = []
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", text):
+        other = page.parent / link if link else page
+        if not link or (other.suffix == ".md" and other.is_file()):
+            linked = other.read_text() if link else text
+            if "<!-- generated: " not in linked and anchor not in anchors(linked):
+                found.append(f"{link}#{anchor}")
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_path_exists(page: pathlib.Path) -> None:
     if str(page.relative_to(ROOT)) not in WRITTEN:
         assert missing(page.read_text(), page.parent) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_heading_exists(page: pathlib.Path) -> None:
+    assert without_heading(page.read_text(), page) == []
+
+
+def test_a_heading_that_is_gone_is_found(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "other.md").write_text("# A page\n\n```\n# Code\n```\n\n## `one`, two: three-four (5)\n")
+    (tmp_path / "generated.md").write_text("# Names\n\n<!-- generated: api -->\n")
+    text = (
+        "# Here\n[up](#here) [a](other.md#a-page) [b](other.md#one-two-three-four-5) [c](generated.md#run) [d](x.py#L3)"
+    )
+    page = tmp_path / "page.md"
+    assert without_heading(text, page) == []
+    text += " [e](#gone) [f](other.md#code) [g](other.md#here)"
+    assert without_heading(text, page) == ["#gone", "other.md#code", "other.md#here"]
 
 
 def test_a_path_that_is_gone_is_found(tmp_path: pathlib.Path) -> None:

@@ -41,3 +41,22 @@ def test_hooks_are_installed_tools() -> None:
     developing = (ROOT / "requirements-dev.txt").read_text()
     assert {words[2] for words in entries} == {"ruff", "pytest"}
     assert all(words[:2] == [".venv/bin/python", "-m"] and words[2] in developing for words in entries)
+
+
+def prerequisites(target: str) -> set[str]:
+    """The stamps that a target of the Makefile needs."""
+    line = re.search(rf"^{target}:([^#\n]*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return set(re.findall(r"\.installed[\w-]*", line[1])) if line else set()
+
+
+@pytest.mark.parametrize("target", ["docs", "test-slow", "browser"])
+def test_what_builds_the_site_installs_its_packages(target: str) -> None:
+    """Without them the tests of the notebooks and of the site would be skipped."""
+    assert ".installed-docs" in prerequisites(target)
+
+
+def test_an_installation_brings_its_setuptools() -> None:
+    """A new environment has none, or one that does not read pyproject.toml: no first attempt may fail and fill the screen."""
+    recipe = (ROOT / "Makefile").read_text().split("$(VENV)/.installed: ")[1].split("@touch")[0]
+    assert '["build-system"]["requires"]' in recipe.split("--no-build-isolation")[0]
+    assert recipe.count("--no-build-isolation") == 2 and not re.search(r"pip install.*\|\|", recipe)

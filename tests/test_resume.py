@@ -68,6 +68,30 @@ def test_four_steps_equal_two_and_two(
     assert (tmp_path / "parts" / "metrics.jsonl").read_bytes() == lines, "a finished run adds nothing"
 
 
+SCHEDULES = {
+    "cosine": ("--optimizer.schedule.decay=cosine", "--optimizer.schedule.floor=0.1"),
+    "constant": ("--optimizer.schedule.decay=none",),
+    "wsd": ("--optimizer.schedule.decay=sqrt", "--optimizer.schedule.decay-steps=2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_schedule_is_resumed(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, schedule: str
+) -> None:
+    """The decay of the last one begins at the stop."""
+
+    def arguments(name: str) -> list[str]:
+        more = ("--data.feed=numpy", "--optimizer.warmup-steps=1", *SCHEDULES[schedule], *DROPOUT)
+        return shrunk(DEMO, rows_folder, tmp_path / name, 4, *more)
+
+    whole_and_in_parts(arguments, monkeypatch)
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    rates = [records(tmp_path / name, "train/learning_rate") for name in ("whole", "parts")]
+    assert rates[0] == rates[1] and len(set(rates[0].values())) == {"cosine": 3, "constant": 1, "wsd": 2}[schedule]
+
+
 @pytest.mark.slow
 def test_what_rows_hand_on_is_resumed(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

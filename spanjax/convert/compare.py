@@ -78,11 +78,17 @@ class Difference(NamedTuple):
 
 
 def make_inputs(model: Model, sentences: Sequence[str]) -> Inputs:
-    """Builds rows of the sentences, cut at the positions of the model; random ids without a vocabulary."""
+    """Builds rows of the sentences, cut at the positions of the model; random ids without a vocabulary.
+
+    A model with local layers gets one more row, of all of them, that is longer than its window.
+    """
     rows = _ids(model.vocabulary, sentences) if model.vocabulary else None
     if rows is None:
         random = np.random.default_rng(0)
         rows = [random.integers(0, model.encoder.vocab_size, 5 + 4 * n).tolist() for n in range(8)]
+    if window := model.encoder.local_window:
+        joined = [number for row in rows for number in row]
+        rows.append((joined * (4 * window // len(joined) + 1))[: 4 * window])
     rows = [row[: model.encoder.positions] for row in rows]
     sizes, length = np.array([len(row) for row in rows])[:, None], max(map(len, rows))
     pad = model.vocabulary.specials.pad if model.vocabulary else max(0, model.encoder.position_offset - 1)

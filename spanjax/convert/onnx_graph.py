@@ -33,6 +33,8 @@ _UNSEEN = -1e9  # added to the scores of padding: finite, so that a row of paddi
 _ROWS, _POSITIONS = "batch", "length"
 
 Tree = Mapping[str, Any]
+_Kind = tuple[tuple[str, str] | None, str]
+"""Cosine and sine of the rotary angles of a kind of layer, and the bias of its scores."""
 
 
 class _Graph:
@@ -95,6 +97,7 @@ class _EncoderGraph(_Graph):
         seen_B11L = self.add("Cast", self.add("Unsqueeze", MASK, self.constant([1, 2])), to=TensorProto.FLOAT)
         unseen_B11L = self.add("Sub", self.constant(1, np.float32), seen_B11L)
         self.bias_B11L = self.add("Mul", unseen_B11L, self.constant(_UNSEEN, np.float32))
+        self.local_bias = self._local_bias() if encoder.local_window else ""
         self.table = self.store("token", params["embeddings"]["token"]["embedding"][: encoder.vocab_size])
         self.hidden_BLD = self._stack(self._embedded(params["embeddings"]), params, last)
 
@@ -114,31 +117,40 @@ class _EncoderGraph(_Graph):
 
     def _stack(self, hidden_BLD: str, params: Tree, last: str) -> str:
         """The layers; the last value is called `last`."""
-        encoder, angles = self.encoder, self._angles() if self.encoder.rope_theta else None
+        encoder, kinds = self.encoder, [(self._angles("", self.encoder.rope_theta), self.bias_B11L)]
+        if encoder.local_window:
+            kinds.append((self._angles("local_", encoder.local_rope_theta), self.local_bias))
         for number in range(encoder.layers):
+            kind = kinds[int(number % (encoder.global_every or 1) > 0)]
             # layers of a group share their parameters, under the name of the group
             own = number // (encoder.layers // encoder.own_layers)
             layer = {
                 part: {name: array[own] for name, array in leaves.items()} for part, leaves in params["layers"].items()
             }
             name = last if number == encoder.layers - 1 and not encoder.norm_first else ""
-            hidden_BLD = self._layer(hidden_BLD, f"layer.{own}", layer, angles, number == 0, name)
+            hidden_BLD = self._layer(hidden_BLD, f"layer.{own}", layer, kind, number == 0, name)
         return self.norm(hidden_BLD, "final_norm", params["final_norm"], last) if encoder.norm_first else hidden_BLD
 
-    def _layer(self, x: str, path: str, layer: Tree, angles: tuple[str, str] | None, first: bool, name: str) -> str:
+    def _local_bias(self) -> str:
+        """Bias of scores in local layers, [B, 1, L, L]: of padding, and of tokens further apart than the window."""
+        across = (self.add("Unsqueeze", self.position_BL, self.constant([1, axis])) for axis in (3, 2))
+        apart_B1LL = self.add("Abs", self.add("Sub", *across))
+        far_B1LL = self.add("Greater", apart_B1LL, self.constant(self.encoder.local_window))
+        unseen_B1LL = self.add("Cast", far_B1LL, to=TensorProto.FLOAT)
+        return self.add("Add", self.bias_B11L, self.add("Mul", unseen_B1LL, self.constant(_UNSEEN, np.float32)))
+
+    def _layer(self, x: str, path: str, layer: Tree, kind: _Kind, first: bool, name: str) -> str:
         attention_norm, feed_norm = f"{path}.attention_norm", f"{path}.feed_norm"
         if self.encoder.norm_first:
             read = x if first else self.norm(x, attention_norm, layer["attention_norm"])
-            x = self.add("Add", x, self._attended(read, path, layer, angles))
+            x = self.add("Add", x, self._attended(read, path, layer, kind))
             return self.add("Add", x, self._fed(self.norm(x, feed_norm, layer["feed_norm"]), path, layer))
-        x = self.norm(
-            self.add("Add", x, self._attended(x, path, layer, angles)), attention_norm, layer["attention_norm"]
-        )
+        x = self.norm(self.add("Add", x, self._attended(x, path, layer, kind)), attention_norm, layer["attention_norm"])
         return self.norm(self.add("Add", x, self._fed(x, path, layer)), feed_norm, layer["feed_norm"], name)
 
-    def _attended(self, x: str, path: str, layer: Tree, angles: tuple[str, str] | None) -> str:
+    def _attended(self, x: str, path: str, layer: Tree, kind: _Kind) -> str:
         """Attention, of one product for queries, keys and values."""
-        heads, size = self.encoder.heads, self.encoder.hidden_size
+        heads, size, (angles, bias) = self.encoder.heads, self.encoder.hidden_size, kind
         parts = [layer[name] for name in ("query", "key", "value")]
         joint = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
         made = self.add_many("Split", 3, self.dense(x, f"{path}.qkv", joint), axis=-1, num_outputs=3)
@@ -149,7 +161,7 @@ class _EncoderGraph(_Graph):
         query_BNLH = self.add("Transpose", query_BLNH, perm=[0, 2, 1, 3])
         product_BNLL = self.add("MatMul", query_BNLH, self.add("Transpose", key_BLNH, perm=[0, 2, 3, 1]))
         scores_BNLL = self.add("Mul", product_BNLL, self.constant((size // heads) ** -0.5, np.float32))
-        weights_BNLL = self.add("Softmax", self.add("Add", scores_BNLL, self.bias_B11L), axis=-1)
+        weights_BNLL = self.add("Softmax", self.add("Add", scores_BNLL, bias), axis=-1)
         mixed_BNLH = self.add("MatMul", weights_BNLL, self.add("Transpose", value_BLNH, perm=[0, 2, 1, 3]))
         mixed_BLNH = self.add("Transpose", mixed_BNLH, perm=[0, 2, 1, 3])
         mixed_BLD = self.add("Reshape", mixed_BLNH, self.constant([0, 0, size]))
@@ -161,15 +173,17 @@ class _EncoderGraph(_Graph):
             inner_BLI = self.add("Mul", inner_BLI, self.dense(x, f"{path}.feed_gate", layer["feed_gate"]))
         return self.dense(inner_BLI, f"{path}.feed_out", layer["feed_out"])
 
-    def _angles(self) -> tuple[str, str]:
-        """Cosine and sine of `nn.layer.rotary_angles`, [B, L, 1, H] each, from tables of all positions."""
+    def _angles(self, kind: str, base: float) -> tuple[str, str] | None:
+        """Cosine and sine of `nn.layer.rotary_angles`, [B, L, 1, H] each, from tables of all positions; None without a base."""
+        if not base:
+            return None
         encoder = self.encoder
         head_size = encoder.hidden_size // encoder.heads
         exponent_H = -np.arange(0, head_size, 2, dtype=np.float32) / np.float32(head_size)
-        rates_H = np.float32(encoder.rope_theta) ** exponent_H
+        rates_H = np.float32(base) ** exponent_H
         angle = np.arange(encoder.positions, dtype=np.float32)[:, None] * rates_H
         angle = np.concatenate([angle, angle], axis=-1)[:, None]
-        tables = (self.store("cosine", np.cos(angle)), self.store("sine", np.sin(angle)))
+        tables = (self.store(f"{kind}cosine", np.cos(angle)), self.store(f"{kind}sine", np.sin(angle)))
         cosine, sine = (self.add("Gather", table, self.position_BL, axis=0) for table in tables)
         return cosine, sine
 

@@ -62,7 +62,7 @@ class CompiledRun:
 
     def train_step(self) -> Any:
         """Builds the jitted step, see `StepBuilder.train_step`."""
-        schedule = self.run.optimizer.schedule(self.run.steps)
+        schedule = self.run.optimizer.rate_schedule(self.run.steps)
         return self.builder.train_step(self.optimizer, schedule, self.shardings)
 
     def check_data(self, seconds: float = 0.0) -> None:
@@ -151,6 +151,7 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         dtype=jnp.dtype(run.compute_dtype),
         dropout=encoder.attention_dropout,
         device_kind=device.device_kind,
+        window=encoder.local_window,
     )
 
 

@@ -17,6 +17,7 @@ from spanjax.bounds import raise_problems
 from spanjax.data.sources.tables import quoted
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
+from spanjax.experiment.branch import is_branch
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import plan_lines, start_lines, tuned_commands
@@ -332,18 +333,28 @@ def _with_schedule(run: Run, task: Task, rows: int) -> tuple[Run, list[str]]:
             notes.append(f"{name} is {value:,}:{reach} from {of_task}")
         else:
             notes.append(f"{name} is set to {value:,}:{reach} {of_task} is not used")
+    raise_problems(filled.optimizer.schedule_problems(filled.steps))
     return dataclasses.replace(filled, objective=task), notes
 
 
 def _unused_problems(run: Run) -> list[str]:
     """Returns messages on settings that a task would not use: those of prepared rows, and a number of held-out batches."""
-    batches = run.cadence.eval_batches
-    found = [f"cadence.eval_batches is set to {batches}, but a task is evaluated on all --dev examples: leave it out"]
-    return found[: bool(batches)] + [
+    batches, decay_from = run.cadence.eval_batches, run.optimizer.schedule.decay_from
+    found = [
         f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
         for field in dataclasses.fields(run.data)
         if getattr(run.data, field.name) != field.default
     ]
+    if batches:
+        found.append(
+            f"cadence.eval_batches is set to {batches}, but a task is evaluated on all --dev examples: leave it out"
+        )
+    if is_branch(run):
+        found.append(
+            f"optimizer.schedule.decay_from is set to {decay_from}: with --init-from it begins a branch of a pretraining run, and"
+            " this is a task; give --optimizer.schedule.decay-steps or --optimizer.schedule.decay-share"
+        )
+    return found
 
 
 def open_task_session(run: Run) -> TaskSession:

@@ -23,6 +23,7 @@ from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
 from spanjax.data.sources.corpus import INSTALLED_DOCS
 from spanjax.data.vocab.base import Vocabulary
+from spanjax.experiment.branch import Branch, branch_line, is_branch, open_branch
 from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_of
 from spanjax.experiment.summary import filled_text, hidden_phrase, plan_lines, pretrained_commands, start_lines
@@ -30,7 +31,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
-from spanjax.run_format import ORDER_VERSION, own_classes
+from spanjax.run_format import ORDER_VERSION, describe, own_classes
 from spanjax.sharding import replicated, to_global
 from spanjax.training.loop import Outcome
 
@@ -64,6 +65,7 @@ class PretrainingSession(CompiledRun):
         return (
             *start_lines(self, self._rows_line, self._epochs),
             *self.messages,
+            *((branch_line(self.run),) if is_branch(self.run) else ()),
             *((f"data.order is {order}: objective {name} reads rows in it",) if order else ()),
         )
 
@@ -112,8 +114,10 @@ class PretrainingSession(CompiledRun):
         """Returns the held-out loss."""
         return values.get("loss")
 
-    def initial_weights(self) -> InitialWeights | None:
-        """Implements `training.loop.Session.initial_weights`."""
+    def initial_weights(self) -> InitialWeights | Branch | None:
+        """Implements `training.loop.Session.initial_weights`; of a decay branch, the checkpoint that it continues."""
+        if is_branch(self.run):
+            return open_branch(self.run, {**describe(self.run), **self.identity()})
         if not self.run.init_from:
             return None
         model, encoder = load_model(self.run.init_from), self.run.encoder
@@ -298,7 +302,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
 
 def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) -> tuple[Run, list[str], list[str]]:
     """Returns the run with the sizes of the weights that it starts from, notes, and problems."""
-    if not run.init_from:
+    if not run.init_from or (is_branch(run) and stored is None):  # `open_branch` reports a run that cannot be read
         return run, [], []
     try:
         # a run that resumes needs the weights no more: they may be gone
@@ -306,6 +310,13 @@ def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) 
     except ValueError as error:
         return run, [], [str(error)]
     encoder, notes, problems = with_sizes_of(weights, run.encoder, named)
+    assert isinstance(run.objective, Pretraining)
+    # a table of types that the weights lack would be sampled, read by nothing, and keep ModernBERT from being written back
+    if encoder.types and not weights.types and run.objective.pairing.types < 2 and "encoder/types" not in named:
+        notes.append(
+            f"the weights have no token types, and the pairing needs none: encoder.types 0 (not {encoder.types})"
+        )
+        encoder = dataclasses.replace(encoder, types=0)
     # against its own checkpoint the work directory compares all settings
     problems = [] if stored else [f"--init-from {run.init_from}: {problem}" for problem in problems]
     return dataclasses.replace(run, encoder=encoder), [f"init-from {run.init_from}: {note}" for note in notes], problems

@@ -103,7 +103,7 @@ def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Seque
     state = sum(int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize for leaf in leaves)
     peak = compiled_peak(session, batch)
     memory = "not compiled" if peak is None else f"{peak / 2**30:.2f} GiB"
-    schedule, warmup_steps = run.optimizer.schedule(run.steps), run.optimizer.warmup_steps
+    schedule, warmup_steps = run.optimizer.rate_schedule(run.steps), run.optimizer.warmup_steps
     rates = [float(np.asarray(schedule(round(i * (run.steps - 1) / 39)))) for i in range(40)]
     short = f" (the warm-up of {warmup_steps:,} steps is longer than the run)" if warmup_steps >= run.steps else ""
     # the order of a reader's questions
@@ -116,6 +116,7 @@ def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Seque
         f"attention   {session.attention}; remat {encoder.remat}",
         f"layers      {session.layers}",
         _steps_line(session, epochs),
+        f"schedule    {run.optimizer.schedule_line(run.steps)}",
         f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}{short}",
     ]
 

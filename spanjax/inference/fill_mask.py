@@ -37,6 +37,8 @@ PROBLEMS = 8  # texts that a message lists
 
 Candidates = list[tuple[str, float]]
 """Tokens with their probabilities, the most probable first."""
+Hidden = str | tuple[int, int]
+"""A phrase of a text, at its first occurrence, or characters [start, end) of it."""
 
 
 class Masked(NamedTuple):
@@ -139,18 +141,18 @@ class Filler:
         return found[0] if isinstance(text, str) else found
 
     @overload
-    def spans(self, text: str, top: int = 5, hide: Sequence[str] = ()) -> list[Span]: ...
+    def spans(self, text: str, top: int = 5, hide: Sequence[Hidden] = ()) -> list[Span]: ...
 
     @overload
-    def spans(self, text: Sequence[str], top: int = 5, hide: Sequence[Sequence[str]] = ()) -> list[list[Span]]: ...
+    def spans(self, text: Sequence[str], top: int = 5, hide: Sequence[Sequence[Hidden]] = ()) -> list[list[Span]]: ...
 
     def spans(
-        self, text: str | Sequence[str], top: int = 5, hide: Sequence[str] | Sequence[Sequence[str]] = ()
+        self, text: str | Sequence[str], top: int = 5, hide: Sequence[Hidden] | Sequence[Sequence[Hidden]] = ()
     ) -> list[Span] | list[list[Span]]:
         """Fills every run of [MASK], by each head and by both; of a list of texts, a list for each.
 
-        `hide` are phrases of the text to mask first, token by token; with a list of texts, the phrases of each. ValueError lists
-        texts without a mask, those that are too long, and phrases that are not in the text.
+        `hide` are phrases of the text to mask first, token by token, or (start, end) in its characters; with a list of texts,
+        those of each. ValueError lists texts without a mask, those that are too long, and phrases that are not in the text.
         """
         self._check(top)
         texts: Sequence[str] = [text] if isinstance(text, str) else text
@@ -188,7 +190,7 @@ class Filler:
                 f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
             )
 
-    def _read_all(self, texts: Sequence[str], hide: Sequence[Sequence[str]] | None) -> list[_Text]:
+    def _read_all(self, texts: Sequence[str], hide: Sequence[Sequence[Hidden]] | None) -> list[_Text]:
         """Encodes texts; one ValueError lists those that cannot be used."""
         found, problems = list[_Text](), list[str]()
         for text, phrases in zip(texts, hide or [None] * len(texts), strict=True):
@@ -200,22 +202,18 @@ class Filler:
         raise_problems([*problems[:PROBLEMS], *more])
         return found
 
-    def _read(self, text: str, hide: Sequence[str] | None) -> _Text:
+    def _read(self, text: str, hide: Sequence[Hidden] | None) -> _Text:
         """Encodes a text with specials around it; the vocabulary's own name of the mask works too."""
         specials = self.vocabulary.specials
-        marked = text.replace(self.vocabulary.pieces[specials.mask], MASK)
-        for phrase in hide or ():
-            if phrase not in marked or not phrase.strip():
-                raise ValueError(f"{phrase!r} is not in the text {text!r}: give words of it, unchanged")
-            marked = marked.replace(phrase, f"\x00{phrase}\x00", 1)
+        own_name = self.vocabulary.pieces[specials.mask]
         ids, masks, truth = [specials.cls], [], {}
-        for number, hidden in enumerate(marked.split("\x00")):
-            for place, part in enumerate(hidden.split(MASK)):
+        for number, visible_or_hidden in enumerate(parted(text, hide or ())):
+            for place, part in enumerate(visible_or_hidden.replace(own_name, MASK).split(MASK)):
                 if place:
                     masks.append(len(ids))
                     ids.append(specials.mask)
                 pieces = self.vocabulary.encode([clean(part)])[0].tolist() if part.strip() else []
-                if number % 2:  # a hidden phrase
+                if number % 2:  # hidden
                     masks += range(len(ids), len(ids) + len(pieces))
                     truth |= dict(enumerate(pieces, start=len(ids)))
                     pieces = [specials.mask] * len(pieces)
@@ -296,6 +294,28 @@ class Filler:
 
 def _rounded(number: int, step: int) -> int:
     return math.ceil(number / step) * step
+
+
+def parted(text: str, hide: Sequence[Hidden]) -> list[str]:
+    """Returns visible and hidden parts of a text in turn, the first one visible. ValueError for phrases that are not in it."""
+    found: list[tuple[int, int]] = []
+    for each in hide:
+        if isinstance(each, str):
+            if each not in text or not each.strip():
+                raise ValueError(f"{each!r} is not in the text {text!r}: give words of it, unchanged")
+            each = (text.index(each), text.index(each) + len(each))
+        if not 0 <= each[0] < each[1] <= len(text) or not text[slice(*each)].strip():
+            raise ValueError(f"hide has {each}: expected characters [start, end) of words of a text of {len(text):,}")
+        found.append(each)
+    cuts = [0, *(cut for each in sorted(found) for cut in each), len(text)]
+    if cuts != sorted(cuts):
+        raise ValueError(f"hide has {list(hide)}: two of them overlap; give every word once")
+    return [text[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+
+
+def span_json(span: Span) -> dict[str, Any]:
+    """Converts a span to plain values for JSON."""
+    return {**span._asdict(), "fills": {name: fill._asdict() for name, fill in span.fills.items()}}
 
 
 def runs(positions: Sequence[int]) -> list[tuple[int, int]]:

@@ -90,14 +90,14 @@ class TaskModel:
 
 
 def open_model(
-    path: str | pathlib.Path,
+    path: str | pathlib.Path | Model,
     batch_size: int | None = None,
     *,
     predict_command: str = ANY_TASK,
     score_name: str = "",
     **settings: Any,
 ) -> TaskModel:
-    """Opens the best checkpoint of a fine-tuning run, a checkpoint, or a fine-tuned model in transformers' files.
+    """Opens the best checkpoint of a fine-tuning run, a checkpoint, a fine-tuned model in transformers' files, or loaded weights.
 
     `batch_size` is the number of rows in a batch, by default the task's. Only a model whose task has the `predict_command` and
     the `score_name` is accepted; ANY_TASK and "" accept any. The score name stands for settings, see `Task.score_names`.
@@ -105,7 +105,8 @@ def open_model(
 
     ValueError if it is no fine-tuned model, one of another task, or its parameters are not those of its task.
     """
-    model = load_model(path)
+    model = path if isinstance(path, Model) else load_model(path)
+    path = model.source if isinstance(path, Model) else path
     described = model.task
     if described is None:
         raise ValueError(f"{path} is not a fine-tuned model: give the folder of a run of a task (configs/finetune)")

@@ -56,6 +56,15 @@ class Architecture:
     rope_theta: NotNegative = 0.0
     """Base of the rotary position embeddings (RoPE; 10,000, or 160,000 in ModernBERT), which replace the table of positions; 0
     uses learned positions."""
+    local_window: AtLeast0 = 0
+    """Positions on each side that a token of a local layer attends to, besides its own (64 in ModernBERT, whose `local_attention`
+    128 counts both sides); 0: all layers are global."""
+    global_every: AtLeast0 = 0
+    """Distance between global layers, the first layer being one; those in between are local (3 in ModernBERT). Above 1 with
+    local_window, else 0."""
+    local_rope_theta: NotNegative = 0.0
+    """Base of the rotary position embeddings of local layers (10,000 in ModernBERT, 160,000 in mmBERT). Above 0 with local_window
+    and rope_theta, else 0."""
     relative_attention: bool = False
     """Relative attention: scores of distances and of equal types, instead of tables of positions and types and the LayerNorm of
     the embeddings (Transformer-XL and XLNet)."""
@@ -83,18 +92,34 @@ class Architecture:
         """Layers with parameters of their own: the length of the stack."""
         return self.num_layer_groups or self.layers
 
+    @property
+    def global_layers(self) -> int:
+        """Layers in which a token attends to its whole block."""
+        return -(-self.layers // self.global_every) if self.local_window else self.layers
+
+    def _local_pairs(self, tokens: float, pairs: float) -> float:
+        """Pairs of tokens at most local_window apart; exact where all blocks are of one length, which is then pairs / tokens."""
+        window = self.local_window
+        if pairs <= tokens * (window + 1):
+            return pairs
+        # the window is cut off at both ends of a block
+        return tokens * (2 * window + 1) - window * (window + 1) * tokens**2 / pairs
+
     def flops(self, tokens: float, pairs: float) -> float:
         """Operations (multiply-add = 2) of the matrix products of layers and attention, forward and backward, without remat, for
-        `tokens` tokens and `pairs` pairs of tokens that attend to each other (PaLM-style count)."""
+        `tokens` tokens and `pairs` pairs of tokens of one block (PaLM-style count). Local layers count pairs in the window."""
         size = self.hidden_size
         inner = (3 if self.gated_mlp else 2) * self.intermediate_size
         products = 6 * self.layers * (4 * size**2 + size * inner) * tokens
         scores = (2 if self.relative_attention else 1) + 1  # of content and distances, and the mixed values
-        return products + 6 * self.embedding_size * size * tokens + 6 * scores * self.layers * size * pairs
+        attended = self.global_layers * pairs
+        if self.local_window:
+            attended += (self.layers - self.global_layers) * self._local_pairs(tokens, pairs)
+        return products + 6 * self.embedding_size * size * tokens + 6 * scores * size * attended
 
     def _relative_problems(self) -> list[str]:
         """Settings that do not combine with relative attention."""
-        others = ("position_offset", "embedding_size", "norm_first", "rope_theta", "gated_mlp")
+        others = ("position_offset", "embedding_size", "norm_first", "rope_theta", "gated_mlp", "local_window")
         found = [
             f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} with encoder.relative_attention"
             for name in others
@@ -108,9 +133,27 @@ class Architecture:
             )
         return found
 
+    def _local_problems(self) -> list[str]:
+        """Settings of local layers without each other, as text."""
+        found = []
+        if self.local_window and self.global_every < 2:
+            found.append(
+                f"encoder.global_every is {self.global_every}: expected 2 or more with encoder.local_window, 3 in ModernBERT"
+            )
+        if self.global_every and not self.local_window:
+            found.append(f"encoder.global_every is {self.global_every}: expected 0 without encoder.local_window")
+        needs_base = bool(self.local_window and self.rope_theta)
+        if needs_base != bool(self.local_rope_theta):
+            expected = "a base above 0 (10,000 in ModernBERT) with" if needs_base else "0 unless there are"
+            found.append(
+                f"encoder.local_rope_theta is {self.local_rope_theta:g}: expected {expected} encoder.local_window and"
+                " encoder.rope_theta"
+            )
+        return found
+
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
-        found = self._relative_problems() if self.relative_attention else []
+        found = self._local_problems() + (self._relative_problems() if self.relative_attention else [])
         if self.num_layer_groups > 0 and self.layers % self.num_layer_groups:
             found.append(
                 f"encoder.layers {self.layers} is not a multiple of encoder.num_layer_groups {self.num_layer_groups}:"
@@ -147,7 +190,7 @@ class Execution:
 
     unroll: AtLeast0 = 0
     """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
-    fits the devices of the run, and outside of a run 1."""
+    fits the devices of the run, and outside of a run 1. With local layers a step takes whole groups of global_every layers."""
     attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "pallas_triton"] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla."""
     remat: Literal["none", "elementwise", "dots", "full"] = "none"

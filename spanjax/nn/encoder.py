@@ -5,7 +5,7 @@ Layers are stacked on a leading axis and run by `lax.scan`; one parameter layout
 Shapes: B rows, L positions, D hidden size, E width of the token table, V padded vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -19,6 +19,9 @@ from spanjax.nn.layer import Layer, RotaryAngles, layer_norm, linear, lookup, no
 from spanjax.nn.relative import RelativeContext, RelativeLayer, full_context
 
 Carry = TypeVar("Carry")
+Apply = Callable[[Any, Any, jax.Array, Any], tuple[Any, Any]]
+"""(layer, carry, first dropout site, the layer's part of given arrays) -> (carry, result of the layer)."""
+RunLayer = Callable[[Any, tuple], tuple[Any, Any]]
 
 
 def _library_results(primitive: Any, *arrays: Any, **settings: Any) -> bool:
@@ -45,6 +48,17 @@ _MOVES = {
     "squeeze",
     "transpose",
 }
+
+
+def _split(tree: Any, sizes: Sequence[int]) -> list[Any]:
+    """Cuts every leaf along its first axis; the gradient is one concatenation, where slices would add up whole arrays."""
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [jax.lax.split(leaf, sizes) for leaf in leaves]
+    return [structure.unflatten([part[number] for part in parts]) for number in range(len(sizes))]
+
+
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _but_parameters(primitive: Any, *_: Any, **__: Any) -> bool:
@@ -103,6 +117,8 @@ class LayerStack(nnx.Module):
         self.count, self.unroll = config.layers, min(max(1, config.unroll), config.layers)
         self.uses, self.remat = config.layers // config.own_layers, config.remat
         self.rope_theta, self.head_size = config.rope_theta, config.hidden_size // config.heads
+        self.window, self.local_rope_theta = config.local_window, config.local_rope_theta
+        self.period = config.global_every if config.local_window else 1  # layers until the kinds of layers repeat
         self.relative_attention, self.normed = config.relative_attention, config.norm_first
         self.sites = SITES_OF_RELATIVE if config.relative_attention else SITES
         if self.normed:
@@ -130,12 +146,19 @@ class LayerStack(nnx.Module):
         elif self.rope_theta:
             read = rotary_angles(positions_BL, self.head_size, self.rope_theta)
 
-        # one function serves all layers inside of the scan, so only the traced site tells it that a layer is the first
-        def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
-            hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site)
-            return hidden_BLD, hidden_BLD if keep else None
+        def applying(read: RelativeContext | RotaryAngles | None, window: int) -> Apply:
+            # one function serves all layers of a kind inside of the scan: only the traced site tells that a layer is the first
+            def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
+                hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site, window)
+                return hidden_BLD, hidden_BLD if keep else None
 
-        last_BLD, states = self.scanned(apply, hidden_BLD, first_site)
+            return apply
+
+        local = None
+        if self.period > 1:
+            local_read = rotary_angles(positions_BL, self.head_size, self.local_rope_theta) if self.rope_theta else None
+            local = applying(local_read, self.window)
+        last_BLD, states = self.scanned(applying(read, 0), hidden_BLD, first_site, local=local)
         if self.normed:
             last_BLD = self.final_norm(last_BLD)
             states = states.at[-1].set(last_BLD) if keep else states
@@ -143,12 +166,13 @@ class LayerStack(nnx.Module):
 
     def scanned(
         self,
-        apply: Callable[[Any, Carry, jax.Array, Any], tuple[Carry, Any]],
+        apply: Apply,
         carry: Carry,
         first_site: int,
         given: Any = None,
+        local: Apply | None = None,
     ) -> tuple[Carry, Any]:
-        """Runs `apply(layer, carry, first dropout site, that layer's part of given)` for every layer.
+        """Runs `apply(layer, carry, first dropout site, that layer's part of given)` for every layer, `local` for local layers.
 
         `given` has a leading axis over the layers, and so has the second result.
         """
@@ -156,20 +180,55 @@ class LayerStack(nnx.Module):
         stacked = nnx.to_pure_dict(state)
         sites = first_site + self.sites * jnp.arange(self.count, dtype=jnp.uint32)
 
-        def run_layer(carry: Carry, turn: tuple) -> tuple[Carry, Any]:
-            layer, site, own = turn
-            if self.uses > 1:
-                layer = jax.tree.map(lambda leaf: leaf[layer], stacked)
-            layer = self.fetch(layer) if self.fetch else layer
-            return apply(nnx.merge(structure, layer), carry, site, own)
-
         policy = self._policy()
-        if policy:
-            # in a fully unrolled scan only checkpoint's barrier keeps XLA from merging the second pass with the first
-            whole = self.unroll >= self.count
-            run_layer = jax.checkpoint(run_layer, prevent_cse=whole, policy=policy)
+
+        def running(apply: Apply, looped: bool) -> RunLayer:
+            def run_layer(carry: Any, turn: tuple) -> tuple[Any, Any]:
+                layer, site, own = turn
+                if self.uses > 1:
+                    layer = jax.tree.map(lambda leaf: leaf[layer], stacked)
+                layer = self.fetch(layer) if self.fetch else layer
+                return apply(nnx.merge(structure, layer), carry, site, own)
+
+            # outside of a loop only checkpoint's barrier keeps XLA from merging the second pass with the first
+            return jax.checkpoint(run_layer, prevent_cse=not looped, policy=policy) if policy else run_layer
+
         each = jnp.arange(self.count) // self.uses if self.uses > 1 else stacked
-        return jax.lax.scan(run_layer, carry, (each, sites, given), unroll=self.unroll)
+        turns, looped = (each, sites, given), self.unroll < self.count
+        if local is None:
+            return jax.lax.scan(running(apply, looped), carry, turns, unroll=self.unroll)
+        looped = looped and self.count >= 2 * self.period
+        kinds = [running(kind, looped) for kind in (apply, local)]
+        return self._scanned_groups(kinds, [running(kind, False) for kind in (apply, local)], carry, turns)
+
+    def _scanned_groups(
+        self, kinds: Sequence[RunLayer], behind: Sequence[RunLayer], carry: Any, turns: Any
+    ) -> tuple[Any, Any]:
+        """Runs a scan over whole groups of a global layer and the local ones that follow, and the remaining layers one by one.
+
+        `kinds` run a global and a local layer inside of the scan, `behind` those behind it.
+        """
+        groups, results = self.count // self.period, []
+        whole = groups * self.period
+        parts = _split(turns, [*[whole] * (groups > 0), *[1] * (self.count - whole)])
+
+        def run_group(carry: Any, group: Any) -> tuple[Any, Any]:
+            made = []
+            for number, turn in enumerate(_split(group, [1] * self.period)):
+                carry, result = kinds[number > 0](carry, _first(turn))
+                made.append(result)
+            return carry, jax.tree.map(lambda *each: jnp.stack(each), *made)
+
+        if groups:
+            grouped = jax.tree.map(lambda leaf: leaf.reshape(groups, self.period, *leaf.shape[1:]), parts.pop(0))
+            unroll = min(groups, max(1, self.unroll // self.period))
+            carry, made = jax.lax.scan(run_group, carry, grouped, unroll=unroll)
+            results.append(jax.tree.map(lambda leaf: leaf.reshape(whole, *leaf.shape[2:]), made))
+        # the first layer behind a whole group is global again
+        for number, turn in enumerate(parts):
+            carry, made = behind[number > 0](carry, _first(turn))
+            results.append(jax.tree.map(lambda leaf: leaf[None], made))
+        return carry, jax.tree.map(lambda *each: jnp.concatenate(each), *results)
 
     def _policy(self) -> Any:
         """The policy of `jax.checkpoint`; None keeps everything for the backward pass."""

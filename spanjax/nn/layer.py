@@ -105,13 +105,18 @@ class Layer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
+        window: int = 0,
     ) -> jax.Array:
-        """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?"""
+        """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?
+
+        `window` is that of a local layer.
+        """
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site)
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site, window)
             return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        hidden_BLD = self.attention_norm(hidden_BLD + self._attended(hidden_BLD, segments_BL, angles, key, site))
+        attended_BLD = self._attended(hidden_BLD, segments_BL, angles, key, site, window)
+        hidden_BLD = self.attention_norm(hidden_BLD + attended_BLD)
         return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
 
     def _attended(
@@ -121,6 +126,7 @@ class Layer(nnx.Module):
         angles: RotaryAngles | None,
         key: DropoutKey | None,
         site: jax.Array,
+        window: int,
     ) -> jax.Array:
         """Output of the attention part, before the residual."""
         parts = (self.query, self.key, self.value)
@@ -141,6 +147,7 @@ class Layer(nnx.Module):
             dropout_key=key,
             site=site,
             backend=self.backend,
+            window=window,
         )
         return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
 

@@ -94,9 +94,10 @@ class RelativeLayer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
+        window: int = 0,
     ) -> jax.Array:
         """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
-        del segments_BL, first
+        del segments_BL, first, window
         keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, context)
         return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site)
 

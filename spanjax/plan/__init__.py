@@ -188,6 +188,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         "kinds": cost.by_kind(model.kernels, tokens, run.encoder.layers, run.encoder.hidden_size),
         "dearest": cost.dearest(model.kernels),
         "steps": run.steps,
+        "schedule": run.optimizer.schedule_line(run.steps),
         **places.modelled(topology, rows, model.seconds, flops, run.steps),
     }
 
@@ -246,6 +247,7 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"efficiency  {summary['efficiency']:.1%}; {summary['efficiency_all_hidden']:.1%} if all transfers were hidden,"
         f" {summary['efficiency_none_hidden']:.1%} if none",
         f"run         {summary['steps']:,} steps = {summary['hours']:,.1f} hours = {summary['device_hours']:,.0f} device-hours",
+        f"schedule    {summary['schedule']}",
         f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
         f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet); {reached['products'] / 1e12:g} TFLOP/s and"
         f" {reached['bandwidth'] / 1e12:g} TB/s reached by kernels (docs/plan.md): a model, not a measurement",

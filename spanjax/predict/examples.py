@@ -91,19 +91,24 @@ def chosen_examples(
 ) -> list[Example]:
     """Returns `count` examples from as many texts: spans of two and three words, then single words.
 
-    A word is a single token of every model if one of its text is; of the last model otherwise. Texts that are too long for a
-    model are passed over.
+    A word is a single token of every model if one of its text is; of the last model otherwise. Each word of a span is one
+    token in all of them: models of this kind fill each token on its own, so long spans compare little but their most frequent
+    tokens. Texts without such phrases, and those that are too long for a model, are passed over; if too few remain, spans of any
+    number of tokens do.
     """
-    found: list[Example] = []
+    found, others = list[Example](), list[Example]()
     for text in texts:
         words = 2 + len(found) % 2 if len(found) < count // 2 else 1
         phrases = [each for each in hidden_phrases(text, words, rng) if all(_fits(each, one) for one in fillers)]
         if words == 1:
-            phrases = _single_tokens(phrases, fillers) or _single_tokens(phrases, fillers[-1:])
+            phrases = _of_tokens(phrases, fillers, 1) or _of_tokens(phrases, fillers[-1:], 1)
+        else:
+            others += phrases[:1]
+            phrases = _of_tokens(phrases, fillers, words)
         found += phrases[:1]
         if len(found) == count:
             break
-    return found
+    return found or others[:count]
 
 
 def _fits(example: Example, filler: "Filler") -> bool:
@@ -111,8 +116,11 @@ def _fits(example: Example, filler: "Filler") -> bool:
     return len(filler.vocabulary.encode([example.text])[0]) + 2 + 4 <= filler.model.encoder.positions
 
 
-def _single_tokens(phrases: Sequence[Example], fillers: Sequence["Filler"]) -> list[Example]:
-    return [each for each in phrases if all(len(filler.vocabulary.encode([each.hidden])[0]) == 1 for filler in fillers)]
+def _of_tokens(phrases: Sequence[Example], fillers: Sequence["Filler"], most: int) -> list[Example]:
+    """Returns the phrases of at most so many tokens in every vocabulary."""
+    return [
+        each for each in phrases if all(len(filler.vocabulary.encode([each.hidden])[0]) <= most for filler in fillers)
+    ]
 
 
 def _percent(chance: float) -> str:
@@ -131,7 +139,7 @@ def model_lines(name: str, span: "Span") -> list[str]:
             lines.append(f"    by {head:5s}{fill.text}   {_percent(chance)}{truth}")
         if head == list(span.fills)[-1]:
             for number, candidates in enumerate(fill.candidates, start=1):
-                best = "  ".join(f"{piece.lstrip('▁Ġ')} {_percent(share)}" for piece, share in candidates)
+                best = "  ".join(f"{piece.lstrip('▁Ġ') or '␣'} {_percent(share)}" for piece, share in candidates)
                 lines.append(
                     f"    {f'token {number}' if span.pieces > 1 else 'top'}:  {best}{truth * (span.pieces == 1)}"
                 )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
 
 import rich.box
 import rich.console
@@ -12,9 +11,6 @@ import rich.text
 from spanjax.cli import Code
 from spanjax.predict.answering import AnyModel, command
 from spanjax.training.compilation_cache import CompilationCache
-
-if TYPE_CHECKING:
-    from spanjax.inference.fill_mask import Span
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,20 +30,15 @@ class Spans:
     compilation_cache: CompilationCache = True
 
 
-def as_json(span: "Span") -> dict[str, Any]:
-    """A span as plain values."""
-    return {**span._asdict(), "fills": {name: fill._asdict() for name, fill in span.fills.items()}}
-
-
 def spans(options: Spans) -> None:
     """Prints a table a span, or JSON."""
     # these import jax, which --help does not need
-    from spanjax.inference.fill_mask import Filler, noted
+    from spanjax.inference.fill_mask import Filler, noted, span_json
     from spanjax.pretrained.load import load_model
 
     found = Filler(noted(load_model(options.model))).spans(options.text, options.top, options.hide)
     if options.json:
-        print(json.dumps({"text": options.text, "spans": [as_json(span) for span in found]}))
+        print(json.dumps({"text": options.text, "spans": [span_json(span) for span in found]}))
         return
     console = rich.console.Console(soft_wrap=True, highlight=False)
     for span in found:

@@ -11,7 +11,8 @@ from spanjax.report.headline import headline_blocks
 from spanjax.report.masking import masking_blocks
 from spanjax.report.runs import BOOKKEEPING, Group, Recorded, grouped, identity
 from spanjax.report.tables import loss_table, score_blocks
-from spanjax.run_format import flat
+from spanjax.run_format import flat, restored
+from spanjax.training.optimizers import Optimizer
 
 
 def _text(value: Any) -> str:
@@ -64,7 +65,16 @@ def _all_settings(group: Group) -> Folded:
     rows = [
         [_name(name), code(" | ".join(dict.fromkeys(_text(settings.get(name)) for settings in each)))] for name in names
     ]
-    return Folded(f"All settings of {group.name}", [Table(["Setting", "Value"], rows, numbers=False)])
+    schedule = [Text(f"Learning rate: {line}.")] if (line := _schedule(group.first)) else []
+    return Folded(f"All settings of {group.name}", [*schedule, Table(["Setting", "Value"], rows, numbers=False)])
+
+
+def _schedule(run: Recorded) -> str:
+    """Describes the learning rate of a run; "" for an optimizer that is not known here."""
+    try:
+        return restored(run.settings["optimizer"], Optimizer).schedule_line(run.settings["steps"])
+    except (ValueError, KeyError, TypeError, AttributeError):  # of another version, or a user's own
+        return ""
 
 
 def difference_blocks(groups: Sequence[Group]) -> list[Block]:

@@ -1,8 +1,10 @@
 """Replaces files and folders of this machine atomically: readers find the old content or the new one, whole."""
 
 import contextlib
+import errno
 import os
 import pathlib
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -89,6 +91,20 @@ def make_readable(folder: pathlib.Path) -> None:
     for file in folder.rglob("*"):
         if file.is_file() and not file.is_symlink():
             file.chmod(mode)
+
+
+def copy_files(folder: pathlib.Path, target: pathlib.Path) -> None:
+    """Copies a folder of plain files and folders to `target`, which does not exist. OSError for links, pipes and devices."""
+    target.mkdir(parents=True)
+    for path in folder.iterdir():
+        kind = stat.S_IFMT(path.lstat().st_mode)
+        if kind == stat.S_IFDIR:
+            copy_files(path, target / path.name)
+        elif kind == stat.S_IFREG:
+            shutil.copyfile(path, target / path.name)
+        else:
+            # a link could lead out of the folder
+            raise OSError(errno.EINVAL, "neither a file nor a folder", str(path))
 
 
 def irregular_problem(path: pathlib.Path) -> str:

@@ -72,7 +72,10 @@ _SUMMARY: Mapping[str, Any] = {"summary_type": "first", "summary_use_proj": True
 """Sequence summary of XLNet's fine-tuned sequence classifier: the pooler of the first token."""
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 _EVERY = "global_attn_every_n_layers"  # transformers 4 reads it instead of layer_types
-_THEIR_EVERY = 3
+_THEIR_EVERY, _THEIR_WINDOW = 3, 128
+_BASES = {_FULL: ("global_rope_theta", 160_000.0), _SLIDING: ("local_rope_theta", 10_000.0)}
+"""Kind of layer -> the name of its rotary base in transformers 4, and the base without one."""
+_LOCAL = ("local_window", "global_every", "local_rope_theta")
 # Settings of the architecture that every family supports at any value, or that do not change the computation.
 _NOT_COMPUTED = {field.name for group in (Regularization, Execution) for field in dataclasses.fields(group)}
 _ANY = frozenset({*_NOT_COMPUTED, *_SIZES.values(), "types", "activation", "norm_epsilon", "initializer_std"})
@@ -82,7 +85,9 @@ _OWN: Mapping[str, frozenset[str]] = {
     "albert": frozenset({"embedding_size", "num_layer_groups"}),
     "electra": frozenset({"embedding_size"}),
     # groups and embedding_size: `_modern_problems` refuses them together with half of the recipe
-    "modernbert": frozenset({"norm_first", "rope_theta", "gated_mlp", "biases", "num_layer_groups", "embedding_size"}),
+    "modernbert": frozenset(
+        {"norm_first", "rope_theta", "gated_mlp", "biases", "num_layer_groups", "embedding_size", *_LOCAL}
+    ),
     "xlnet": frozenset({"relative_attention"}),
 }
 """Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
@@ -245,6 +250,10 @@ def _modern_problems(encoder: EncoderConfig, parts: set[str], task: Mapping[str,
 
 def _modern_config_to_hf(encoder: EncoderConfig, specials: Specials | None) -> dict[str, Any]:
     roles = {"pad": "pad", "bos": "cls", "eos": "sep", "cls": "cls", "sep": "sep"}
+    every = encoder.global_every or 1
+    bases = {_FULL: encoder.rope_theta, _SLIDING: encoder.local_rope_theta or encoder.rope_theta}
+    # a width that no layer reads is not written: transformers has a default, and it computes nothing
+    window = {"local_attention": 2 * encoder.local_window} if encoder.local_window else {}
     return {
         **_theirs(encoder, _SIZES),
         **_MODERN_FIXED,
@@ -254,13 +263,11 @@ def _modern_config_to_hf(encoder: EncoderConfig, specials: Specials | None) -> d
         "embedding_dropout": encoder.dropout,
         "mlp_dropout": encoder.dropout,
         # transformers 5 reads layer_types and rope_parameters; 4.48 reads _EVERY and the two *_rope_theta
-        "layer_types": [_FULL] * encoder.layers,
-        "rope_parameters": {
-            kind: {"rope_type": "default", "rope_theta": encoder.rope_theta} for kind in (_FULL, _SLIDING)
-        },
-        _EVERY: 1,
-        "global_rope_theta": encoder.rope_theta,
-        "local_rope_theta": encoder.rope_theta,
+        "layer_types": _layer_types(encoder.layers, every),
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+        _EVERY: every,
+        **{older: bases[kind] for kind, (older, _) in _BASES.items()},
+        **window,
         **{f"{theirs}_token_id": getattr(specials, ours) if specials else None for theirs, ours in roles.items()},
     }
 
@@ -335,31 +342,65 @@ def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> d
 
 def _modern_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     problems = _missing(config, _SIZES) + _not_computed(config, _MODERN_FIXED)
-    if _windows(config):
+    every, window = 1, config.get("local_attention", _THEIR_WINDOW)
+    if not problems:
+        every, problems = _global_every(config)
+    if every > 1 and not (isinstance(window, int) and window >= 2):
         problems.append(
-            f"layer_types (or {_EVERY}) has layers of sliding attention: only layers that see the whole row are computed here"
+            f"local_attention is {window!r}: expected the width of the window of local layers, 2 or more; {_THEIR_WINDOW} in"
+            " ModernBERT"
         )
-    # transformers 5 writes rope_parameters, 4.48 global_rope_theta; without either ModernBERT's default holds
-    rope = (config.get("rope_parameters") or {}).get(_FULL) or {}
-    base = rope.get("rope_theta", config.get("global_rope_theta", 160_000.0))
-    if rope.get("rope_type", "default") != "default":
-        problems.append(f"rope_type is {rope['rope_type']!r}: only 'default' is computed here")
+    bases = {kind: _rotary_base(config, kind, problems) for kind in ((_FULL, _SLIDING) if every > 1 else (_FULL,))}
     raise_problems(problems, f"{name}:")
+    # transformers halves the width, so that an odd one counts as the even one below
+    local = (window // 2, every, bases[_SLIDING]) if every > 1 else (0, 0, 0.0)
     others = {"norm_eps": ("norm_epsilon", 1e-5), "initializer_range": ("initializer_std", 0.02)}
     rates = {"mlp_dropout": "dropout", "attention_dropout": "attention_dropout"}
     return {
         **_ours(config, _SIZES, others),
         **{ours: float(config.get(theirs, 0.0)) for theirs, ours in rates.items()},
-        **{"types": 0, "norm_first": True, "rope_theta": float(base), "gated_mlp": True, "biases": False},
+        **{"types": 0, "norm_first": True, "rope_theta": bases[_FULL], "gated_mlp": True, "biases": False},
+        **dict(zip(_LOCAL, local, strict=True)),
     }
 
 
-def _windows(config: Mapping[str, Any]) -> bool:
-    """True if some layers have sliding-window attention."""
-    kinds = config.get("layer_types")
-    if kinds is not None:
-        return any(kind != _FULL for kind in kinds)
-    return config.get(_EVERY, _THEIR_EVERY) != 1
+def _layer_types(layers: int, every: int) -> list[str]:
+    return [_SLIDING if number % every else _FULL for number in range(layers)]
+
+
+def _global_every(config: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """Returns the distance between global layers, 1 where all are global, and problems with the kinds of the layers."""
+    every, kinds, layers = config.get(_EVERY, _THEIR_EVERY), config.get("layer_types"), config["num_hidden_layers"]
+    if kinds is None:
+        if isinstance(every, int) and every > 0:
+            return every, []
+        return 1, [f"{_EVERY} is {every!r}: expected the distance between global layers, {_THEIR_EVERY} in ModernBERT"]
+    # of a list with one global layer every distance beyond its end is true; transformers 5 writes no _EVERY that would tell
+    distances = [every] if isinstance(every, int) and every > 0 else []
+    distances += [number for number, kind in enumerate(kinds) if number and kind == _FULL][:1] or [max(1, layers)]
+    for distance in distances:
+        if list(kinds) == _layer_types(layers, distance):
+            return distance, []
+    listed = ", ".join(map(str, kinds[:8])) + ", ..." * (len(kinds) > 8)
+    return 1, [
+        f"layer_types is {listed}: expected {layers} kinds, {_FULL} for the first layer and every n-th after it, {_SLIDING} for"
+        " all others; another order is not computed here"
+    ]
+
+
+def _rotary_base(config: Mapping[str, Any], kind: str, problems: list[str]) -> float:
+    """Returns the rotary base of layers of this kind, and appends problems: transformers 5 writes rope_parameters, 4.48 one
+    setting a kind, whose missing value is the global base."""
+    rope, (older, default) = (config.get("rope_parameters") or {}).get(kind) or {}, _BASES[kind]
+    base = rope.get("rope_theta", config.get(older, default))
+    if base is None and kind == _SLIDING:
+        return _rotary_base(config, _FULL, problems)
+    if rope.get("rope_type", "default") != "default":
+        problems.append(f"rope_type of {kind} is {rope['rope_type']!r}: only 'default' is computed here")
+    if isinstance(base, bool) or not isinstance(base, int | float) or base <= 0:
+        problems.append(f"{older} is {base!r}: expected the rotary base of {kind}, {default:,.0f} in ModernBERT")
+        return default
+    return float(base)
 
 
 def _xlnet_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -342,7 +342,17 @@ class SpanModernBertForPreTraining(WithBoundaryHead, ModernBertForMaskedLM):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Returns a SpanBertOutput; `labels` and `spans` as in SpanBertForPreTraining, `attention_mask` is [B, L]."""
+        """Returns a SpanBertOutput; `labels` and `spans` as in SpanBertForPreTraining, `attention_mask` is [B, L].
+
+        With local layers rows of several texts need a dict of masks [B, 1, L, L]: "full_attention" and "sliding_attention".
+        """
+        # transformers would take one such mask for both kinds of layers, and local layers would see the whole text
+        several = isinstance(attention_mask, torch.Tensor) and attention_mask.ndim > 2
+        if several and "sliding_attention" in (getattr(self.config, "layer_types", None) or ()):
+            raise ValueError(
+                f"attention_mask has the shape {tuple(attention_mask.shape)}: expected [batch, length], or with local layers a"
+                " dict of two such masks, 'full_attention' and 'sliding_attention' (the same within the window)"
+            )
         output = self.model(
             input_ids, attention_mask=attention_mask, position_ids=position_ids, inputs_embeds=inputs_embeds, **kwargs
         )

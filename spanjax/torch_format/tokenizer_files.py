@@ -12,6 +12,7 @@ import tokenizers
 from tokenizers import processors
 
 from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES
+from spanjax.data.vocab.byte_bpe import blank_tokens
 from spanjax.data.vocab.loading import (
     ByteBpeVocabulary,
     SentencePieceVocabulary,
@@ -123,7 +124,7 @@ def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_FIRST_BLANK, *steps]},
         "decoder": without_blank,
     }
-    changed |= {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    changed |= {"added_tokens": blank_tokens(settings), "post_processor": None, "truncation": None, "padding": None}
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | settings | changed))
     pairs = (merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"])
     merges = "\n".join(["#version: 0.2", *pairs]) + "\n"

@@ -9,13 +9,13 @@ import sys
 import pytest
 from playwright.sync_api import Browser
 
-from tests.browser.looking import SCHEMES, WIDTHS, Scheme, address, opened, problems
+from tests.browser.looking import PHONE, SCHEMES, WIDTHS, Scheme, address, opened, problems
 from tests.conftest import shared
 from tests.running import ROOT
 
 pytestmark = pytest.mark.slow
 
-PAGES = ("index.html", "tutorials/first_model.html", "reference/api.html")
+PAGES = ("index.html", "tutorials/first_model.html", "reference/api.html", "reference/settings.html", "search.html")
 BUILT = ROOT / "build" / "docs"
 VARIABLE = "SPANJAX_SITE"
 
@@ -28,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     if VARIABLE in os.environ:
         return pathlib.Path(os.environ[VARIABLE])
     if importlib.util.find_spec("sphinx") is None:
-        pytest.skip("sphinx is not installed: make install-dev, or name a built site in SPANJAX_SITE")
+        pytest.skip("sphinx is not installed: make docs, or name a built site in SPANJAX_SITE")
 
     def make(folder: pathlib.Path) -> None:
         del folder  # its lock alone: one worker builds
@@ -63,3 +63,19 @@ def test_a_page_of_the_site(browser: Browser, site: pathlib.Path, name: str, wid
         ground = "[...getComputedStyle(document.body).backgroundColor.matchAll(/\\d+/g)].map(Number)"
         dark = sum(look.page.evaluate(ground)[:3]) < 300
         assert dark == (scheme == "dark")
+
+
+def test_every_page_fits_a_phone(browser: Browser, site: pathlib.Path) -> None:
+    found = {}
+    for file in sorted(site.rglob("*.html")):
+        name = file.relative_to(site).as_posix()
+        if not name.startswith("_"):  # the theme puts templates of its own among the static files
+            with opened(browser, address(file), width=PHONE) as look:
+                found[name] = problems(look)
+    assert len(found) > 40 and {name: faults for name, faults in found.items() if faults} == {}
+
+
+def test_the_search_finds_a_page_without_a_server(browser: Browser, site: pathlib.Path) -> None:
+    with opened(browser, f"{address(site / 'search.html')}?q=geometric") as look:
+        look.page.locator("#search-results li", has_text="Settings").first.wait_for()
+        assert look.errors == look.foreign == []

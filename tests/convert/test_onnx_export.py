@@ -49,6 +49,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "albert": {"layers": 4, "num_layer_groups": 2, "embedding_size": 8, "activation": "gelu_tanh"},
     "electra": {"embedding_size": 8},
     "modernbert": MODERN,
+    "modernbert local": {**MODERN, "layers": 3, "local_window": 4, "global_every": 2, "local_rope_theta": 50.0},
     "rotary alone": {"rope_theta": 1e4, "activation": "relu"},
     "norms first, with types and biases": {"norm_first": True},
 }

@@ -91,6 +91,7 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         "electra",
         "electra_detector",
         "modernbert",
+        "modernbert_local",
         "xlnet",
         "xlnet_question",
     ],

@@ -225,13 +225,14 @@ def test_fresh_weights_need_a_vocabulary(
 SIZES = ("hidden-size=32", "layers=2", "heads=2", "intermediate-size=64", "positions=64", "initializer-std=0.1")
 KINDS = {
     "modern": ("types=0", "rope-theta=100.0", "norm-first", "gated-mlp", "no-biases"),
+    "local": ("rope-theta=100.0", "norm-first", "local-window=4", "global-every=2", "local-rope-theta=50.0"),
     "relative": ("relative-attention",),
     "shared layers": ("num-layer-groups=1", "embedding-size=16"),
 }
 
 
 @pytest.mark.parametrize(
-    "kind", ["relative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modern", "shared layers"))]
+    "kind", ["relative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modern", "local", "shared layers"))]
 )
 def test_every_kind_of_encoder_is_fine_tuned(
     kind: str, files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path

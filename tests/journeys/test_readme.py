@@ -19,6 +19,8 @@ SMALL = (
 )
 SMALLER: dict[str, str] = {
     r"train --config spanbert_base": SMALL + " --encoder.positions 512",
+    r"train .* --optimizer\.schedule": "--optimizer.warmup-steps 1",
+    r"train .* --optimizer\.schedule\.decay-from": "--optimizer.schedule.decay-from 2 --steps 4",
     r"train --config continue_spanbert": "--batch-size 4 --steps 2 --feed numpy",
     r"train --config squad2": "--batch-size 4 --objective.epochs 1 --objective.length 96",
     r"prepare --input .* --train-vocab": "--train-vocab 300",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spanjax.storage.local import (
+    copy_files,
     found_again,
     irregular_problem,
     make_readable,
@@ -117,3 +118,14 @@ def test_a_stored_path_is_that_of_the_first_folder_that_has_it(tmp_path: pathlib
     assert found_again(str(tmp_path / "two" / "a"), bases) == str(tmp_path / "two" / "a")
     for name in ("", "c", "gs://bucket/a", "tfds:glue/sst2"):
         assert found_again(name, bases) == name
+
+
+def test_a_copy_holds_files_and_folders_alone(tmp_path: pathlib.Path) -> None:
+    source = tmp_path / "source"
+    (source / "inner").mkdir(parents=True)
+    (source / "inner" / "file").write_bytes(b"content")
+    copy_files(source, tmp_path / "target")
+    assert (tmp_path / "target" / "inner" / "file").read_bytes() == b"content"
+    (source / "link").symlink_to(tmp_path)
+    with pytest.raises(OSError, match="neither a file nor a folder"):
+        copy_files(source, tmp_path / "again")

@@ -32,7 +32,7 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
-    "electra", "electra_detector" (also as wide as its embeddings),
+    "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
     and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
@@ -50,6 +50,7 @@ def reference(kind: str, **changes: Any) -> Any:
         "electra_detector": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "electra_detector_wide": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
+        "modernbert_local": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
         "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel),
     }
     if family == "roberta":
@@ -64,6 +65,15 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"layer_types": [kinds[0]] * 3, "pad_token_id": 0}
         settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 20_000.0} for kind in kinds}}
         settings |= {f"{role}_token_id": 2 for role in ("bos", "cls", "eos", "sep")}
+    if kind == "modernbert_local":
+        # one group of three layers and a global one behind it; windows of four positions on each side
+        settings |= {
+            "num_hidden_layers": 4,
+            "layer_types": [kinds[0], kinds[1], kinds[1], kinds[0]],
+            "local_attention": 8,
+        }
+        bases = {kinds[0]: 20_000.0, kinds[1]: 500.0}
+        settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in kinds}}
     if family == "xlnet":
         settings = {"vocab_size": size, "d_model": 48, "n_layer": 3, "n_head": 3, "d_inner": 64, "dropout": 0.0}
         settings |= {"pad_token_id": 0, "mem_len": None, "summary_type": "first", "summary_last_dropout": 0.0}

@@ -35,6 +35,7 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(chr(97 + number) for n
 OFFSETS = 2
 TERMS = (MaskedTokens(), SpanBoundary(position_size=4, max_offset=OFFSETS))
 PAIRS = (*TERMS, SentencePair("nsp"))
+LOCAL = {"layers": 4, "local_window": 3, "global_every": 3, "local_rope_theta": 50.0}
 MODERN = {"types": 0, "norm_first": True, "rope_theta": 1e4, "gated_mlp": True, "biases": False, "norm_epsilon": 1e-5}
 
 
@@ -105,8 +106,8 @@ def batch_of(model: Model) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("terms", "settings"),
-    [(TERMS, {"activation": "gelu_tanh"}), (PAIRS, {}), (TERMS, MODERN)],
-    ids=["two_heads", "pairs", "modern"],
+    [(TERMS, {"activation": "gelu_tanh"}), (PAIRS, {}), (TERMS, MODERN), (TERMS, {**MODERN, **LOCAL})],
+    ids=["two_heads", "pairs", "modern", "local"],
 )
 def test_losses_and_gradients_are_ours(terms: Any, settings: dict[str, Any], tmp_path: pathlib.Path) -> None:
     source = made(terms, **settings)
@@ -114,8 +115,14 @@ def test_losses_and_gradients_are_ours(terms: Any, settings: dict[str, Any], tmp
     theirs = loaded(exported(source, tmp_path)).eval()
     labels = torch.from_numpy(batch["pair_label_BP"][:, 0]).long()
     given_there = inputs(batch)
-    if settings is MODERN:
+    if "rope_theta" in settings:
         del given_there["token_type_ids"]  # ModernBERT has no table of types
+    if window := settings.get("local_window"):
+        with pytest.raises(ValueError, match=r"attention_mask has the shape \(3, 1, 48, 48\): expected .* a dict"):
+            theirs(**given_there)
+        mask, place = given_there["attention_mask"], torch.arange(48)
+        near = (place[:, None] - place).abs() <= window
+        given_there["attention_mask"] = {"full_attention": mask, "sliding_attention": mask & near}
     output = theirs(**given_there, **({"next_sentence_label": labels} if terms is PAIRS else {}))
     objective, given = source.objective(), {name: jnp.asarray(array) for name, array in batch.items()}
     assert objective.loss_weights().keys() == {f"{term.name}/loss" for term in terms}

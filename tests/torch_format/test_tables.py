@@ -29,7 +29,7 @@ KINDS = pytest.mark.parametrize(
     "kind",
     [
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
-        *("electra", "electra_detector", "electra_detector_wide", "modernbert", "xlnet"),
+        *("electra", "electra_detector", "electra_detector_wide", "modernbert", "modernbert_local", "xlnet"),
     ],
 )
 
@@ -157,9 +157,47 @@ def test_layers_and_rotary_bases_of_modernbert_under_both_names() -> None:
         read = transformers.ModernBertConfig(**each)
         assert read.layer_types == ["full_attention"] * 4
         assert {rope["rope_theta"] for rope in read.rope_parameters.values()} == {20_000.0}
-    for change in ({"global_attn_every_n_layers": 3}, {"global_attn_every_n_layers": None}):
-        with pytest.raises(ValueError, match="only layers that see the whole row"):
-            config_from_hf(older | change, "config.json")
+    with pytest.raises(
+        ValueError, match="global_attn_every_n_layers is None: expected the distance between global layers"
+    ):
+        config_from_hf(older | {"global_attn_every_n_layers": None}, "config.json")
+
+
+def test_local_layers_of_modernbert_under_both_names() -> None:
+    """The kinds of layers, the window and both rotary bases; of the published files without a setting ModernBERT's own."""
+    transformers = pytest.importorskip("transformers", reason=REASON)
+    recipe: Any = {"norm_first": True, "gated_mlp": True, "biases": False, "types": 0, "dropout": 0.0, "layers": 7}
+    local: Any = {"local_window": 5, "global_every": 3, "local_rope_theta": 1e4}
+    encoder = EncoderConfig(vocab_size=20, rope_theta=160_000.0, **recipe, **local)
+    config = config_to_hf(encoder, None, {"mlm"}, "float32")
+    assert config["local_attention"] == 10
+    older = {name: value for name, value in config.items() if name not in ("layer_types", "rope_parameters")}
+    newer = {name: value for name, value in config.items() if "global" not in name and name != "local_rope_theta"}
+    for each in (config, older, newer, config | {"local_attention": 11}):
+        assert config_from_hf(each, "config.json")[0] == encoder
+        read = transformers.ModernBertConfig(**each)
+        assert read.layer_types == ["full_attention", "sliding_attention", "sliding_attention"] * 2 + ["full_attention"]
+        assert read.sliding_window == 5 and config_from_hf(read.to_dict(), "config.json")[0] == encoder
+        bases = {kind: rope["rope_theta"] for kind, rope in read.rope_parameters.items()}
+        assert bases == {"full_attention": 160_000.0, "sliding_attention": 1e4}
+    bare = {name: value for name, value in older.items() if "global" not in name and "local" not in name}
+    published = dataclasses.replace(encoder, local_window=64)
+    assert config_from_hf(bare, "config.json")[0] == published
+    assert config_from_hf(bare | {"local_rope_theta": None}, "config.json")[0].local_rope_theta == 160_000.0
+    one = config_to_hf(dataclasses.replace(encoder, layers=2, global_every=5), None, {"mlm"}, "float32")
+    assert config_from_hf(one, "config.json")[0].global_every == 5 and len(one["layer_types"]) == 2
+    for change, message in (
+        ({"local_attention": 1}, "local_attention is 1: expected the width"),
+        ({"layer_types": ["sliding_attention"] * 7}, "layer_types is sliding_attention, .*: expected 7 kinds"),
+        ({"layer_types": config["layer_types"][:6]}, "expected 7 kinds, full_attention for the first"),
+        ({"rope_parameters": None, "local_rope_theta": -1}, "local_rope_theta is -1: expected the rotary base"),
+        (
+            {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}},
+            "sliding_attention is 'yarn': only 'default'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            config_from_hf(config | change, "config.json")
 
 
 def test_a_product_between_equal_widths_is_alberts() -> None:

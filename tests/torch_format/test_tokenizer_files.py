@@ -96,6 +96,31 @@ def bert_like() -> ByteBpeVocabulary:
     return ByteBpeVocabulary(json.dumps(settings | {"post_processor": None}).encode())
 
 
+def modernbert_like() -> bytes:
+    """A file as ModernBERT's: NFC, no blank before the text, tokens that are no text first, runs of blanks, specials last."""
+    content = json.loads(ROBERTA)
+    pieces = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)[5:]
+    first, last = (
+        ["|||IP_ADDRESS|||", "<|padding|>"],
+        ["    ", "  ", "<|endoftext|>", *SPECIALS_OF_MODERNBERT, "[unused0]"],
+    )
+    ids = {piece: number for number, piece in enumerate([*first, *pieces, *last])}
+    content["model"]["vocab"] = {piece: ids[piece] for piece in pieces}
+    special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    content["added_tokens"] = [{**special, "id": ids[name], "content": name} for name in (*first, *last)]
+    for token in content["added_tokens"]:
+        token["lstrip"] = token["content"] == "[MASK]"
+        token["special"], token["normalized"] = token["content"].strip() != "", token["content"].strip() == ""
+    content["normalizer"], content["pre_tokenizer"]["add_prefix_space"] = {"type": "NFC"}, False
+    cls, sep = ({"SpecialToken": {"id": name, "type_id": 0}} for name in ("[CLS]", "[SEP]"))
+    text = {"Sequence": {"id": "A", "type_id": 0}}
+    names = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
+    content["post_processor"] = {"type": "TemplateProcessing", "single": [cls, text, sep], "special_tokens": names}
+    content["post_processor"]["pair"] = [cls, text, sep, {"Sequence": {"id": "B", "type_id": 0}}, sep]
+    return json.dumps(content).encode()
+
+
+SPECIALS_OF_MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 USER = ("(", "-", "Ｆ", "ailo", "r", "--")  # two of them inside of each other, one that is normalised elsewhere
 VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "wordpiece cased": lambda: WordPieceVocabulary(train_wordpiece(TRAINING, 700)),
@@ -124,6 +149,7 @@ VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "byte-bpe unknown": with_unknown,
     "byte-bpe appended": lambda: gpt2_like(),
     "byte-bpe normalised": lambda: gpt2_like(normalizer={"type": "NFC"}),
+    "byte-bpe modernbert": lambda: ByteBpeVocabulary(modernbert_like()),
 }
 KINDS = [*VOCABULARIES, "bert-base-cased", "bert-base-uncased"]
 
@@ -225,6 +251,34 @@ def test_pairs_of_other_families(kind: str, family: str, tmp_path: pathlib.Path)
         assert set(tokenizer(*SENTENCES[:2], return_token_type_ids=True)["token_type_ids"]) == {0}
     else:
         assert pair["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+
+
+SCRIPTS = [
+    *SENTENCES,
+    "Հայերեն տեքստ, ქართული ტექსტი და ანბანი",
+    "አማርኛ ጽሑፍ። ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ ᐃᓄᒃᑎᑐᑦ",
+    "বাংলা লেখা, ગુજરાતી લખાણ, ਪੰਜਾਬੀ ਲਿਖਤ, ଓଡ଼ିଆ ଲେଖା",
+    "தமிழ் எழுத்து, తెలుగు వ్రాత, ಕನ್ನಡ ಬರಹ, മലയാളം എഴുത്ത്, සිංහල",
+    "བོད་ཡིག ភាសាខ្មែរ ພາສາລາວ မြန်မာစာ ᠮᠣᠩᠭᠣᠯ ꦗꦮ",
+    "カタカナ ひらがな 漢字 ㄅㄆㄇ ꆈꌠ ދިވެހި ܣܘܪܝܝܐ ⵜⴰⵎⴰⵣⵉⵖⵜ",
+]
+"""Text of more than twenty scripts."""
+
+
+def test_modernberts_file_gives_the_ids_of_tokenizers() -> None:
+    """Of texts after a blank, as they stand inside of a document, runs of blanks included; roles by name."""
+    own, theirs = made("byte-bpe modernbert"), tokenizers.Tokenizer.from_str(modernbert_like().decode())
+    assert own.size == theirs.get_vocab_size() and own.specials == tuple(
+        theirs.token_to_id(name) for name in SPECIAL_PIECES
+    )
+    texts = [clean(text) for text in [*SCRIPTS, *TRAINING[:50]]]
+    for text, ids in zip(texts, encoded(own, texts), strict=True):
+        prefixed = text if text.startswith(" ") else f" {text}"
+        assert ids == theirs.encode(prefixed, add_special_tokens=False).ids, text
+        assert own.decode(ids) == unicodedata.normalize("NFC", prefixed[1:])
+    [ids] = encoded(own, ["the old    sailor"])
+    blanks = own.pieces.index("    ")
+    assert blanks in ids and own.word_starts[blanks], "the word behind the blanks is not a part of the one before"
 
 
 def test_specials_in_text(kind: str, vocabulary: Vocabulary, tmp_path: pathlib.Path) -> None:

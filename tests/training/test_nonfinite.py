@@ -66,7 +66,7 @@ def test_a_poisoned_batch_leaves_everything_as_it_was(mesh: MeshConfig, devices:
                 assert_equal(before.params, state.params)
     assert skipped == [0, 1, 2, 0, 1]
     assert (int(state.skipped), int(state.skipped_in_a_row)) == (3, 1)
-    rate = OPTIMIZER.schedule(STEPS)
+    rate = OPTIMIZER.rate_schedule(STEPS)
     assert rates == pytest.approx([float(jnp.asarray(rate(count))) for count in (0, 1, 1, 1, 2)])
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, state.opt_state)))
 

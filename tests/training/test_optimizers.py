@@ -15,7 +15,7 @@ from spanjax.training.optimizers import AdamW, Lamb, Muon, Optimizer
 
 
 def rates(optimizer: AdamW, steps: int) -> list[float]:
-    return [float(np.asarray(optimizer.schedule(steps)(count))) for count in range(steps)]
+    return [float(np.asarray(optimizer.rate_schedule(steps)(count))) for count in range(steps)]
 
 
 def test_schedule_warms_up_and_decays_to_zero() -> None:

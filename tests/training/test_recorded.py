@@ -74,7 +74,7 @@ def test_rates_and_parameters_are_the_recorded_ones(case: dict[str, Any]) -> Non
         recorded[f"case{case['case']}_{name}"] for name in ("gradient", "parameter", "rate")
     )
     optimizer, total = as_released(case), case["total_updates"]
-    schedule = optimizer.schedule(total)
+    schedule = optimizer.rate_schedule(total)
     found = [float(np.asarray(schedule(number))) for number in range(len(rates))]
     np.testing.assert_allclose(found, rates, rtol=0, atol=1e-7 * case["peak_rate"])
     transform = optimizer.transformation(total)
@@ -166,7 +166,7 @@ def trained(
 
     weights = ours("weight")
     shardings = state_shardings(jax.eval_shape(start, weights), transform, mesh)
-    step = builder.train_step(transform, optimizer.schedule(updates), shardings)
+    step = builder.train_step(transform, optimizer.rate_schedule(updates), shardings)
     state = jax.jit(start, out_shardings=shardings)(weights)  # arrays of its own: the step donates them
     extra, history = OBJECTIVE.extra_counts(), []
     for number in range(updates):

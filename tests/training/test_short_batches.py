@@ -50,7 +50,7 @@ def trained(name: str, empty: bool, devices: int, microbatches: int) -> tuple[An
     transform = OPTIMIZER.transformation(4)
     make = state_factory(objective, encoder, transform, seed=5)
     shardings = state_shardings(jax.eval_shape(make), transform, mesh)
-    step = builder.train_step(transform, OPTIMIZER.schedule(4), shardings)
+    step = builder.train_step(transform, OPTIMIZER.rate_schedule(4), shardings)
     batch = {key: array if empty else array[:5] for key, array in short_batch(objective).items()}
     state, shown = step(jax.jit(make, out_shardings=shardings)(), to_global(batch, mesh))
     assert int(shown["skipped"]) == 0, "loss and gradient are finite"

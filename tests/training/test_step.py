@@ -44,7 +44,7 @@ def built(
     transform = optimizer.transformation(STEPS)
     make = state_factory(of.objective, encoder, transform, seed=5)
     shardings = state_shardings(jax.eval_shape(make), transform, of.mesh)
-    return of.train_step(transform, optimizer.schedule(STEPS), shardings), make, shardings
+    return of.train_step(transform, optimizer.rate_schedule(STEPS), shardings), make, shardings
 
 
 def run(

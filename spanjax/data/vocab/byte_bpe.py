@@ -44,8 +44,8 @@ class ByteBpeVocabulary(Vocabulary):
     """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays unchanged.
 
     RoBERTa's names (<s> <pad> </s> <unk> <mask>) and BERT's ([CLS] ...) are known. No text is ever encoded to a special or
-    to another added token. A piece begins a word when its first byte is a blank, a tab or a line break: punctuation
-    belongs to the word it follows, as in SentencePiece, and text without blanks is one word.
+    to another added token but runs of blanks (`blank_tokens`). A piece begins a word when its first byte is a blank, a tab
+    or a line break: punctuation belongs to the word it follows, as in SentencePiece, and text without blanks is one word.
     """
 
     kind = "byte-bpe"
@@ -92,6 +92,8 @@ class ByteBpeVocabulary(Vocabulary):
         raise_problems(problems, f"{name}: not usable:")
 
     def _begins_word(self, piece: str) -> bool:
+        if not piece.strip():  # a run of blanks, which is not spelt in the letters of bytes
+            return True
         content = bytes(_bytes_of().get(letter, ord("x")) for letter in piece)
         return content[:1].decode("latin-1") in tuple(_BLANKS) or bytes_begin_unspaced(content)
 
@@ -165,8 +167,17 @@ def _check(settings: Mapping[str, Any], name: str) -> None:
     raise_problems((message for message, broken in rules.items() if broken), f"{name}: not a usable byte-level BPE:")
 
 
+def blank_tokens(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Added tokens of a tokenizer.json that are runs of blanks, and so text (GPT-NeoX, ModernBERT)."""
+    added = settings.get("added_tokens") or []
+    return [token for token in added if not token.get("special") and not token["content"].strip()]
+
+
 def _text_tokenizer(settings: Mapping[str, Any], unk: str, unk_id: int) -> tokenizers.Tokenizer:
     """The tokenizer without matching of specials in text, without adding them, truncation and padding."""
-    model = settings["model"] | {"unk_token": unk, "vocab": settings["model"]["vocab"] | {unk: unk_id}}
-    text_only = {"added_tokens": [], "post_processor": None, "truncation": None, "padding": None, "model": model}
+    blanks = blank_tokens(settings)
+    # the library numbers added tokens anew, unless the model has them
+    ids = settings["model"]["vocab"] | {token["content"]: token["id"] for token in blanks} | {unk: unk_id}
+    model = settings["model"] | {"unk_token": unk, "vocab": ids}
+    text_only = {"added_tokens": blanks, "post_processor": None, "truncation": None, "padding": None, "model": model}
     return tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | dict(settings) | text_only))

@@ -41,16 +41,18 @@ def choose_backend(
     dtype: Any,
     dropout: float,
     device_kind: str = "",
+    window: int = 0,
 ) -> tuple[str, str]:
     """Chooses the backend for `wanted` ("auto" or a name); also returns the reason as text.
 
-    `platform` and `device_kind` are of the mesh's devices; `dropout` is the rate on the probabilities. "auto" takes the first
+    `platform` and `device_kind` are of the mesh's devices; `dropout` is the rate on the probabilities; `window` is that of local
+    layers, which use the same backend. "auto" takes the first
     candidate of the platform that supports all of it. Raises ValueError on an unknown name and on a backend that does not.
     """
     if wanted not in ("auto", *BACKENDS):
         raise ValueError(f"the attention backend is {wanted!r}: expected one of auto, {', '.join(BACKENDS)}")
     platform = platform_name(platform)
-    request = Request(platform, length, head_size, dtype, dropout, device_kind)
+    request = Request(platform, length, head_size, dtype, dropout, device_kind, window)
     if wanted != "auto":
         problem = _problem(wanted, request)
         if problem:
@@ -84,19 +86,23 @@ def attention(
     dropout_key: DropoutKey | None = None,
     site: int | jax.Array = 0,
     backend: str = "xla",
+    window: int = 0,
 ) -> jax.Array:
     """Softmax attention of every position over the positions of its own block; [B, L, N, H] -> [B, L, N, H].
 
     Scores and softmax are float32 whatever the input. Padding (segment 0) attends to padding, so that every row of the
     softmax has a position to attend to; nothing else attends to it. Dropout with `rate` applies to the probabilities, and its
-    mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` returns it. Raises
-    ValueError where it is not, and for a fused kernel with dropout.
+    mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` returns it. With a
+    `window` above 0 a position attends to those at most that far from it on either side; blocks are contiguous, so a distance in
+    the row is the one in the block. Raises ValueError for another backend, and for a fused kernel with dropout or with a window
+    that it cannot compute.
     """
     if backend == "xla":
-        return checkpoint_name(xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site), KEPT)
+        made_BLNH = xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site, window)
+        return checkpoint_name(made_BLNH, KEPT)
     if backend == "xla_chunked":
         place = jnp.asarray(site, jnp.uint32)
-        return xla_chunked.attend(rate, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
+        return xla_chunked.attend(rate, window, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
     if backend not in KERNELS:
         raise ValueError(f"the attention backend is {backend!r}: expected one of {', '.join(BACKENDS)}")
     # the kernels take no rate: without this check they would train without attention dropout, unnoticed
@@ -105,4 +111,4 @@ def attention(
             f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "
             f"set attention dropout to 0, or take the backend 'xla'"
         )
-    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL)
+    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window)

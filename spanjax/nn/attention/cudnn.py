@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from spanjax.nn.attention.request import NEW_GPUS, Request, first_reason, is_one_of
+from spanjax.nn.attention.xla import visible
 
 
 def supports(request: Request) -> str | None:
@@ -28,17 +29,25 @@ def supports(request: Request) -> str | None:
 
 
 def run(
-    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    window: int = 0,
+    interpret: bool = False,
 ) -> jax.Array:
-    """cuDNN's fused attention; [B, L, N, H] -> [B, L, N, H]. Raises where it is traced without cuDNN."""
+    """cuDNN's fused attention; [B, L, N, H] -> [B, L, N, H]. Raises where it is traced without cuDNN.
+
+    cuDNN has windows on the left side alone, so a window is part of the mask, and pairs outside of it are computed, too.
+    """
     if interpret:
         raise ValueError("the backend 'cudnn' cannot be interpreted: it is a library of NVIDIA; use 'pallas_triton'")
-    same_B1QK = (segments_BL[:, :, None] == segments_BL[:, None, :])[:, None]
+    seen_B1QK = visible(segments_BL, window)[:, None]
     return jax.nn.dot_product_attention(
         query_BLNH,
         key_BLNH,
         value_BLNH,
-        mask=same_B1QK,
+        mask=seen_B1QK,
         scale=1.0 / math.sqrt(query_BLNH.shape[-1]),
         implementation="cudnn",
     )

@@ -18,6 +18,10 @@ def supports(request: Request) -> str | None:
         request.other_platform("gpu"),
         request.not_nvidia(),
         request.drops(),
+        (
+            request.window > 0,
+            f"it cannot compute layers of local attention, and encoder.local_window is {request.window}",
+        ),
         request.other_type(jnp.bfloat16, jnp.float16),
         request.uneven_length(),
         (not 16 <= request.head_size <= 128, f"its head size is 16 to 128, not {request.head_size}"),
@@ -25,9 +29,19 @@ def supports(request: Request) -> str | None:
 
 
 def run(
-    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    window: int = 0,
+    interpret: bool = False,
 ) -> jax.Array:
-    """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
+    """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device. ValueError for a window."""
+    if window:
+        raise ValueError(
+            f"the attention backend 'pallas_triton' cannot compute layers of local attention, and the window is {window}:"
+            " take the backend 'xla'"
+        )
     # jax 0.12 announces the removal of this kernel, about which a user of spanjax can do nothing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -28,6 +28,8 @@ class Request:
     """Rate on the probabilities."""
     device_kind: str = ""
     """The name of the device; empty where it is not known."""
+    window: int = 0
+    """Positions on each side that a token of a local layer attends to; 0 without such layers."""
 
     def other_platform(self, platform: str) -> tuple[bool, str]:
         """A check: the devices are of another platform than the kernel's."""

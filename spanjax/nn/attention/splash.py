@@ -24,15 +24,25 @@ def supports(request: Request) -> str | None:
 
 
 def run(
-    query_BLNH: jax.Array, key_BLNH: jax.Array, value_BLNH: jax.Array, segments_BL: jax.Array, interpret: bool = False
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    window: int = 0,
+    interpret: bool = False,
 ) -> jax.Array:
     """Splash attention of JAX's Pallas kernels for TPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     length, heads = query_BLNH.shape[1:3]
-    block = next(size for size in (512, 384, 256, TILE) if length % size == 0)
+    mask = splash_attention.FullMask((length, length))
+    widest = 512
+    if window:
+        # blocks outside of the window are skipped: of a block's queries at most the keys of three blocks are computed
+        mask, widest = splash_attention.LocalMask((length, length), (window, window), 0), max(TILE, window)
+    block = next(size for size in (512, 384, 256, TILE) if size <= widest and length % size == 0)
     kernel: Any = splash_attention.make_splash_mha(
-        splash_attention.MultiHeadMask([splash_attention.FullMask((length, length))] * heads),
+        splash_attention.MultiHeadMask([mask] * heads),
         block_sizes=splash_attention.BlockSizes(
             block_q=block,
             block_kv=block,

@@ -28,16 +28,22 @@ def attend(
     rate: float,
     dropout_key: DropoutKey | None,
     site: int | jax.Array,
+    window: int = 0,
 ) -> jax.Array:
     """Implements `spanjax.nn.attention.attention` by plain products."""
     query_BNQH, key_BNKH, value_BNKH = (jnp.swapaxes(x, 1, 2) for x in (scaled(query_BLNH), key_BLNH, value_BLNH))
     scores_BNQK = float32_product("bnqh,bnkh->bnqk", query_BNQH, key_BNKH)
-    scores_BNQK = jnp.where(same_block(segments_BL)[:, None], scores_BNQK, jnp.float32(HIDDEN))
+    scores_BNQK = jnp.where(visible(segments_BL, window)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
     probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
     return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
 
 
-def same_block(segments_BL: jax.Array) -> jax.Array:
-    """[B, Q, K]: True where a query may see a key: both are in one block of the row, or both are padding."""
-    return segments_BL[:, :, None] == segments_BL[:, None, :]
+def visible(segments_BL: jax.Array, window: int) -> jax.Array:
+    """[B, Q, K]: True where a query may see a key: both are in one block of the row, or both are padding, and at most `window`
+    positions apart, unless that is 0."""
+    same_BQK = segments_BL[:, :, None] == segments_BL[:, None, :]
+    if not window:
+        return same_BQK
+    place_L = jnp.arange(segments_BL.shape[1])
+    return same_BQK & (jnp.abs(place_L[:, None] - place_L[None]) <= window)[None]

@@ -1,5 +1,6 @@
 """Stages of masking policies: which one masks when, what their settings ask for, and that batches follow them."""
 
+import dataclasses
 import itertools
 import pathlib
 from typing import Any
@@ -7,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.data.feed.batch import FeedSpec
+from spanjax.data.feed.batch import FeedSpec, batch_statistics
 from spanjax.data.feed.feeds import open_feed
-from spanjax.data.feed.masking import Replacement, Stage, Staged, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import GeometricSpans, Replacement, Stage, Staged, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.rows import open_rows
 
 ALL_MASKED = Replacement(mask=1.0, random=0.0)
@@ -51,6 +52,24 @@ def test_batches_are_those_of_the_stage_alone(tagged_rows_folder: pathlib.Path, 
         assert all(same(staged[step], alone[step]) for step in steps)
         others = {0, 1, 2, 3, 4, 5} - {*steps}
         assert not any(same(staged[step], alone[step]) for step in others)
+
+
+def test_rate_and_span_lengths_are_functions_of_the_step(tagged_rows_folder: pathlib.Path) -> None:
+    """Stages that differ in both; the rate of the second also falls inside of its stage."""
+    many, few = (GeometricSpans(rate=rate, p=p, max_words=most) for rate, p, most in ((0.3, 0.1, 10), (0.15, 0.8, 2)))
+    falling = dataclasses.replace(few, schedule=((2, 0.2), (4, 0.05)))
+    masking, found = Staged(stages=(Stage(0, many), Stage(2, falling))), []
+    assert [masking.rate_at(step) for step in range(5)] == pytest.approx([0.3, 0.3, 0.2, 0.125, 0.05])
+    batch: Any
+    for batch in batches(tagged_rows_folder, masking, 5):
+        used = batch["slot_weight_BK"] > 0
+        # offset 0 is the first token of a span with a boundary on both sides
+        firsts = ((batch["slot_offset_BK"] == 0) & (batch["slot_boundary_weight_BK"] > 0)).sum()
+        found.append((batch_statistics(batch)["masked"], used.sum() / firsts))
+    shares, lengths = zip(*found, strict=True)
+    # budgets are rounded up in every block, and spans of whole words end below them
+    assert shares == pytest.approx([0.3, 0.3, 0.2, 0.125, 0.05], abs=0.03)
+    assert min(lengths[:2]) > 1.3 * max(lengths[2:]), lengths
 
 
 def test_held_out_rows_are_masked_by_the_last_stage(tagged_rows_folder: pathlib.Path) -> None:

@@ -1,5 +1,5 @@
-"""Optimizers with warm-up and linear decay: AdamW (Loshchilov & Hutter, 2019) with the oddities of the released code as settings,
-LAMB (You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
+"""Optimizers and their schedules: AdamW (Loshchilov & Hutter, 2019) with the oddities of the released code as settings, LAMB
+(You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
 """
 
 import abc
@@ -16,8 +16,8 @@ from optax import contrib
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
 from spanjax.sharding import map_named, matches_any, named_leaves
+from spanjax.training.optimizers.schedules import Schedule, WarmupForm, warmup_decay
 
-WarmupForm = Literal["from_one", "from_zero", "from_zero_exclusive"]
 DecayFrom = Literal["warmup", "start"]
 ENCODER = "encoder/"
 STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
@@ -27,7 +27,7 @@ WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer(abc.ABC):
-    """Common to all optimizers: global-norm clipping, linear warm-up, linear decay to zero, decoupled weight decay."""
+    """Common to all optimizers: global-norm clipping, linear warm-up, decay by a schedule, decoupled weight decay."""
 
     learning_rate: Positive = 1e-4
     """Peak learning rate."""
@@ -60,8 +60,10 @@ class Optimizer(abc.ABC):
     sample_size_workers: AtLeast0 = 0
     """Multiply gradients by this number over the targets of the batch's first loss (masked tokens, over all devices and hosts):
     the released code divides a gradient that is a mean already by the targets of a worker's batch (D7). 0 does not."""
+    schedule: Schedule = Schedule()
+    """Learning rate after warm-up: form, first update and floor of its decay."""
     decay_from: DecayFrom = "warmup"
-    """Start of the linear decay: the end of warm-up, or update 0 as released (D9)."""
+    """Start of the decay where the schedule sets none: the end of warm-up, or update 0 as released (D9)."""
     peak_every: AtLeast0 = 0
     """The first and, after warm-up, every so-many-th update has the peak rate, as released (updates per epoch, D9); 0 never."""
 
@@ -96,13 +98,53 @@ class Optimizer(abc.ABC):
             found.append(
                 "optimizer.epsilon_hat changes nothing without bias correction: leave it out, or correct a group"
             )
+        found += self.schedule.problems()
+        if self.decay_from == "start" and (self.schedule.placed or self.schedule.decay == "none"):
+            name, value = next(iter(self.schedule.placed.items()), ("decay", "none"))
+            found.append(
+                f"optimizer.decay_from is start, and optimizer.schedule.{name} is {value}: both set the first update of the"
+                " decay; give --optimizer.decay-from warmup, or keep the default schedule"
+            )
         return found
 
-    def schedule(self, steps: int) -> optax.Schedule:
+    def schedule_problems(self, steps: int) -> list[str]:
+        """Returns a message if the decay does not fit into a run of `steps` updates; none if steps or warm-up are not set."""
+        if not self.schedule.placed or min(steps, self.warmup_steps) < 0 or self.schedule.problems():
+            return []
+        first, (name, value) = self._decay_start(steps), next(iter(self.schedule.placed.items()))
+        # a run that ends within its warm-up, as short trials of a config do, never comes to its decay
+        if self.warmup_steps <= first < steps or (self.warmup_steps >= steps and self.schedule.decay_from < 0):
+            return []
+        return [
+            f"optimizer.schedule.{name} is {value}, so the decay begins at update {first:,}: expected one from"
+            f" {self.warmup_steps:,} (the end of warm-up) to {steps - 1:,} (the last one); change it, --steps or"
+            " --optimizer.warmup-steps"
+        ]
+
+    def _decay_start(self, steps: int) -> int:
+        return self.schedule.first_update(steps, self._warmup if self.decay_from == "warmup" else 0)
+
+    @property
+    def _warmup(self) -> int:
+        return WARMUP_STEPS if self.warmup_steps < 0 else self.warmup_steps
+
+    def schedule_line(self, steps: int) -> str:
+        """Describes the learning rate of a run of `steps` updates as text."""
+        schedule, first = self.schedule, self._decay_start(steps)
+        begins = f"warm-up over {self._warmup:,} updates, " if self._warmup else ""
+        if schedule.decay == "none":
+            return f"{begins}then constant" if begins else "constant"
+        stable = f"stable until update {first:,}, " if first > self._warmup else ""
+        since = " (measured from update 0)" if self.decay_from == "start" else ""
+        floor = f"{schedule.floor * self.learning_rate:.2e}" if schedule.floor else "0"
+        peaks = f"; the peak again every {self.peak_every:,} updates" if self.peak_every else ""
+        return f"{begins}{stable}{schedule.decay} decay to {floor} over {steps - first:,}{since}{peaks}"
+
+    def rate_schedule(self, steps: int) -> optax.Schedule:
         """Learning rate of update `count` (0-based) in a run of `steps` updates."""
-        warmup_steps = WARMUP_STEPS if self.warmup_steps < 0 else self.warmup_steps
-        return warmup_linear_decay(
-            self.learning_rate, steps, warmup_steps, self.warmup_form, self.decay_from, self.peak_every
+        start = self._decay_start(steps)
+        return warmup_decay(
+            self.learning_rate, steps, self._warmup, self.warmup_form, start, self.peak_every, self.schedule
         )
 
     def transformation(self, steps: int) -> optax.GradientTransformation:
@@ -132,12 +174,12 @@ class Optimizer(abc.ABC):
         return optax.partition({"encoder": clip, "heads": clip}, parameter_groups) if self.clip_apart else clip
 
     def _scaled(self, steps: int) -> optax.GradientTransformation:
-        rate = optax.scale_by_learning_rate(self.schedule(steps))
+        rate = optax.scale_by_learning_rate(self.rate_schedule(steps))
         if not self.head_learning_rate:
             return rate
         warmup = self.warmup_steps if self.head_warmup else 0
         own = dataclasses.replace(self, learning_rate=self.head_learning_rate, warmup_steps=warmup)
-        heads = optax.scale_by_learning_rate(own.schedule(steps))
+        heads = optax.scale_by_learning_rate(own.rate_schedule(steps))
         return optax.partition({"encoder": rate, "heads": heads}, parameter_groups)
 
     @abc.abstractmethod
@@ -262,33 +304,6 @@ class Muon(Optimizer):
 def _as_large_as_adams(update: Any, _: Any) -> Any:
     """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
     return update * (0.2 * max(update.shape[1:]) ** 0.5)
-
-
-def warmup_linear_decay(
-    peak: float,
-    steps: int,
-    warmup_steps: int,
-    warmup_form: WarmupForm = "from_one",
-    decay_from: DecayFrom = "warmup",
-    peak_every: int = 0,
-) -> optax.Schedule:
-    """Builds the schedule: update count (0-based) -> learning rate, float32; see the settings of `Optimizer`."""
-
-    def rate(count: Any) -> Any:
-        number = jnp.asarray(count, jnp.float32) + 1.0
-        before = number if warmup_form == "from_one" else number - 1.0
-        warming = before < warmup_steps if warmup_form == "from_zero_exclusive" else before <= warmup_steps
-        start = warmup_steps if decay_from == "warmup" else 0
-        decay = jnp.clip((steps - number + 1.0) / max(steps - start, 1), 0.0, 1.0)
-        # without warm-up, update 0 of the forms that count from 0 is the first of the decay and not one of rate 0
-        factor = jnp.where(warming, before / max(warmup_steps, 1), decay) if warmup_steps else decay
-        if peak_every:
-            # fairseq's end of an epoch resets the rate to peak * warm-up factor: a peak only once warm-up is over
-            peaks = (jnp.asarray(count) % peak_every == 0) & ((number == 1.0) | ~warming)
-            factor = jnp.where(peaks, 1.0, factor)
-        return peak * factor
-
-    return rate
 
 
 def parameter_groups(params: Any) -> Any:
