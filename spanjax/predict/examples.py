@@ -7,6 +7,7 @@ every model (else the last one) has as a single token.
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from spanjax.data.feed.rows import Rows
     from spanjax.inference.fill_mask import Filler, Span
 
+READ = 300  # held-out texts among which examples are looked for
 AROUND = 16  # words of context on either side of what is hidden
 WORD = re.compile(r"[^\W\d_]+")  # letters alone: no digits, no punctuation
 
@@ -89,26 +91,33 @@ def held_out_texts(rows: "Rows", rng: np.random.Generator) -> Iterator[str]:
 def chosen_examples(
     texts: Iterator[str], fillers: Sequence["Filler"], count: int, rng: np.random.Generator
 ) -> list[Example]:
-    """Returns `count` examples from as many texts: spans of two and three words, then single words.
+    """Returns at most `count` examples, no two spans and no two words from one text: spans of two and three words, then words.
 
-    A word is a single token of every model if one of its text is; of the last model otherwise. Each word of a span is one
-    token in all of them: models of this kind fill each token on its own, so long spans compare little but their most frequent
-    tokens. Texts without such phrases, and those that are too long for a model, are passed over; if too few remain, spans of any
-    number of tokens do.
+    Each word of a span is one token in all models: they fill each token on its own, so long spans compare little but their most
+    frequent tokens. Where READ texts have too few such spans, longer ones fill up. A word is a single token of every model if one
+    of its text is; of the last model otherwise. Texts that are too long for a model are passed over.
     """
-    found, others = list[Example](), list[Example]()
-    for text in texts:
-        words = 2 + len(found) % 2 if len(found) < count // 2 else 1
-        phrases = [each for each in hidden_phrases(text, words, rng) if all(_fits(each, one) for one in fillers)]
-        if words == 1:
-            phrases = _of_tokens(phrases, fillers, 1) or _of_tokens(phrases, fillers[-1:], 1)
-        else:
-            others += phrases[:1]
-            phrases = _of_tokens(phrases, fillers, words)
-        found += phrases[:1]
+
+    def phrases_of(text: str, words: int) -> list[Example]:
+        return [each for each in hidden_phrases(text, words, rng) if all(_fits(each, one) for one in fillers)]
+
+    # a vocabulary without such spans must not cost a pass over all rows, nor take the texts of the words
+    read, behind = list(itertools.islice(texts, max(READ, count))), 0
+    found, longer = list[Example](), list[Example]()
+    while len(found) < count // 2 and behind < len(read):
+        words = 2 + len(found) % 2
+        phrases = phrases_of(read[behind], words)
+        short = _of_tokens(phrases, fillers, words)
+        found += short[:1]
+        longer += [] if short else phrases[:1]
+        behind += 1
+    found += longer[: count // 2 - len(found)]
+    for text in read[behind:] + read[:behind]:
         if len(found) == count:
             break
-    return found or others[:count]
+        phrases = phrases_of(text, 1)
+        found += (_of_tokens(phrases, fillers, 1) or _of_tokens(phrases, fillers[-1:], 1))[:1]
+    return found
 
 
 def _fits(example: Example, filler: "Filler") -> bool:

@@ -55,7 +55,7 @@ def serve(options: Serve) -> int:
 
         use_compilation_cache(options.compilation_cache)
         load_code(options.code)
-        server.publish(Playground(options.model))
+        model = Playground(options.model)
         if not is_loopback(options.host):
             print(
                 f"warning: --host {options.host} opens this page to every machine that reaches this one, without"
@@ -64,7 +64,7 @@ def serve(options: Serve) -> int:
             )
         print(f"{options.model}: open {address(server)} in a browser; Ctrl-C stops", flush=True)
         with StopSignals(lambda number: server.stop()):
-            server.run()
+            server.run(model)
     print("stopped")
     return 0
 

@@ -91,7 +91,7 @@ class PageServer(http.server.ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int):
         self.host = host
-        self._waiting: queue.SimpleQueue[tuple[dict[str, Any], Future[str]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[dict[str, Any], Future[tuple[int, str]]] | None] = queue.SimpleQueue()
         self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         super().__init__((host, port), PageHandler)
 
@@ -105,37 +105,43 @@ class PageServer(http.server.ThreadingHTTPServer):
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
-    def publish(self, model: Answering) -> None:
-        """Sets the model of the page."""
-        page = (importlib.resources.files("spanjax.serve") / "page.html").read_text("utf-8")
-        # inside of <script> no text may close the element
-        settings = json.dumps(model.settings).replace("<", "\\u003c")
-        self.page, self.model = page.replace("@@SETTINGS@@", settings), model
-
-    def run(self) -> None:
+    def run(self, model: Answering) -> None:
         """Answers requests until `stop`, and computes on the calling thread.
 
-        jax is used on this thread alone: at the end of any other one that used it, its C++ state would need Python, which may
-        have ended by then, and the process would abort. Imports at first use also run here, not on threads of requests.
+        No other thread ever refers to the model, its arrays or its exceptions: one that frees an array of jax while Python ends
+        aborts the process. Imports at first use also run here, not on threads of requests.
         """
-        threading.Thread(target=self.serve_forever, name="spanjax-serve", daemon=True).start()
+        page = (importlib.resources.files("spanjax.serve") / "page.html").read_text("utf-8")
+        # inside of <script> no text may close the element
+        self.page = page.replace("@@SETTINGS@@", json.dumps(model.settings).replace("<", "\\u003c"))
+        thread = threading.Thread(target=self.serve_forever, name="spanjax-serve", daemon=True)
+        thread.start()
         while waiting := self._waiting.get():
             record, answer = waiting
-            try:
-                answer.set_result(json.dumps(self.model.answer(record), allow_nan=False))
-            except Exception as error:
-                answer.set_exception(error)
+            answer.set_result(answered(model, record))
         self.shutdown()
+        thread.join()
 
     def stop(self) -> None:
         """Ends `run` after the answer that is being computed."""
         self._waiting.put(None)
 
-    def answer(self, record: dict[str, Any]) -> str:
-        """Returns the model's answer as JSON, computed by `run`; raises what the model raises."""
-        answer: Future[str] = Future()
+    def answer(self, record: dict[str, Any]) -> tuple[int, str]:
+        """Returns the status and the text of the model's answer, computed by `run`."""
+        answer: Future[tuple[int, str]] = Future()
         self._waiting.put((record, answer))
         return answer.result()
+
+
+def answered(model: Answering, record: dict[str, Any]) -> tuple[int, str]:
+    """Returns status 200 and the model's answer as JSON, or the status of an error and its message."""
+    try:
+        return 200, json.dumps(model.answer(record), allow_nan=False)
+    except ValueError as error:
+        return 400, str(error)
+    except Exception as error:
+        traceback.print_exc()
+        return 500, f"the model failed ({type(error).__name__}): see the terminal of `spanjax serve`"
 
 
 @contextlib.contextmanager
@@ -175,20 +181,13 @@ class PageHandler(http.server.BaseHTTPRequestHandler):
         if not self._accepted():
             return
         try:
-            answer = self.server.answer(self._record())
+            status, text = self.server.answer(self._record())
         except RefusedError as error:
             return self.send_error(error.status, str(error))
         except (ConnectionError, TimeoutError):  # the client has gone, or is silent
             self.close_connection = True
             return None
-        except ValueError as error:
-            return self.send_error(400, str(error))
-        except Exception as error:
-            traceback.print_exc()
-            return self.send_error(
-                500, f"the model failed ({type(error).__name__}): see the terminal of `spanjax serve`"
-            )
-        return self._send(200, "application/json", answer.encode())
+        return self._send(200, "application/json", text.encode()) if status == 200 else self.send_error(status, text)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Sends an error as JSON, those that the base class finds too."""

@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +59,20 @@ def test_held_out_rows_and_short_models(rows_folder: pathlib.Path, run_folder: p
     assert found and all(isinstance(each, Example) for each in found)
     # the text of the model's length and more is passed over
     assert not chosen_examples(iter(["many words here " * 60]), [filler], 1, np.random.default_rng(0))
+
+
+def test_longer_spans_fill_up_and_words_follow() -> None:
+    """In a vocabulary with one whole word no span has one token a word."""
+
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [[0 for word in text.split() for _ in range(1 + (word != "boat"))] for text in texts]
+
+    positions = SimpleNamespace(encoder=SimpleNamespace(positions=64))
+    filler: Any = SimpleNamespace(vocabulary=SimpleNamespace(encode=encode), model=positions)
+    texts = [f"once {name} rose near that boat until dawn came back" for name in ("Anna", "Bert", "Cleo", "Dora")]
+    found = chosen_examples(iter(texts), [filler], 4, np.random.default_rng(0))
+    assert [len(each.hidden.split()) for each in found] == [2, 2, 1, 1]
+    assert [each.hidden for each in found[2:]] == ["boat", "boat"] and len({each.text for each in found[2:]}) == 2
 
 
 def test_rows_without_a_text(run_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:

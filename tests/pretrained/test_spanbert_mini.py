@@ -36,6 +36,13 @@ def test_it_is_small_and_its_card_is_complete() -> None:
     assert manifest and "CC BY-SA 3.0" in card
 
 
+@pytest.mark.unit
+def test_its_class_for_transformers_is_the_one_of_spanjax() -> None:
+    """The folder holds a copy of the module, as every export does; the card has the command that writes the folder again."""
+    name = "modeling_spanbert.py"
+    assert (FOLDER / name).read_bytes() == (ROOT / "spanjax" / "torch_format" / name).read_bytes()
+
+
 def test_it_is_that_of_the_preset(filler: Filler) -> None:
     found, preset = filler.model.encoder, load(str(ROOT / "configs/pretrain/mini.py")).encoder
     different = {

@@ -72,8 +72,7 @@ def example(playground: Playground) -> dict[str, Any]:
 def served_page(model: Answering, host: str = LOOPBACK) -> Iterator[str]:
     """Serves the page on a free port and yields its address."""
     with opened(host, 0) as server:
-        server.publish(model)
-        thread = threading.Thread(target=server.run, daemon=True)
+        thread = threading.Thread(target=server.run, args=(model,), daemon=True)
         thread.start()
         try:
             yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"

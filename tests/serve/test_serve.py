@@ -48,6 +48,11 @@ def test_a_pretrained_run(run_folder: pathlib.Path, number: signal.Signals) -> N
     assert status == 200 and span["fills"].keys() == {"mlm", "sbo", "both"} and url.startswith("http://127.0.0.1:")
     page = request(url, "GET", "/")[2]
     assert json.loads(re.findall(r'id="settings">(.*?)</script>', page)[0])["kind"] == "fill"
+    # the program of the guide, which asks the address that it names
+    guide = (ROOT / "docs" / "howto" / "playground.md").read_text()
+    program = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)[0].replace("http://127.0.0.1:8000/", url)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert url in program and done.returncode == 0 and done.stdout.strip(), done.stderr
     process.send_signal(number)
     output, error = process.communicate(timeout=60)
     assert (process.returncode, output, error) == (0, "stopped\n", "")

@@ -1,6 +1,7 @@
 """The server of the page by real requests: what it answers, what it refuses, and that no request ends it."""
 
 import concurrent.futures
+import gc
 import http.client
 import json
 import re
@@ -163,6 +164,29 @@ def test_one_answer_at_a_time() -> None:
     with served_page(model) as url, concurrent.futures.ThreadPoolExecutor(6) as pool:
         found = list(pool.map(lambda number: predict(url, b'{"number": %d}' % number), range(12)))
     assert [json.loads(text)["number"] for _, text in found] == list(range(12)) and model.most_at_once == 1
+
+
+def test_no_thread_of_a_request_keeps_the_model() -> None:
+    """The arrays of jax in it would be freed there while Python ends, which aborts the process."""
+    freed = []
+
+    class Model(Echo):
+        def __del__(self) -> None:
+            freed.append(threading.current_thread())
+
+    with opened("127.0.0.1", 0) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{server.server_port}/"
+
+        def ask() -> list[int]:
+            try:
+                return [predict(url, body)[0] for body in (b"{}", b'{"fault": "value"}', b'{"fault": "ours"}')]
+            finally:
+                server.stop()
+
+        asked = pool.submit(ask)
+        server.run(Model())
+        gc.collect()
+        assert freed == [threading.current_thread()] and asked.result() == [200, 400, 500]
 
 
 def test_hosts() -> None:

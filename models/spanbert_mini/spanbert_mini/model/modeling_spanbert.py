@@ -347,7 +347,8 @@ class SpanModernBertForPreTraining(WithBoundaryHead, ModernBertForMaskedLM):
         With local layers rows of several texts need a dict of masks [B, 1, L, L]: "full_attention" and "sliding_attention".
         """
         # transformers would take one such mask for both kinds of layers, and local layers would see the whole text
-        if getattr(attention_mask, "ndim", 2) > 2 and "sliding_attention" in self.config.layer_types:
+        local = "sliding_attention" in (getattr(self.config, "layer_types", None) or ())
+        if local and isinstance(attention_mask, torch.Tensor) and attention_mask.ndim > 2:
             raise ValueError(
                 f"attention_mask has the shape {tuple(attention_mask.shape)}: expected [batch, length], or with local layers a"
                 " dict of two such masks, 'full_attention' and 'sliding_attention' (the same within the window)"
