@@ -3,6 +3,7 @@
 # ruff: noqa: E402  (the environment is set before jax is imported)
 
 import fcntl
+import gc
 import importlib.metadata
 import json
 import os
@@ -25,6 +26,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends a proce
     # the emitter of older versions compiles in a third of the time
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # lines of source in compiled programs: 4 % of the time
 # the same small programs are compiled by many tests, in all workers: once a checkout is enough (`make clean` removes them)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".pytest_cache" / "compiled")
@@ -66,6 +68,13 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             f"{spent:.1f} CPU seconds, a unit test has {UNIT_CPU_SECONDS:.0f}: make it smaller, or take its mark away"
         )
     return result
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the garbage collector away from modules and test items: it took a tenth of the time of all tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -169,7 +178,15 @@ def run_folder(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFacto
     """A run directory of a tiny SpanBERT, two steps on `rows_folder`; not to be changed."""
     from tests.trained import trained
 
-    return shared(tmp_path_factory, "trained", lambda folder: str(trained(rows_folder, folder / "run"))) / "run"
+    return shared(tmp_path_factory, "trained", lambda folder: trained(rows_folder, folder / "run")) / "run"
+
+
+@pytest.fixture(scope="session")
+def weights_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The model of `run_folder` as a folder for transformers; not to be changed."""
+    from tests.trained import weights_of
+
+    return shared(tmp_path_factory, "written", lambda folder: weights_of(run_folder, folder / "weights")) / "weights"
 
 
 @pytest.fixture(scope="session")
@@ -177,4 +194,4 @@ def tuned_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFact
     """A run of two steps on sentences with the labels no and yes, from `run_folder`; not to be changed."""
     from tests.trained import fine_tuned
 
-    return shared(tmp_path_factory, "tuned", lambda folder: str(fine_tuned(run_folder, folder / "run"))) / "run"
+    return shared(tmp_path_factory, "tuned", lambda folder: fine_tuned(run_folder, folder / "tuned")) / "tuned"

@@ -12,24 +12,11 @@ from tests.bad_inputs_models import MODEL_CASES
 from tests.bad_inputs_run import RUN_CASES
 from tests.bad_inputs_tasks import TASK_CASES
 from tests.running import ROOT
-from tests.trained import fine_tuned, weights_of
 
 CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES, *TASK_CASES)
 PAGE = ROOT / "docs" / "errors.md"
 WRITE = "SPANJAX_WRITE_ERRORS"
 MESSAGES: dict[Case, str] = {}
-
-
-@pytest.fixture(scope="session")
-def weights_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The tiny model as a folder for transformers."""
-    return weights_of(run_folder, tmp_path_factory.mktemp("written") / "weights")
-
-
-@pytest.fixture(scope="session")
-def tuned_folder(run_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The tiny model after two steps of fine-tuning on sentences with the labels no and yes."""
-    return fine_tuned(run_folder, tmp_path_factory.mktemp("fine_tuned") / "tuned")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

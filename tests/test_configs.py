@@ -19,8 +19,6 @@ from tests.running import ROOT, records, shrunk
 FAST = (
     "modern_base",
     "spanbert_base_as_released",
-    "continue_spanbert",
-    "table7_two_sequences",
 )
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 PRETRAINING = [path for path in CONFIGS if "/finetune/" not in path]

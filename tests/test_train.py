@@ -308,6 +308,7 @@ def test_a_mixture_trains_and_resumes_with_its_weights(
     assert "has the vocabulary" in message and "has the tags" in message and "prepare them alike" in message
 
 
+@pytest.mark.slow
 def test_a_window_of_steps_is_profiled(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """A window inside the run, and one that the end of the run cuts; the metrics tell where the time went."""
     more = ("--data.feed=numpy", "--profile.start=1", "--profile.steps=1")
@@ -434,7 +435,7 @@ def copied(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> tuple[pathlib.P
     return rows, min((rows / "train").glob("rows-*.bin"))
 
 
-@pytest.mark.parametrize("feed", ["numpy", "tf"])
+@pytest.mark.parametrize("feed", ["numpy", pytest.param("tf", marks=pytest.mark.slow)])
 def test_a_flipped_bit_in_the_rows_ends_the_run_before_a_save(
     feed: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -451,7 +452,7 @@ def test_a_flipped_bit_in_the_rows_ends_the_run_before_a_save(
     assert train.main(shrunk(DEMO, rows, tmp_path / "run", 3, f"--data.feed={feed}")) == 0
 
 
-@pytest.mark.parametrize("how", ["zeroed", "flipped"])
+@pytest.mark.parametrize("how", ["zeroed", pytest.param("flipped", marks=pytest.mark.slow)])
 def test_rows_that_change_under_a_run_end_it_and_lose_nothing(
     how: str, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:

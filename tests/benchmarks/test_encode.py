@@ -19,7 +19,7 @@ def test_ratios_are_of_medians_and_an_absent_peer_misses() -> None:
 
 
 def test_passages_differ_in_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spanjax.data.sources.docstrings.PACKAGES", ("numpy",))  # all packages take 12 s to read
+    monkeypatch.setattr("spanjax.data.sources.docstrings.PACKAGES", ("optax",))  # all packages take 12 s to read
     found = encode.passages(200)
     words = np.array([len(text.split()) for text in found])
     assert len(set(found)) == 200 and found == encode.passages(200)

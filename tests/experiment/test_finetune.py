@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -64,11 +65,11 @@ def test_it_learns_is_evaluated_and_used(
     capsys: pytest.CaptureFixture,
 ) -> None:
     workdir = tmp_path / "run"
-    assert train.main(arguments(files, run_folder, workdir, "--objective.epochs=8", "--objective.evaluations=2")) == 0
+    assert train.main(arguments(files, run_folder, workdir, "--objective.epochs=5", "--objective.evaluations=2")) == 0
     said = capsys.readouterr().out
     accuracy = records(workdir, "eval/score/accuracy")
     assert max(accuracy.values()) > 85, "the words say it"
-    assert "best mean" in said and len(accuracy) == 18
+    assert "best mean" in said and len(accuracy) == 11
     best = max(accuracy, key=lambda step: (accuracy[step], -step))
     assert (workdir / "checkpoints" / str(best)).is_dir(), "the best one is kept"
 
@@ -93,12 +94,10 @@ def test_a_run_that_was_stopped_goes_on_exactly(
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert train.main(arguments(files, run_folder, whole, "--cadence.keep=5")) == 0
-    assert train.main(arguments(files, run_folder, cut, "--cadence.keep=5")) == 0
+    shutil.copytree(whole, cut)
     for folder in (cut / "checkpoints").iterdir():
         if int(folder.name) > 13:
-            for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            folder.rmdir()
+            shutil.rmtree(folder)
     assert train.main(arguments(files, run_folder, cut, "--cadence.keep=5")) == 0
     for key in ("train/task/loss", "eval/score/accuracy", "eval/task/loss"):
         assert records(whole, key) == records(cut, key), key
@@ -244,7 +243,7 @@ def test_every_kind_of_encoder_is_fine_tuned(
         (tmp_path / name).write_bytes(content)
     settings = [f"--encoder.{each}" for each in (*SIZES, *KINDS[kind])]
     command = [*arguments(files, run_folder, tmp_path / "run", *settings), f"--objective.vocabulary={tmp_path}"]
-    assert train.main([*command, "--init-from=", "--objective.epochs=8", "--optimizer.learning-rate=3e-3"]) == 0
+    assert train.main([*command, "--init-from=", "--objective.epochs=5", "--optimizer.learning-rate=3e-3"]) == 0
     scores = records(tmp_path / "run", "eval/score/accuracy")
     assert max(scores.values()) > 85
 

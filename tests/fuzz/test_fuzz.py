@@ -11,9 +11,8 @@ from tests.bad_inputs import World
 from tests.fuzz.cases import every_case, sample
 from tests.fuzz.running import Fuzz, Server, apart, problems, run_case, told
 from tests.fuzz.server import CPU_SECONDS, Ended
-from tests.trained import fine_tuned, weights_of
 
-SAMPLED, AT_LEAST = 80, 600
+SAMPLED, AT_LEAST = 40, 600
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +25,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def world(
     rows_folder: pathlib.Path,
     run_folder: pathlib.Path,
+    tuned_folder: pathlib.Path,
+    weights_folder: pathlib.Path,
     corpus_file: pathlib.Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> World:
     folder = tmp_path_factory.mktemp("world")
-    tuned, weights = fine_tuned(run_folder, folder / "tuned"), weights_of(run_folder, folder / "weights")
-    return World(folder, rows_folder, run_folder, weights, corpus_file, tuned)
+    return World(folder, rows_folder, run_folder, weights_folder, corpus_file, tuned_folder)
 
 
 def failures(server: Server, world: World, cases: list[Fuzz], folder: pathlib.Path) -> list[str]:

@@ -161,7 +161,7 @@ def test_loss_and_gradient_are_those_of_one_device() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"rope_theta": 100.0, "norm_first": True}, {"relative_attention": True}])
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow)])
 def test_vectors_of_packed_texts_are_those_of_encode(pooling: Any, settings: dict[str, Any]) -> None:
     """The texts of a row do not see each other, and padding changes nothing."""
     config = dataclasses.replace(ENCODER, **settings)

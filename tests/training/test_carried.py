@@ -68,7 +68,7 @@ def test_it_begins_with_nothing_and_comes_from_the_rows_before(alone: tuple[list
 @pytest.mark.parametrize(
     ("mesh", "devices", "microbatches"),
     [
-        (MeshConfig(), 4, 1),
+        pytest.param(MeshConfig(), 4, 1, marks=pytest.mark.slow),
         (MeshConfig(replica=2), 4, 2),
         pytest.param(MeshConfig(), 1, 4, marks=pytest.mark.slow),
         pytest.param(MeshConfig(fsdp=True), 4, 1, marks=pytest.mark.slow),

@@ -71,7 +71,7 @@ def test_a_poisoned_batch_leaves_everything_as_it_was(mesh: MeshConfig, devices:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((state.params, state.opt_state)))
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_poisoned_parameter_leaves_the_others_as_they_were(devices: int) -> None:
     of = builder(MeshConfig(), devices)
     step, make, shardings = built(of)
@@ -84,7 +84,7 @@ def test_a_poisoned_parameter_leaves_the_others_as_they_were(devices: int) -> No
     assert int(state.skipped_in_a_row) == 2
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_finite_steps_are_what_they_are_without_the_guard(devices: int) -> None:
     of, transform = builder(MeshConfig(), devices), OPTIMIZER.transformation(STEPS)
     step, make, shardings = built(of)

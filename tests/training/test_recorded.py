@@ -200,7 +200,7 @@ def test_five_updates_of_the_training_step_are_the_recorded_ones() -> None:
     assert np.quantile(apart, 0.999) < 1e-5 and apart.max() < 1e-4
 
 
-@pytest.mark.parametrize(("devices", "microbatches"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("devices", "microbatches"), [pytest.param(1, 1, marks=pytest.mark.slow), (2, 2)])
 def test_gradients_are_divided_by_the_targets_of_the_whole_batch(devices: int, microbatches: int) -> None:
     """D7: with 4 workers a batch of 35 masked tokens is scaled by 4 / 35, however its rows are split."""
     settings: dict[str, Any] = {"epsilon": 1.0, "clip_norm": 0.0, "weight_decay": 0.0}  # updates as large as gradients

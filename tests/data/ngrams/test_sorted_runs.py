@@ -28,6 +28,7 @@ def test_runs_count_as_a_counter_does(parts: list[list[int]], most: int) -> None
     assert found == sorted(collections.Counter(key for part in parts for key in part).items())
 
 
+@pytest.mark.slow
 def test_what_lies_in_memory_is_bounded(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(0)
     runs, distinct = SortedRuns(tmp_path, 5_000), 400_000

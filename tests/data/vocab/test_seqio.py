@@ -77,7 +77,9 @@ def test_ids_in_the_graph_are_equal(name: str, shared_data: pathlib.Path) -> Non
     check(vocabulary, wiki_sentences(shared_data, 3000) + HARD)
 
 
-@pytest.mark.parametrize("name", ["bert-base-cased-vocab.txt", "bert-base-uncased-vocab.txt"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("bert-base-cased-vocab.txt", marks=pytest.mark.slow), "bert-base-uncased-vocab.txt"]
+)
 def test_every_character_is_normalised_alike(name: str, shared_data: pathlib.Path) -> None:
     """Of those that have been what they are since Unicode 3.2; U+166D, say, is no punctuation any more."""
     from spanjax.data.vocab.seqio import encode_in_graph
