@@ -170,8 +170,8 @@ class CostModel:
 
     def _single(self, line: Instruction, operands: Sequence[Instruction]) -> float:
         """Bytes of an instruction that is a kernel of its own."""
-        if line.opcode in _FETCHES:  # one side lies on the chip
-            return size(tuple_parts(line.result)[0])
+        if line.opcode in _FETCHES:  # one side lies on the chip; a slice's result names its whole operand first
+            return size(tuple_parts(line.result)[line.opcode != "copy-start"])
         if line.opcode in _SLICES:
             return 2 * self._size(line)
         if line.opcode == "dynamic-update-slice":

@@ -64,8 +64,8 @@ class StepBuilder:
     fsdp: bool = False
     """Gather the parameters of a layer when it runs, and again for the backward pass: no device holds those of all layers."""
     layerwise: bool = False
-    """Gather those of every layer in transfers of their own, once, and scatter a layer's gradients as soon as they are there:
-    both run next to the work of other layers. For one microbatch and unrolled layers; a scan has nothing to put next to them."""
+    """Gather those of every layer in transfers of their own, once, and scatter a layer's gradients as soon as they exist: both
+    run next to other work. For one microbatch, and unrolled layers on GPUs; a TPU's scan does both in its body."""
 
     @property
     def reduce_dtype(self) -> Any:
@@ -230,7 +230,9 @@ class StepBuilder:
 
         def scatter(name: str, leaf: jax.Array) -> jax.Array:
             if self._late(name):  # summed over `data` where it was gathered
-                return self._sum(leaf, ("replica",)).astype(jnp.float32)
+                # fp32 since the gather casts master weights; replicas exchange the compute type, as for other parameters
+                kept = leaf.astype(self.reduce_dtype) if self.mesh.shape["replica"] > 1 else leaf
+                return self._sum(kept, ("replica",)).astype(jnp.float32)
             leaf, dimension = leaf.astype(self.reduce_dtype), self._dimension(name)
             if dimension is None:
                 return self._sum(leaf, ROW_AXES).astype(jnp.float32)

@@ -60,7 +60,9 @@ def test_layers_are_unrolled_where_that_pays(
     [
         ({"unroll": 12}, 1, "gpu", True),
         ({"unroll": 1}, 1, "gpu", False),
+        ({"unroll": 1}, 1, "tpu", True),
         ({"unroll": 12}, 2, "tpu", False),
+        ({"unroll": 1, "num_layer_groups": 1}, 1, "tpu", False),
         ({"unroll": 12, "num_layer_groups": 1}, 1, "gpu", False),
         ({"unroll": 12}, 1, "cpu", False),
     ],

@@ -165,6 +165,22 @@ ENTRY %main (p: pred[], a: f32[1000]) -> f32[1000] {
     assert [each.name for each in CostModel(Program(text), RATES).kernels] == ["b", "c"]
 
 
+def test_fetches_of_a_tpu_move_what_arrives_on_the_chip() -> None:
+    text = """
+HloModule m
+
+ENTRY %main (a: bf16[32,1000]) -> bf16[32,1000] {
+  %a = bf16[32,1000]{1,0} parameter(0)
+  %part = ((bf16[32,1000]{1,0}), bf16[8,1000]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%a), slice={[0:8], [0:1000]}
+  %part.done = bf16[8,1000]{1,0:S(1)} slice-done(%part)
+  %all = (bf16[32,1000]{1,0:S(1)}, bf16[32,1000]{1,0}, u32[]{:S(2)}) copy-start(%a)
+  ROOT %all.done = bf16[32,1000]{1,0:S(1)} copy-done(%all)
+}
+"""
+    found = CostModel(Program(text), CHIPS["v5e"].achievable).kernels
+    assert [(each.name, each.kind, each.bytes) for each in found] == [("part", MOVES, 16_000), ("all", MOVES, 64_000)]
+
+
 def test_products_of_a_tpu_are_convolutions() -> None:
     """A batch of 32 products [512, 64] x [64, 128], written as a convolution over a dilated input."""
     text = """

@@ -95,16 +95,18 @@ def test_layout_changes_nothing(reference: tuple, mesh: MeshConfig, devices: int
 
 
 @pytest.mark.parametrize(
-    ("mesh", "remat"),
+    ("mesh", "remat", "unroll"),
     [
-        (MeshConfig(replica=2), "elementwise"),
-        pytest.param(MeshConfig(), "none", marks=pytest.mark.slow),
-        pytest.param(MeshConfig(tensor=2), "full", marks=pytest.mark.slow),
+        (MeshConfig(replica=2), "elementwise", ENCODER.layers),
+        (MeshConfig(replica=2), "none", 1),
+        pytest.param(MeshConfig(), "none", ENCODER.layers, marks=pytest.mark.slow),
+        pytest.param(MeshConfig(), "dots", 1, marks=pytest.mark.slow),
+        pytest.param(MeshConfig(tensor=2), "full", ENCODER.layers, marks=pytest.mark.slow),
     ],
-    ids=["replicas", "devices", "tensor axis"],
+    ids=["replicas", "replicas, in a scan", "devices", "devices, in a scan", "tensor axis"],
 )
-def test_gathering_layer_by_layer_changes_nothing(reference: tuple, mesh: MeshConfig, remat: Any) -> None:
-    encoder = dataclasses.replace(ENCODER, unroll=ENCODER.layers, remat=remat)
+def test_gathering_layer_by_layer_changes_nothing(reference: tuple, mesh: MeshConfig, remat: Any, unroll: int) -> None:
+    encoder = dataclasses.replace(ENCODER, unroll=unroll, remat=remat)
     assert_alike(reference, run(mesh, 4, encoder=encoder, layerwise=True))
 
 
