@@ -94,6 +94,9 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         "modernbert_local",
         "xlnet",
         "xlnet_question",
+        "deberta-v2",
+        "deberta-v2_own",
+        "deberta-v2_encoder",
     ],
 )
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:
