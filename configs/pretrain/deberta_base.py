@@ -4,9 +4,9 @@ Command:
     python -m spanjax.prepare --input 'text/*.jsonl.gz' --train-vocab 32000 --length 512 --holdout 0.001 --output rows
     python -m spanjax.train --config configs/pretrain/deberta_base.py --rows rows --workdir runs/deberta_base
 
-Expect: 184,551,780 parameters at the published vocabulary of 128,100 pieces, without the span boundary head; not trained here to the end.
-`convert to-torch` writes a DebertaV2ForMaskedLM. Optimizer, batch and steps are SpanBERT's; the published model was trained to
-detect replaced tokens.
+Expect: 184,551,780 parameters at the published vocabulary of 128,100 pieces, without the span boundary head; not trained here
+to the end. `convert to-torch` writes a DebertaV2ForMaskedLM. Optimizer, batch and steps are SpanBERT's; the published model was
+trained to detect replaced tokens.
 """
 
 import dataclasses

@@ -71,8 +71,8 @@ class Architecture:
     """Relative attention: scores of distances and of equal types, instead of tables of positions and types and the LayerNorm of
     the embeddings (Transformer-XL and XLNet)."""
     disentangled_attention: Literal["none", "c2p", "p2c", "both"] = "none"
-    """Disentangled attention (DeBERTa): adds scores of a query's content with the embedding of the distance (c2p), of that embedding
-    with a key's content (p2c), or both, instead of a table of positions; none: without them."""
+    """Disentangled attention (DeBERTa): adds scores of a query's content with the embedding of the distance (c2p), of that
+    embedding with a key's content (p2c), or both, instead of a table of positions; none: without them."""
     max_distance: AtLeast0 = 0
     """Distance from which on all count as one in disentangled attention, on each side (512 in DeBERTa-v3). Above 0 with
     disentangled_attention, else 0."""
@@ -178,8 +178,8 @@ class Architecture:
         least = self.distance_buckets // 2 + 2
         if self.distance_buckets == 1 or (self.distance_buckets and 0 < self.max_distance < least):
             found.append(
-                f"encoder.distance_buckets is {self.distance_buckets} with encoder.max_distance {self.max_distance}: expected 0, or 2"
-                " to twice the distance minus 4"
+                f"encoder.distance_buckets is {self.distance_buckets} with encoder.max_distance {self.max_distance}: expected 0,"
+                " or 2 to twice the distance minus 4"
             )
         return found
 

@@ -108,8 +108,8 @@ class ReplacedDetection(Pretraining):
         if encoder.disentangled:
             # the generator would have a width between the shared embeddings and their LayerNorm, as no class of DeBERTa has it
             found.append(
-                f"encoder.disentangled_attention is {encoder.disentangled_attention!r}: expected 'none' with ReplacedDetection; train"
-                " it with MaskedPrediction"
+                f"encoder.disentangled_attention is {encoder.disentangled_attention!r}: expected 'none' with"
+                " ReplacedDetection; train it with MaskedPrediction"
             )
         if not found and encoder.heads > 0:
             prefix = f"objective.generator_size {self.generator_size}: the generator's "

@@ -1,5 +1,5 @@
-"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT, XLNet and DeBERTa <-> EncoderConfig; without one, sizes inferred from
-the weights."""
+"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT, XLNet and DeBERTa <-> EncoderConfig; without one, sizes inferred
+from the weights."""
 
 import dataclasses
 import re
@@ -221,8 +221,8 @@ def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: s
         )
     if family.model_type in ("electra", "deberta-v2") and encoder.embedding_size == encoder.hidden_size:
         problems.append(
-            f"encoder.embedding_size is {encoder.embedding_size}, as wide as the layers: {family.class_prefix} in transformers has no"
-            " product there, train with 0"
+            f"encoder.embedding_size is {encoder.embedding_size}, as wide as the layers: {family.class_prefix} in transformers"
+            " has no product there, train with 0"
         )
     return problems
 

@@ -22,7 +22,8 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """Values of settings that a config.json lacks."""
 _FIXED: Mapping[str, Any] = {"relative_attention": True, "position_biased_input": False, "conv_kernel_size": 0}
-_REASONS = {"conv_kernel_size": "the convolution after the first layer (DeBERTa-v2 xlarge and xxlarge)"}
+_REASONS = {"conv_kernel_size": ", not the convolution after the first layer (DeBERTa-v2 xlarge and xxlarge)"}
+_NORMS = ("none", "layer_norm")
 _TERMS = {frozenset({"c2p"}): "c2p", frozenset({"p2c"}): "p2c", frozenset({"c2p", "p2c"}): "both"}
 POOLERS = {"gelu": "pre_classifier", "tanh": "pooler"}
 """Activation of the layer before the classifier of sequences there -> our part with that layer."""
@@ -33,32 +34,32 @@ _POSITIONS = "deberta.embeddings.position_embeddings.weight"
 
 
 def _terms(config: Mapping[str, Any]) -> frozenset[str]:
-    """Names in pos_att_type: a list, or text with bars."""
-    listed = config.get("pos_att_type") or ()
-    return frozenset(each.strip() for each in (listed.lower().split("|") if isinstance(listed, str) else map(str, listed)))
+    """Names in pos_att_type: a list, or text with bars; none in anything else."""
+    listed = config.get("pos_att_type")
+    listed = listed.lower().split("|") if isinstance(listed, str) else listed if isinstance(listed, list) else ()
+    return frozenset(str(each).strip() for each in listed)
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Returns the settings of a config.json, completed by `DEFAULTS`, that this package computes differently, as text."""
-    found = []
-    for name, value in _FIXED.items():
-        if config[name] != value:
-            reason = f", not {_REASONS[name]}" if name in _REASONS else ""
-            found.append(f"{name} is {config[name]!r}: only {value!r} is computed here{reason}")
-    if _terms(config) not in _TERMS:
-        found.append(f"pos_att_type is {config.get('pos_att_type')!r}: expected c2p, p2c or both of them, 'p2c|c2p' in DeBERTa-v3")
-    if config["norm_rel_ebd"] not in ("none", "layer_norm"):
-        found.append(f"norm_rel_ebd is {config['norm_rel_ebd']!r}: expected none or layer_norm")
-    if config["pooler_hidden_act"] not in POOLERS:
-        found.append(f"pooler_hidden_act is {config['pooler_hidden_act']!r}: expected one of {', '.join(POOLERS)}")
-    sizes = {"pooler_hidden_size": "hidden_size"}
-    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
-    expected = {name: config.get(other) for name, other in sizes.items()}
+    fixed, (width, heads) = dict(_FIXED), (config.get(name) for name in ("hidden_size", "num_attention_heads"))
+    # missing or wrong sizes have messages already, and say nothing about these two
     if isinstance(width, int) and isinstance(heads, int) and heads > 0:
-        expected["attention_head_size"] = width // heads
-    for name, value in expected.items():
-        if config.get(name, value) != value:
-            found.append(f"{name} is {config[name]!r}: only {value!r} is computed here, as the sizes of the layers give it")
+        fixed |= {"pooler_hidden_size": width, "attention_head_size": width // heads}
+    found = [
+        f"{name} is {config[name]!r}: only {value!r} is computed here{_REASONS.get(name, '')}"
+        for name, value in fixed.items()
+        if config.get(name, value) != value
+    ]
+    if _terms(config) not in _TERMS:
+        found.append(
+            f"pos_att_type is {config.get('pos_att_type')!r}: expected c2p, p2c or both of them, 'p2c|c2p' in DeBERTa-v3"
+        )
+    found += [
+        f"{name} is {config[name]!r}: expected one of {', '.join(known)}"
+        for name, known in (("norm_rel_ebd", _NORMS), ("pooler_hidden_act", tuple(POOLERS)))
+        if config[name] not in known
+    ]
     return found + [
         f"{name} is {config[name]!r}: expected a whole number"
         for name in ("max_relative_positions", "position_buckets")
@@ -69,7 +70,7 @@ def problems(config: Mapping[str, Any]) -> list[str]:
 def settings_from_hf(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings of the encoder besides those of BERT, of a config.json without `problems`."""
     # a distance of its own, so that longer rows do not change what the buckets mean
-    farthest, width = config["max_relative_positions"], config.get("embedding_size", config["hidden_size"])
+    farthest, width = config["max_relative_positions"], config.get("embedding_size") or config["hidden_size"]
     return {
         "disentangled_attention": _TERMS[_terms(config)],
         "max_distance": farthest if farthest > 0 else config["max_position_embeddings"],

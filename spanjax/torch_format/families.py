@@ -17,7 +17,11 @@ Transform = Literal["same", "transposed", "pieces", "heads", "heads_transposed",
 [inputs, heads, head size] there; heads_transposed: one of [outputs, heads, head size]. boxed: a vector that has two leading
 axes of length 1 there."""
 LAYER, WIDEN = "encoder/layers/", "encoder/embeddings/widen"
-POSITION_KEY, POSITION_QUERY, DISTANCE_NORM = f"{LAYER}position_key/", f"{LAYER}position_query/", "encoder/distances/norm/"
+POSITION_KEY, POSITION_QUERY, DISTANCE_NORM = (
+    f"{LAYER}position_key/",
+    f"{LAYER}position_query/",
+    "encoder/distances/norm/",
+)
 
 
 class Entry(NamedTuple):
@@ -296,8 +300,8 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
 
 
 def entries_of(family: Family, encoder: EncoderConfig) -> list[Entry]:
-    """Returns the entries of an encoder of these settings: without the embedding projection if its embeddings have full width, and
-    without those parts of disentangled attention that it lacks."""
+    """Returns the entries of an encoder of these settings: without the embedding projection if its embeddings have full width,
+    and without those parts of disentangled attention that it lacks."""
     absent = [] if encoder.embedding_size else [WIDEN]
     if encoder.disentangled:
         own, kind = not encoder.shared_projections, encoder.disentangled_attention

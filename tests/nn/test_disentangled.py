@@ -43,7 +43,7 @@ def segments() -> np.ndarray:
     return found
 
 
-def batch() -> dict[str, jax.Array]:
+def batch() -> dict[str, Any]:
     """Rows of these segments; positions restart with every block."""
     positions = np.zeros((2, 26), np.int32)
     for start, stop in BLOCKS:
@@ -55,7 +55,8 @@ def batch() -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize(
-    ("length", "buckets", "farthest"), [(600, 256, 512), (1100, 256, 512), (40, 6, 9), (40, 2, 3), (90, 48, 64), (7, 0, 4)]
+    ("length", "buckets", "farthest"),
+    [(600, 256, 512), (1100, 256, 512), (40, 6, 9), (40, 2, 3), (90, 48, 64), (7, 0, 4)],
 )
 def test_buckets_are_those_of_transformers(length: int, buckets: int, farthest: int) -> None:
     torch = pytest.importorskip("torch", reason=REASON)
@@ -116,7 +117,7 @@ def test_attention_is_the_formula(changes: dict[str, Any]) -> None:
     rows = 2 * (config.distance_buckets or config.max_distance)
     hidden_BLD, table_RD = random.normal(size=(2, 26, SIZE)), random.normal(size=(rows, SIZE))
     given = jnp.asarray(hidden_BLD, jnp.float32)
-    parts = ((part(given).reshape(2, 26, HEADS, -1)) for part in (layer.query, layer.key, layer.value))
+    parts: Any = ((part(given).reshape(2, 26, HEADS, -1)) for part in (layer.query, layer.key, layer.value))
     table = jnp.asarray(table_RD, jnp.float32)
     found = layer._mixed(*parts, jnp.asarray(segments()), table, None, jnp.uint32(1), 0)
     for row, blocks in enumerate((BLOCKS, ((0, 26),))):
@@ -155,7 +156,7 @@ def test_the_mask_of_the_table_is_that_of_no_row() -> None:
 def test_the_table_has_dropout_of_its_own() -> None:
     config = dataclasses.replace(CONFIG, attention_dropout=0.0)
     layer, random = DisentangledLayer(config, nnx.Rngs(0)), np.random.default_rng(0)
-    arrays = [jnp.asarray(random.normal(size=(1, 26, HEADS, SIZE // HEADS)), jnp.float32) for _ in range(3)]
+    arrays: Any = [jnp.asarray(random.normal(size=(1, 26, HEADS, SIZE // HEADS)), jnp.float32) for _ in range(3)]
     table = jnp.asarray(random.normal(size=(12, SIZE)), jnp.float32)
 
     def mixed(site: int, key: DropoutKey | None, row: int = 0) -> jax.Array:

@@ -84,7 +84,12 @@ def reference(kind: str, **changes: Any) -> Any:
     if family == "deberta-v2":
         # rows of 17 tokens reach buckets that several distances share, and distances beyond the farthest
         settings |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"}
-        settings |= {"max_relative_positions": 12, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+        settings |= {
+            "max_relative_positions": 12,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        }
     if kind == "deberta-v2_own":
         settings |= {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
         settings |= {"type_vocab_size": 2, "embedding_size": 32}
