@@ -320,7 +320,7 @@ def config_from_hf(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig,
 
 def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
     if kind == DEBERTA.model_type:
-        config = deberta.DEFAULTS | config
+        config = {**deberta.DEFAULTS, **config}
     problems = _missing(config, _SIZES)
     problems += _no_numbers(config, (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id"))
     activation = config.get("hidden_act", "gelu")

@@ -117,9 +117,10 @@ def test_attention_is_the_formula(changes: dict[str, Any]) -> None:
     rows = 2 * (config.distance_buckets or config.max_distance)
     hidden_BLD, table_RD = random.normal(size=(2, 26, SIZE)), random.normal(size=(rows, SIZE))
     given = jnp.asarray(hidden_BLD, jnp.float32)
-    parts: Any = ((part(given).reshape(2, 26, HEADS, -1)) for part in (layer.query, layer.key, layer.value))
+    parts = ((part(given).reshape(2, 26, HEADS, -1)) for part in (layer.query, layer.key, layer.value))
     table = jnp.asarray(table_RD, jnp.float32)
-    found = layer._mixed(*parts, jnp.asarray(segments()), table, None, jnp.uint32(1), 0)
+    mix: Any = layer._mixed
+    found = mix(*parts, jnp.asarray(segments()), table, None, jnp.uint32(1), 0)
     for row, blocks in enumerate((BLOCKS, ((0, 26),))):
         wanted, stop = in_loops(layer, hidden_BLD[row], table_RD, config, blocks), blocks[-1][1]
         np.testing.assert_allclose(found[row, :stop], wanted[:stop], atol=1e-5)
@@ -156,12 +157,13 @@ def test_the_mask_of_the_table_is_that_of_no_row() -> None:
 def test_the_table_has_dropout_of_its_own() -> None:
     config = dataclasses.replace(CONFIG, attention_dropout=0.0)
     layer, random = DisentangledLayer(config, nnx.Rngs(0)), np.random.default_rng(0)
-    arrays: Any = [jnp.asarray(random.normal(size=(1, 26, HEADS, SIZE // HEADS)), jnp.float32) for _ in range(3)]
+    arrays = [jnp.asarray(random.normal(size=(1, 26, HEADS, SIZE // HEADS)), jnp.float32) for _ in range(3)]
     table = jnp.asarray(random.normal(size=(12, SIZE)), jnp.float32)
 
     def mixed(site: int, key: DropoutKey | None, row: int = 0) -> jax.Array:
         key = key and dataclasses.replace(key, row_B=jnp.full(1, row))
-        return layer._mixed(*arrays, jnp.ones((1, 26), jnp.int32), table, key, jnp.uint32(site), 0)
+        mix: Any = layer._mixed
+        return mix(*arrays, jnp.ones((1, 26), jnp.int32), table, key, jnp.uint32(site), 0)
 
     assert float(jnp.abs(mixed(1, KEY) - mixed(1, None)).max()) > 1e-3
     assert float(jnp.abs(mixed(1, KEY) - mixed(5, KEY)).max()) > 1e-3, "every layer has its own"
