@@ -225,7 +225,7 @@ MODEL_CASES = (
                config(model_type="xlnet", d_model=16, n_head=2, d_inner=32, bi_data=True,
                       architectures=["XLNetForSequenceClassification"])),
     from_torch("a DeBERTa with a convolution and with positions in its embeddings",
-               ("position_biased_input is True: only False", "conv_kernel_size is 3: only 0", "pos_att_type is 'p2p'", "expected c2p"),
+               ("position_biased_input is True: only False", "conv_kernel_size is 3: only 0", "'p2p': expected c2p"),
                config(model_type="deberta-v2", relative_attention=True, conv_kernel_size=3, pos_att_type="p2p")),
     from_torch("a vocabulary of another size", ("--vocab", "6 pieces", "the weights"), other_vocabulary),
     from_torch("a tokenizer.json that is damaged", ("tokenizer", "JSON"), weights(

@@ -28,7 +28,6 @@ _TERMS = {frozenset({"c2p"}): "c2p", frozenset({"p2c"}): "p2c", frozenset({"c2p"
 POOLERS = {"gelu": "pre_classifier", "tanh": "pooler"}
 """Activation of the layer before the classifier of sequences there -> our part with that layer."""
 
-_TOKEN_HEAD = {"dense": "transform.dense", "LayerNorm": "transform.LayerNorm"}
 _LATER_HEAD, _SKIPPED = "lm_predictions.lm_head.", ("lm_predictions.", "mask_predictions.")
 _POSITIONS = "deberta.embeddings.position_embeddings.weight"
 
@@ -107,8 +106,8 @@ def with_one_token_head(tensors: Mapping[str, Any], config: Mapping[str, Any]) -
     found = dict(tensors)
     if config.get("legacy", True) is False:
         for name in [name for name in found if name.startswith(_LATER_HEAD)]:
-            part, _, end = name.removeprefix(_LATER_HEAD).rpartition(".")
-            found[f"cls.predictions.{f'{_TOKEN_HEAD[part]}.' if part in _TOKEN_HEAD else ''}{end}"] = found.pop(name)
+            own = name.removeprefix(_LATER_HEAD)
+            found[f"cls.predictions.{own if own == 'bias' else f'transform.{own}'}"] = found.pop(name)
     skipped = [name for name in found if name.startswith(_SKIPPED) or name == _POSITIONS]
     for name in skipped:
         del found[name]
