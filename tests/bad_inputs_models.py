@@ -133,6 +133,12 @@ def relative(world: World) -> list[Any]:
     return [*change(world), "--sbo"]
 
 
+def disentangled(world: World) -> list[Any]:
+    """A run that says to have DeBERTa's attention."""
+    changes = {"disentangled_attention": "both", "max_distance": 8}
+    return meta(lambda found: found["run"]["encoder"].update(changes))(world)
+
+
 def other_vocabulary(world: World) -> list[Any]:
     """A vocabulary that is not that of the weights."""
     pieces = world.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
@@ -270,6 +276,7 @@ MODEL_CASES = (
             lambda world: [world.tuned, world.here / "out", "--sbo"]),
     to_onnx("relative attention and boundaries without a vocabulary",
             ("relative attention (XLNet)", "use to-torch", "came without a vocabulary"), relative),
+    to_onnx("disentangled attention", ("disentangled attention (DeBERTa)", "use to-torch"), disentangled),
     to_onnx("an output that is there", ("out exists", "--overwrite"), lambda world: [world.run, *taken(world)[1:]]),
     inspect("a file that is none", ("notes.txt", "torch.save"), lambda world: [world.write("notes.txt", "a note")]),
     push("a run that was not exported", ("is a run directory: export it first", "convert to-torch"),

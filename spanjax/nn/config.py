@@ -258,7 +258,8 @@ class EncoderConfig(Execution, Regularization, Architecture):
         found = range_problems(self, "encoder.") + super().problems()
         by_distance = {"relative_attention": self.relative_attention, "disentangled_attention": self.disentangled}
         found += [
-            f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.{name}"
+            f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.{name}, the only backend that adds"
+            " scores of distances"
             for name, used in by_distance.items()
             if used and self.attention not in ("auto", "xla")
         ]

@@ -216,7 +216,10 @@ def test_settings_of_distances_go_together() -> None:
         ({"rope_theta": 1e4}, "encoder.rope_theta is 10000.0: expected 0.0 with encoder.disentangled_attention"),
         ({"relative_attention": True}, "encoder.relative_attention is True: expected False with encoder.dis"),
         ({"local_window": 4, "global_every": 2}, "encoder.local_window is 4: expected 0 with encoder.disentangled"),
-        ({"attention": "splash"}, "encoder.attention is 'splash': expected 'auto' or 'xla' with encoder.dis"),
+        (
+            {"attention": "splash"},
+            "encoder.attention is 'splash': expected 'auto' or 'xla' with encoder.disentangled_attention, the only",
+        ),
     ):
         told = "\n".join(dataclasses.replace(CONFIG, **changes).problems())
         assert words in told, told
