@@ -8,13 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from spanjax.convert import main as convert
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.encoder import Encoder
 from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.configs import config_from_hf, config_to_hf
+from spanjax.torch_format.tables import params_from_hf
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import reference, saved, tensors
 
@@ -34,16 +37,11 @@ def test_states_are_those_of_transformers(terms: str, shared: bool) -> None:
     """Longer than the farthest distance, so that every bucket is used; on padding nothing is compared."""
     import torch
 
-    from spanjax.pretrained.model import Model, module_params
-    from spanjax.torch_format.tables import params_from_hf
-
     theirs = reference("deberta-v2", pos_att_type=terms, share_att_key=shared, max_relative_positions=14)
     encoder, family = config_from_hf(theirs.config.to_dict(), "config.json")
     model = Model(encoder, params_from_hf(tensors(theirs), encoder, family).params, None, pathlib.Path())
     structure, abstract = abstract_module(model.objective(), encoder)
     module: Any = jax.tree.map(jnp.asarray, module_params(model, abstract))
-    from flax import nnx
-
     made: Encoder = nnx.merge(structure, module).encoder
     tokens = np.random.default_rng(0).integers(5, encoder.vocab_size, (3, 40)).astype(np.int32)
     used = np.arange(40) < np.array([[40], [31], [2]])
