@@ -65,3 +65,15 @@ XLNET_BASE, XLNET_LARGE, XLNET_SMALL = (
     dataclasses.replace(size, relative_attention=True) for size in (BASE, LARGE, SMALL)
 )
 """XLNet: the sizes of BERT's, with attention by distances."""
+
+DEBERTA_BASE = dataclasses.replace(
+    BASE,
+    types=0,
+    disentangled_attention="both",
+    max_distance=512,
+    distance_buckets=256,
+    distance_norm=True,
+    shared_projections=True,
+    norm_epsilon=1e-7,
+)
+"""DeBERTa-v3 base: the sizes of BERT's, with disentangled attention over 512 buckets of distances, no positions and no types."""

@@ -50,7 +50,7 @@ AXES = ("replica", "data", "tensor")
 ROW_AXES = ("replica", "data")
 
 TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
-    (r"layers/(query|key|value|feed_in|feed_gate)/(kernel|bias)$", -1),
+    (r"layers/(query|key|value|position_query|position_key|feed_in|feed_gate)/(kernel|bias)$", -1),
     (r"layers/(output|feed_out)/kernel$", -2),
     (r"embeddings/token/embedding$", 0),
     (r"", None),

@@ -133,6 +133,12 @@ def relative(world: World) -> list[Any]:
     return [*change(world), "--sbo"]
 
 
+def disentangled(world: World) -> list[Any]:
+    """A run that says to have DeBERTa's attention."""
+    changes = {"disentangled_attention": "both", "max_distance": 8}
+    return meta(lambda found: found["run"]["encoder"].update(changes))(world)
+
+
 def other_vocabulary(world: World) -> list[Any]:
     """A vocabulary that is not that of the weights."""
     pieces = world.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
@@ -224,6 +230,9 @@ MODEL_CASES = (
                ("n_layer is missing", "bi_data is True: only False", "summary_type is 'last': only 'first'"),
                config(model_type="xlnet", d_model=16, n_head=2, d_inner=32, bi_data=True,
                       architectures=["XLNetForSequenceClassification"])),
+    from_torch("a DeBERTa with a convolution and with positions in its embeddings",
+               ("position_biased_input is True: only False", "conv_kernel_size is 3: only 0", "'p2p': expected c2p"),
+               config(model_type="deberta-v2", relative_attention=True, conv_kernel_size=3, pos_att_type="p2p")),
     from_torch("a vocabulary of another size", ("--vocab", "6 pieces", "the weights"), other_vocabulary),
     from_torch("a tokenizer.json that is damaged", ("tokenizer", "JSON"), weights(
         lambda folder: [(folder / "tokenizer.json").write_text("{"), *(file.unlink() for file in folder.glob("*.model"))]),
@@ -267,6 +276,7 @@ MODEL_CASES = (
             lambda world: [world.tuned, world.here / "out", "--sbo"]),
     to_onnx("relative attention and boundaries without a vocabulary",
             ("relative attention (XLNet)", "use to-torch", "came without a vocabulary"), relative),
+    to_onnx("disentangled attention", ("disentangled attention (DeBERTa)", "use to-torch"), disentangled),
     to_onnx("an output that is there", ("out exists", "--overwrite"), lambda world: [world.run, *taken(world)[1:]]),
     inspect("a file that is none", ("notes.txt", "torch.save"), lambda world: [world.write("notes.txt", "a note")]),
     push("a run that was not exported", ("is a run directory: export it first", "convert to-torch"),

@@ -21,6 +21,7 @@ PUBLISHED = [
     *(("albert", size, "AlbertForPreTraining", 30_000, values) for size, values in ALBERT.items()),
     *(("electra", size, "ElectraForPreTraining", 30_522, values) for size, values in ELECTRA.items()),
     *(("xlnet", size, "XLNetLMHeadModel", 32_000, values) for size, values in BERT.items()),
+    ("deberta-v2", "base", "DebertaV2ForMaskedLM", 128_100, BERT["base"]),
 ]
 STATED = {  # millions, in the papers; ALBERT's xxlarge has 235M there and 223M in the published weights
     ("bert", "base"): 110,
@@ -33,6 +34,7 @@ STATED = {  # millions, in the papers; ALBERT's xxlarge has 235M there and 223M 
     ("electra", "small"): 14,
     ("electra", "base"): 110,
     ("electra", "large"): 335,
+    ("deberta-v2", "base"): 184,  # 86 in the layers and 98 in the tokens
 }
 
 
@@ -42,11 +44,12 @@ def test_parameter_counts_are_those_of_the_published_models(
 ) -> None:
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
-    path = f"configs/pretrain/{family}_{size}.py"
+    path = f"configs/pretrain/{family.removesuffix('-v2')}_{size}.py"
     run = load(str(ROOT / path))
     encoder = dataclasses.replace(run.encoder, vocab_size=vocabulary)
     params = abstract_module(run.objective, encoder)[1]
-    count = count_parameters({part: value for part, value in params.items() if part != "generator"}, encoder)
+    published = {part: value for part, value in params.items() if part not in ("generator", "sbo")}
+    count = count_parameters(published, encoder)
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     settings: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -60,6 +63,9 @@ def test_parameter_counts_are_those_of_the_published_models(
     if family == "xlnet":
         names = ("d_model", "n_layer", "n_head", "d_inner")
         settings = {"vocab_size": vocabulary, **dict(zip(names, sizes, strict=True))}
+    if family == "deberta-v2":
+        settings |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"}
+        settings |= {"position_buckets": 256, "norm_rel_ebd": "layer_norm", "share_att_key": True}
     config = getattr(transformers, f"{FAMILIES[family].class_prefix}Config")(**settings)
     with torch.device("meta"):
         model = getattr(transformers, name)(config)

@@ -59,6 +59,12 @@ _PAPERS: Mapping[str, str] = {
   booktitle = {Advances in Neural Information Processing Systems},
   year = {2019}
 }""",
+    "deberta-v2": """@inproceedings{he-etal-2023-debertav3,
+  title = {{DeBERTaV3}: Improving {DeBERTa} using {ELECTRA}-Style Pre-Training with Gradient-Disentangled Embedding Sharing},
+  author = {He, Pengcheng and Gao, Jianfeng and Chen, Weizhu},
+  booktitle = {International Conference on Learning Representations},
+  year = {2023}
+}""",
 }
 """Model type of transformers -> its paper."""
 

@@ -71,7 +71,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
     tuned = task_to_hf(task, model.kind, model.params, model.encoder) if model.kind else None
     config = config_to_hf(model.encoder, specials, model.parts, options.dtype, tuned)
-    tensors = tensors_to_hf(model.params, model.encoder, with_heads(family, model.kind))
+    tensors = tensors_to_hf(model.params, model.encoder, with_heads(family, model.kind, model.parts))
     if options.format == "fairseq":
         if model.kind:
             raise ValueError(
@@ -87,7 +87,7 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     else:
         written = cast(tensors, dtype)
         # transformers has no class with parameters of these names
-        extra = "cls.pair_target_predictions." if family.model_type == "bert" else "cls."
+        extra = "cls.pair_target_predictions." if family.model_type in ("bert", "deberta-v2") else "cls."
         own = {name: array for name, array in written.items() if not name.startswith(extra)}
         if options.format == "hf":
             write_safetensors(folder / "model.safetensors", own, model.step)

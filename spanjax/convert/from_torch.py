@@ -1,8 +1,8 @@
 """Reads PyTorch weights into a work directory with one checkpoint, to continue pretraining, to fine-tune, or to use.
 
-Known: folders of Hugging Face (safetensors or .bin) with BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT or XLNet, the original
-SpanBERT archives with and without heads. Nothing that is pickled is executed. The report explains every name, or the conversion
-fails and lists both sides.
+Known: folders of Hugging Face (safetensors or .bin) with BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT, XLNet or DeBERTa-v2 and -v3,
+the original SpanBERT archives with and without heads. Nothing that is pickled is executed. The report explains every name, or the
+conversion fails and lists both sides.
 """
 
 import dataclasses

@@ -258,6 +258,10 @@ def graph_problems(model: Model, boundaries: bool) -> list[str]:
     found = []
     if model.encoder.relative_attention:
         found.append("the encoder has relative attention (XLNet): expected absolute or rotary positions; use to-torch")
+    if model.encoder.disentangled:
+        found.append(
+            "the encoder has disentangled attention (DeBERTa): expected absolute or rotary positions; use to-torch"
+        )
     if "span_network" in model.params:
         found.append("the model has a span_network (span fine-tuning), which is not exported: fine-tune without spans")
     if boundaries and "sbo" not in model.params:

@@ -141,7 +141,7 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
                 f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
             )
         return "xla", "the one that splits its heads over mesh.tensor"
-    if encoder.relative_attention:
+    if encoder.relative_attention or encoder.disentangled:
         return "xla", "the one for distances"
     return choose_backend(
         wanted,

@@ -1,5 +1,5 @@
 """Settings of the encoder in three groups: what the weights mean, how they are trained, how they run. BERT's by default; RoBERTa,
-ALBERT, XLNet and a modern recipe are settings of the architecture.
+ALBERT, XLNet, DeBERTa and a modern recipe are settings of the architecture.
 
 The fields of a class tell to which group a setting belongs.
 """
@@ -12,6 +12,8 @@ from spanjax.bounds import AtLeast0, AtLeast1, DropRate, NotNegative, Positive, 
 from spanjax.nn.pointwise import ACTIVATIONS
 
 VOCABULARY_MULTIPLE = 128
+POSITION_SCORES = {"none": 0, "c2p": 1, "p2c": 1, "both": 2}
+"""Value of `disentangled_attention` -> number of scores that read positions."""
 REMAT = ("none", "elementwise", "dots", "full")
 
 
@@ -68,6 +70,19 @@ class Architecture:
     relative_attention: bool = False
     """Relative attention: scores of distances and of equal types, instead of tables of positions and types and the LayerNorm of
     the embeddings (Transformer-XL and XLNet)."""
+    disentangled_attention: Literal["none", "c2p", "p2c", "both"] = "none"
+    """Disentangled attention (DeBERTa): adds scores of a query's content with the embedding of the distance (c2p), of that
+    embedding with a key's content (p2c), or both, instead of a table of positions; none: without them."""
+    max_distance: AtLeast0 = 0
+    """Distance from which on all count as one in disentangled attention, on each side (512 in DeBERTa-v3). Above 0 with
+    disentangled_attention, else 0."""
+    distance_buckets: AtLeast0 = 0
+    """Embeddings of distances on each side: small distances have one each, larger ones share them by their logarithm (256 in
+    DeBERTa-v3); 0: one for every distance below max_distance."""
+    distance_norm: bool = False
+    """LayerNorm of the embeddings of distances."""
+    shared_projections: bool = False
+    """Project the embeddings of distances by the query and key kernels of each layer's content; False: by two of their own."""
     gated_mlp: bool = False
     """Gated feed-forward parts: the activation of one product is multiplied by a second product (GeGLU)."""
     biases: bool = True
@@ -86,6 +101,11 @@ class Architecture:
     def embedding_width(self) -> int:
         """Width of the token table and of the vectors that it decodes."""
         return self.embedding_size or self.hidden_size
+
+    @property
+    def disentangled(self) -> bool:
+        """True with disentangled attention."""
+        return self.disentangled_attention != "none"
 
     @property
     def own_layers(self) -> int:
@@ -111,7 +131,8 @@ class Architecture:
         size = self.hidden_size
         inner = (3 if self.gated_mlp else 2) * self.intermediate_size
         products = 6 * self.layers * (4 * size**2 + size * inner) * tokens
-        scores = (2 if self.relative_attention else 1) + 1  # of content and distances, and the mixed values
+        # of content and distances, and the mixed values
+        scores = (2 if self.relative_attention else 1 + POSITION_SCORES[self.disentangled_attention]) + 1
         attended = self.global_layers * pairs
         if self.local_window:
             attended += (self.layers - self.global_layers) * self._local_pairs(tokens, pairs)
@@ -130,6 +151,35 @@ class Architecture:
         if self.hidden_size % 2:
             found.append(
                 f"encoder.hidden_size is {self.hidden_size}: expected an even one with encoder.relative_attention"
+            )
+        return found
+
+    def _disentangled_problems(self) -> list[str]:
+        """Settings of distances that do not combine with or without disentangled attention, as text."""
+        if self.disentangled_attention not in POSITION_SCORES:
+            expected = ", ".join(POSITION_SCORES)
+            return [f"encoder.disentangled_attention is {self.disentangled_attention!r}: expected one of {expected}"]
+        own = ("max_distance", "distance_buckets", "distance_norm", "shared_projections")
+        others = ("relative_attention", "position_offset", "rope_theta", "local_window")
+        names, which = (others, "with") if self.disentangled else (own, "without")
+        found = [
+            f"encoder.{name} is {getattr(self, name)}: expected {type(getattr(self, name))()} {which}"
+            " encoder.disentangled_attention"
+            for name in names
+            if getattr(self, name)
+        ]
+        if self.disentangled_attention == "none":
+            return found
+        if not self.max_distance:
+            found.append(
+                "encoder.max_distance is 0: expected a distance above 0 with encoder.disentangled_attention, 512 in DeBERTa-v3"
+            )
+        # half of the buckets hold one distance each; the logarithm needs a larger one for the other half
+        least = self.distance_buckets // 2 + 2
+        if self.distance_buckets == 1 or (self.distance_buckets and 0 < self.max_distance < least):
+            found.append(
+                f"encoder.distance_buckets is {self.distance_buckets} with encoder.max_distance {self.max_distance}: expected 0,"
+                " or 2 to twice the distance minus 4"
             )
         return found
 
@@ -154,6 +204,7 @@ class Architecture:
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
         found = self._local_problems() + (self._relative_problems() if self.relative_attention else [])
+        found += self._disentangled_problems()
         if self.num_layer_groups > 0 and self.layers % self.num_layer_groups:
             found.append(
                 f"encoder.layers {self.layers} is not a multiple of encoder.num_layer_groups {self.num_layer_groups}:"
@@ -205,10 +256,13 @@ class EncoderConfig(Execution, Regularization, Architecture):
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
         found = range_problems(self, "encoder.") + super().problems()
-        if self.relative_attention and self.attention not in ("auto", "xla"):
-            found.append(
-                f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.relative_attention"
-            )
+        by_distance = {"relative_attention": self.relative_attention, "disentangled_attention": self.disentangled}
+        found += [
+            f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.{name}, the only backend that adds"
+            " scores of distances"
+            for name, used in by_distance.items()
+            if used and self.attention not in ("auto", "xla")
+        ]
         if self.remat not in REMAT:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         return found

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 # Two places of one network that share a site share a mask. Append new ranges: changing a number changes the masks of every run.
 SITES: Mapping[str, range] = {
-    "encoder": range(0, 1 << 16),  # embeddings, then three to eight a layer
+    "encoder": range(0, 1 << 16),  # embeddings, then three, four or eight a layer
     "generator": range(1 << 16, 1 << 17),  # ELECTRA's second encoder, numbered as the first
     "draws": range(1 << 17, 1 << 20),  # no dropout: ELECTRA's samples, or XLNet's orders; a run has one objective
     "head": range(1 << 20, (1 << 20) + 8),  # of a task; coreference uses all eight

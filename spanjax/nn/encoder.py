@@ -1,5 +1,5 @@
-"""The encoder: embeddings and a stack of layers (Devlin et al., 2019). RoBERTa, ALBERT, XLNet and a modern
-recipe are settings of it.
+"""The encoder: embeddings and a stack of layers (Devlin et al., 2019). RoBERTa, ALBERT, XLNet, DeBERTa and
+a modern recipe are settings of it.
 
 Layers are stacked on a leading axis and run by `lax.scan`; one parameter layout whatever the unrolling.
 Shapes: B rows, L positions, D hidden size, E width of the token table, V padded vocabulary.
@@ -14,8 +14,9 @@ from flax import nnx
 
 from spanjax.nn.attention import KEPT
 from spanjax.nn.config import EncoderConfig
+from spanjax.nn.disentangled import DisentangledLayer, DistanceTable
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.layer import Layer, RotaryAngles, layer_norm, linear, lookup, normal, rotary_angles
+from spanjax.nn.layer import Layer, Linear, PositionInput, layer_norm, lookup, normal, rotary_angles
 from spanjax.nn.relative import RelativeContext, RelativeLayer, full_context
 
 Carry = TypeVar("Carry")
@@ -72,17 +73,21 @@ class Embeddings(nnx.Module):
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size, init = config.embedding_width, normal(config)
         self.token = nnx.Embed(config.padded_vocab_size, size, embedding_init=init, rngs=rngs)
-        self.placed = not (config.rope_theta or config.relative_attention)
+        self.placed = not (config.rope_theta or config.relative_attention or config.disentangled)
         self.typed, self.normed = config.types > 0 and not config.relative_attention, not config.relative_attention
         if self.placed:
             self.position = nnx.Embed(config.position_offset + config.positions, size, embedding_init=init, rngs=rngs)
         if self.typed:
             self.type = nnx.Embed(config.types, size, embedding_init=init, rngs=rngs)
+        # DeBERTa widens the sum before its LayerNorm, without a bias
+        self.widens_first = config.embedding_size > 0 and config.disentangled
+        self.widens = config.embedding_size > 0 and not config.disentangled
         if self.normed:
-            self.norm = layer_norm(size, config, rngs)
+            self.norm = layer_norm(config.hidden_size if self.widens_first else size, config, rngs)
         if config.embedding_size:
-            self.widen = linear(size, config.hidden_size, config, rngs)
-        self.rate, self.offset, self.widens = config.dropout, config.position_offset, config.embedding_size > 0
+            bias, init = not config.disentangled, normal(config)
+            self.widen = Linear(size, config.hidden_size, use_bias=bias, kernel_init=init, rngs=rngs)
+        self.rate, self.offset = config.dropout, config.position_offset
 
     def __call__(
         self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
@@ -94,16 +99,18 @@ class Embeddings(nnx.Module):
     def narrow(
         self, tokens_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array, key: DropoutKey | None, site: int
     ) -> jax.Array:
-        """[B, L] ids -> [B, L, E], before they are widened."""
+        """[B, L] ids -> [B, L, E], before they are widened; with disentangled attention after that, [B, L, D]."""
         sum_BLE = lookup(self.token, tokens_BL)
         if self.placed:
             sum_BLE = sum_BLE + lookup(self.position, positions_BL + self.offset if self.offset else positions_BL)
         if self.typed:
             sum_BLE = sum_BLE + lookup(self.type, types_BL)
+        if self.widens_first:
+            sum_BLE = self.widen(sum_BLE)
         return dropout(self.norm(sum_BLE) if self.normed else sum_BLE, self.rate, key, site)
 
 
-SITES, SITES_OF_RELATIVE = 3, 8  # dropout sites of a layer
+SITES, SITES_OF_RELATIVE, SITES_OF_DISENTANGLED = 3, 8, 4  # dropout sites of a layer
 
 
 class LayerStack(nnx.Module):
@@ -111,7 +118,11 @@ class LayerStack(nnx.Module):
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         keys = jax.random.split(rngs.params(), config.own_layers)
-        kind = RelativeLayer if config.relative_attention else Layer
+        kind, self.sites = Layer, SITES
+        if config.relative_attention:
+            kind, self.sites = RelativeLayer, SITES_OF_RELATIVE
+        elif config.disentangled:
+            kind, self.sites = DisentangledLayer, SITES_OF_DISENTANGLED
         structure, _ = nnx.split(nnx.eval_shape(lambda: kind(config, nnx.Rngs(0))))
         self.layers = nnx.merge(structure, jax.vmap(lambda key: nnx.state(kind(config, nnx.Rngs(key))))(keys))
         self.count, self.unroll = config.layers, min(max(1, config.unroll), config.layers)
@@ -120,7 +131,7 @@ class LayerStack(nnx.Module):
         self.window, self.local_rope_theta = config.local_window, config.local_rope_theta
         self.period = config.global_every if config.local_window else 1  # layers until the kinds of layers repeat
         self.relative_attention, self.normed = config.relative_attention, config.norm_first
-        self.sites = SITES_OF_RELATIVE if config.relative_attention else SITES
+        self.distances = DistanceTable(config, rngs) if config.disentangled else None
         if self.normed:
             self.final_norm = layer_norm(config.hidden_size, config, rngs)
         self.fetch: Callable[[Any], Any] | None = None  # gathers a layer's parameters where they are sharded
@@ -140,13 +151,15 @@ class LayerStack(nnx.Module):
 
         Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
         """
-        read: RelativeContext | RotaryAngles | None = None
+        read: RelativeContext | PositionInput = None
         if self.relative_attention:
             read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1])
+        elif self.distances is not None:
+            read = self.distances()
         elif self.rope_theta:
             read = rotary_angles(positions_BL, self.head_size, self.rope_theta)
 
-        def applying(read: RelativeContext | RotaryAngles | None, window: int) -> Apply:
+        def applying(read: RelativeContext | PositionInput, window: int) -> Apply:
             # one function serves all layers of a kind inside of the scan: only the traced site tells that a layer is the first
             def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
                 hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site, window)

@@ -14,6 +14,8 @@ from spanjax.nn.pointwise import ACTIVATIONS, LayerNorm
 
 RotaryAngles = tuple[jax.Array, jax.Array]
 """Cosine and sine of the angle of every position and number of a head, float32 [B, L, 1, H] each."""
+PositionInput = RotaryAngles | jax.Array | None
+"""Rotary angles, or the embeddings of distances of a `DisentangledLayer`; None where the embeddings tell positions."""
 
 
 def normal(config: EncoderConfig) -> nnx.Initializer:
@@ -101,7 +103,7 @@ class Layer(nnx.Module):
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        angles: RotaryAngles | None,
+        positions: PositionInput,
         key: DropoutKey | None,
         site: jax.Array,
         first: jax.Array,
@@ -113,9 +115,9 @@ class Layer(nnx.Module):
         """
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site, window)
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, positions, key, site, window)
             return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        attended_BLD = self._attended(hidden_BLD, segments_BL, angles, key, site, window)
+        attended_BLD = self._attended(hidden_BLD, segments_BL, positions, key, site, window)
         hidden_BLD = self.attention_norm(hidden_BLD + attended_BLD)
         return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
 
@@ -123,7 +125,7 @@ class Layer(nnx.Module):
         self,
         hidden_BLD: jax.Array,
         segments_BL: jax.Array,
-        angles: RotaryAngles | None,
+        positions: PositionInput,
         key: DropoutKey | None,
         site: jax.Array,
         window: int,
@@ -136,9 +138,24 @@ class Layer(nnx.Module):
             query_BLNH, key_BLNH, value_BLNH = (
                 part(hidden_BLD).reshape(*hidden_BLD.shape[:2], self.heads, -1) for part in parts
             )
-        if angles is not None:
-            query_BLNH, key_BLNH = apply_rotary(query_BLNH, angles), apply_rotary(key_BLNH, angles)
-        mixed_BLNH = attention(
+        mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window)
+        return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
+
+    def _mixed(
+        self,
+        query_BLNH: jax.Array,
+        key_BLNH: jax.Array,
+        value_BLNH: jax.Array,
+        segments_BL: jax.Array,
+        positions: PositionInput,
+        key: DropoutKey | None,
+        site: jax.Array,
+        window: int,
+    ) -> jax.Array:
+        """Values mixed by attention, [B, L, N, H]."""
+        if isinstance(positions, tuple):
+            query_BLNH, key_BLNH = apply_rotary(query_BLNH, positions), apply_rotary(key_BLNH, positions)
+        return attention(
             query_BLNH,
             key_BLNH,
             value_BLNH,
@@ -149,7 +166,6 @@ class Layer(nnx.Module):
             backend=self.backend,
             window=window,
         )
-        return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
 
     def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
         """Output of the feed-forward part, before the residual."""

@@ -105,6 +105,12 @@ class ReplacedDetection(Pretraining):
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Impossible sizes and weights."""
         found = super().problems(encoder)
+        if encoder.disentangled:
+            # the generator would have a width between the shared embeddings and their LayerNorm, as no class of DeBERTa has it
+            found.append(
+                f"encoder.disentangled_attention is {encoder.disentangled_attention!r}: expected 'none' with"
+                " ReplacedDetection; train it with MaskedPrediction"
+            )
         if not found and encoder.heads > 0:
             prefix = f"objective.generator_size {self.generator_size}: the generator's "
             found += [prefix + each for each in self.generator(encoder).problems()]

@@ -197,7 +197,8 @@ def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any
     """Yields (text, run) of settings that need less memory, cheapest first: attention without stored scores where it is computed
     by `xla`, remat, more microbatches, fewer rows.
     """
-    if backend == "xla" and not run.encoder.relative_attention and run.mesh.tensor == 1:
+    by_distance = run.encoder.relative_attention or run.encoder.disentangled
+    if backend == "xla" and not by_distance and run.mesh.tensor == 1:
         run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention="xla_chunked"))
         yield "encoder.attention=xla_chunked", run
     encoder, rows = run.encoder, run.batch_size // shards

@@ -19,7 +19,8 @@ from spanjax.run_format import described_task, restored
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import Task, TextPooling
 from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
-from spanjax.torch_format.families import BERT
+from spanjax.torch_format.deberta import POOLERS, with_one_token_head
+from spanjax.torch_format.families import BERT, DEBERTA
 from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.sentence_modules import pooling_of_folder
@@ -153,10 +154,15 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         encoder, family = config_from_hf(found.config, str(found.files[-1]))
         tensors, notes = known_names(found.tensors, family)
     settings, task = found.config or {}, None
+    parts: tuple[str, ...] = ()
+    if family is DEBERTA:
+        tensors, skipped = with_one_token_head(tensors, settings)
+        notes += skipped
+        parts = (POOLERS[settings.get("pooler_hidden_act", "gelu")],)
     try:
         kind = head_from_hf(settings, tensors, family)
         tensors, unused = without_left_over(tensors, family, kind)
-        loaded = params_from_hf(tensors, encoder, with_heads(family, kind))
+        loaded = params_from_hf(tensors, encoder, with_heads(family, kind, parts))
         task = described_task_from_hf(settings, kind, loaded.params, encoder) if kind else None
         if problem := gelu_problem(encoder, loaded.params, family):
             raise ValueError(f"{problem}: read the encoder alone, as {family.class_prefix}Model saves it")

@@ -1,5 +1,5 @@
-"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT and XLNet <-> EncoderConfig; without one, sizes inferred from the
-weights."""
+"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT, XLNet and DeBERTa <-> EncoderConfig; without one, sizes inferred
+from the weights."""
 
 import dataclasses
 import re
@@ -11,7 +11,8 @@ import numpy as np
 from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
-from spanjax.torch_format.families import FAMILIES, Family, family_of, pretraining_class
+from spanjax.torch_format import deberta
+from spanjax.torch_format.families import DEBERTA, FAMILIES, Family, family_of, pretraining_class
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -89,6 +90,7 @@ _OWN: Mapping[str, frozenset[str]] = {
         {"norm_first", "rope_theta", "gated_mlp", "biases", "num_layer_groups", "embedding_size", *_LOCAL}
     ),
     "xlnet": frozenset({"relative_attention"}),
+    "deberta-v2": frozenset({"embedding_size", *deberta.SETTINGS}),
 }
 """Settings besides `_ANY` that a family's class supports; all others must be BERT's."""
 
@@ -164,6 +166,7 @@ def config_to_hf(
         found |= _xlnet_config_to_hf(encoder)
     else:
         found |= _bert_config_to_hf(encoder, family)
+        found |= deberta.config_to_hf(encoder, parts) if family is DEBERTA else {}
     found |= {"tie_word_embeddings": True, "dtype": dtype, "torch_dtype": dtype}
     if specials and family.model_type != "modernbert":
         names = {"pad_token_id": specials.pad, "bos_token_id": specials.cls, "eos_token_id": specials.sep}
@@ -216,10 +219,10 @@ def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: s
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
             f"padding plus one, here {specials.pad + 1}"
         )
-    if family.model_type == "electra" and encoder.embedding_size == encoder.hidden_size:
+    if family.model_type in ("electra", "deberta-v2") and encoder.embedding_size == encoder.hidden_size:
         problems.append(
-            f"encoder.embedding_size is {encoder.embedding_size}, as wide as the layers: ELECTRA in transformers has no product"
-            " there, train with 0"
+            f"encoder.embedding_size is {encoder.embedding_size}, as wide as the layers: {family.class_prefix} in transformers"
+            " has no product there, train with 0"
         )
     return problems
 
@@ -316,12 +319,15 @@ def config_from_hf(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig,
 
 
 def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> dict[str, Any]:
+    if kind == DEBERTA.model_type:
+        config = {**deberta.DEFAULTS, **config}
     problems = _missing(config, _SIZES)
     problems += _no_numbers(config, (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id"))
     activation = config.get("hidden_act", "gelu")
     if activation not in _THEIR_ACTIVATIONS:
         problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
     problems += _not_computed({theirs: value for theirs, value in config.items() if value is not None}, _FIXED)
+    problems += deberta.problems(config) if kind == DEBERTA.model_type else []
     raise_problems(problems, f"{name}:")
     settings: dict[str, Any] = _ours(config, _SIZES, _OTHERS) | {"activation": _THEIR_ACTIVATIONS[activation]}
     if kind == "roberta":
@@ -337,6 +343,8 @@ def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> d
         # transformers' ELECTRA has no projection at equal widths; ALBERT above always has one
         width = config.get("embedding_size", 128)
         settings["embedding_size"] = 0 if width == settings["hidden_size"] else width
+    if kind == DEBERTA.model_type:
+        settings |= deberta.settings_from_hf(config)
     return settings
 
 

@@ -17,6 +17,11 @@ Transform = Literal["same", "transposed", "pieces", "heads", "heads_transposed",
 [inputs, heads, head size] there; heads_transposed: one of [outputs, heads, head size]. boxed: a vector that has two leading
 axes of length 1 there."""
 LAYER, WIDEN = "encoder/layers/", "encoder/embeddings/widen"
+POSITION_KEY, POSITION_QUERY, DISTANCE_NORM = (
+    f"{LAYER}position_key/",
+    f"{LAYER}position_query/",
+    "encoder/distances/norm/",
+)
 
 
 class Entry(NamedTuple):
@@ -236,6 +241,28 @@ XLNET = Family(
     (),
 )
 
+_DEBERTA = "deberta.encoder.layer.{}"
+DEBERTA = Family(
+    "deberta-v2",
+    "DebertaV2",
+    "deberta.",
+    (
+        *(entry for entry in _embeddings("deberta") if "/position/" not in entry.ours),
+        Entry(f"{WIDEN}/kernel", "deberta.embeddings.embed_proj.weight", "transposed"),
+        Entry("encoder/distances/table/embedding", "deberta.encoder.rel_embeddings.weight", "same"),
+        *_norm(DISTANCE_NORM.rstrip("/"), "deberta.encoder.LayerNorm"),
+        *_layers(
+            _bert_layers("deberta")
+            | {name: f"{_DEBERTA}.attention.self.{name}_proj" for name in ("query", "key", "value")}
+            | {f"position_{name}": f"{_DEBERTA}.attention.self.pos_{name}_proj" for name in ("key", "query")}
+        ),
+        *_token_head("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
+        *_boundary(),
+    ),
+    _tied("deberta.embeddings.word_embeddings.weight", "cls.predictions.decoder", "cls.predictions.bias"),
+    ("deberta.embeddings.position_ids",),
+)
+
 _VOCABULARY_ROWS = frozenset(
     entry.ours for family in (BERT, XLNET) for entry in family.entries if entry.transform == "pieces"
 )
@@ -248,7 +275,7 @@ def has_pieces(name: str) -> bool:
 
 
 FAMILIES: Mapping[str, Family] = {
-    family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT, XLNET)
+    family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT, XLNET, DEBERTA)
 }
 
 
@@ -260,6 +287,8 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
     """
     if encoder.relative_attention:
         return XLNET
+    if encoder.disentangled:
+        return DEBERTA
     if encoder.norm_first or encoder.rope_theta or encoder.gated_mlp or not encoder.biases or not encoder.types:
         return MODERNBERT
     widened = encoder.embedding_size not in (0, encoder.hidden_size)
@@ -271,8 +300,19 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
 
 
 def entries_of(family: Family, encoder: EncoderConfig) -> list[Entry]:
-    """Returns the entries of an encoder of this size, without the embedding projection if its embeddings have full width."""
-    return [entry for entry in family.entries if encoder.embedding_size or not entry.ours.startswith(WIDEN)]
+    """Returns the entries of an encoder of these settings: without the embedding projection if its embeddings have full width,
+    and without those parts of disentangled attention that it lacks."""
+    absent = [] if encoder.embedding_size else [WIDEN]
+    if encoder.disentangled:
+        own, kind = not encoder.shared_projections, encoder.disentangled_attention
+        used = {
+            POSITION_KEY: own and kind != "p2c",
+            POSITION_QUERY: own and kind != "c2p",
+            DISTANCE_NORM: encoder.distance_norm,
+            "encoder/embeddings/type/": encoder.types > 0,
+        }
+        absent += [part for part, present in used.items() if not present]
+    return [entry for entry in family.entries if not entry.ours.startswith(tuple(absent))]
 
 
 def pretraining_class(family: Family, parts: Collection[str]) -> str:

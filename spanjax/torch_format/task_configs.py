@@ -30,7 +30,7 @@ def task_to_hf(
             "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
             "to write such a folder, or use these weights with spanjax"
         )
-    elif not {*needed(family, kind)} <= {*params}:
+    elif not {*needed(family, kind, params)} <= {*params}:
         problems.append(
             f"objective.pooler is {'gelu' if 'pre_classifier' in params else 'none'}: {name} reads [CLS] through BERT's pooler;"
             " fine-tune with --objective.pooler dense to write such a folder"
@@ -99,7 +99,7 @@ def _outputs(kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig) ->
     """Returns the number of scores of the head. ValueError if parts of it are missing or have other sizes than its class."""
     family, hidden_size = family_of(encoder, params), encoder.hidden_size
     name = class_name(family, kind)
-    if missing := [part for part in needed(family, kind) if part not in params]:
+    if missing := [part for part in needed(family, kind, params) if part not in params]:
         raise ValueError(
             f"config.json or the names say {name}, but the weights have no {', '.join(missing)}: copy them again"
         )

@@ -2,7 +2,8 @@
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
-computes gelu between its two layers: its first is our pre_classifier. XLNet's answers are those of ...ForQuestionAnsweringSimple.
+computes gelu between its two layers: its first is our pre_classifier. DeBERTa's first layer is either, by the activation that its
+config.json names. XLNet's answers are those of ...ForQuestionAnsweringSimple.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,7 +12,7 @@ from typing import Any
 from spanjax.run_format import stored_task
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import HfHead
-from spanjax.torch_format.families import FAMILIES, Entry, Family, dense
+from spanjax.torch_format.families import DEBERTA, ELECTRA, FAMILIES, Entry, Family, dense
 
 CLASSES: Mapping[HfHead, str] = {
     "sequence": "ForSequenceClassification",
@@ -46,7 +47,9 @@ HEADS: Mapping[str, Mapping[HfHead, tuple[Entry, ...]]] = {
     "electra": {**_HEADS, "sequence": _ELECTRA_SEQUENCE},
     "modernbert": {},
     "xlnet": {**_HEADS, "sequence": _XLNET_SEQUENCE},
+    "deberta-v2": {**_HEADS, "sequence": (*dense("pre_classifier", "pooler.dense"), *_HEADS["sequence"])},
 }
+_DEBERTA_POOLER = (*dense("pooler/dense", "pooler.dense"), *_HEADS["sequence"])  # with tanh as its activation
 
 
 _NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
@@ -54,22 +57,26 @@ _NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
 """Parts of our tree that some family has, or that `task_to_hf` refuses with a reason."""
 
 
-def needed(family: Family, kind: HfHead) -> tuple[str, ...]:
-    """Returns the parts of our tree that compute the scores of such a class; the last one outputs them."""
-    before = "pre_classifier" if family.model_type == "electra" else "pooler"
+def needed(family: Family, kind: HfHead, parts: Collection[str] = ()) -> tuple[str, ...]:
+    """Returns the parts of our tree that compute the scores of such a class; the last one outputs them. `parts` are those of a
+    model, which decide where a family has two layers to choose from."""
+    gelu = family is ELECTRA or (family is DEBERTA and "pooler" not in parts)
+    before = "pre_classifier" if gelu else "pooler"
     return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
-def with_heads(family: Family, kind: HfHead | None) -> Family:
+def with_heads(family: Family, kind: HfHead | None, parts: Collection[str] = ()) -> Family:
     """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter.
 
-    ValueError for a class that computes its scores differently.
+    `parts` as in `needed`. ValueError for a class that computes its scores differently.
     """
     if kind is None:
         return family
     heads = HEADS[family.model_type].get(kind)
     if heads is None:
         raise ValueError(f"{class_name(family, kind)} computes its scores by layers that no head here has")
+    if family is DEBERTA and kind == "sequence" and "pooler" in parts:
+        heads = _DEBERTA_POOLER
     own = {entry.ours for entry in heads}
     return family._replace(entries=(*(entry for entry in family.entries if entry.ours not in own), *heads))
 
@@ -146,7 +153,7 @@ def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Fami
     if "classifier.out_proj.weight" in names:
         return "sequence"
     if "classifier.weight" in names:
-        return "sequence" if any(name.startswith(f"{family.prefix}pooler") for name in names) else "token"
+        return "sequence" if any(name.startswith((f"{family.prefix}pooler", "pooler.")) for name in names) else "token"
     return None
 
 

@@ -94,19 +94,23 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         "modernbert_local",
         "xlnet",
         "xlnet_question",
+        "deberta-v2",
+        "deberta-v2_own",
+        "deberta-v2_encoder",
     ],
 )
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     model = saved(kind, tmp_path / "theirs")
     assert converted("from-torch", tmp_path / "theirs", tmp_path / "ours") == 0
     said = capsys.readouterr().out
-    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind in ("bert_encoder", "electra_detector"))
+    headless = ("bert_encoder", "electra_detector", "deberta-v2_encoder")
+    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind in headless)
     assert converted("to-torch", tmp_path / "ours", tmp_path / "again", "--verify") == 0
     assert "all within" in capsys.readouterr().out
     card = (tmp_path / "again" / "README.md").read_text()
     assert ("add_pooling_layer=False" in card) == (kind in ("bert", "roberta", "albert")), "where such a class takes it"
     before, after = tensors(model), read_folder(tmp_path / "again").tensors
-    prefix = "bert." if kind == "bert_encoder" else ""
+    prefix = {"bert_encoder": "bert.", "deberta-v2_encoder": "deberta."}.get(kind, "")
     assert after and all(np.array_equal(array, before[name.removeprefix(prefix)]) for name, array in after.items())
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())
     config = json.loads((tmp_path / "again" / "config.json").read_text())

@@ -172,3 +172,6 @@ def test_problems_are_all_named() -> None:
     assert ReplacedDetection().problems(ENCODER) == []
     (said,) = ReplacedDetection(generator_size=0.3).problems(dataclasses.replace(ENCODER, heads=8))
     assert "the generator's encoder.hidden_size 5 is not a multiple" in said
+    deberta = dataclasses.replace(ENCODER, disentangled_attention="both", max_distance=8)
+    (told,) = ReplacedDetection().problems(deberta)
+    assert told.startswith("encoder.disentangled_attention is 'both': expected 'none' with ReplacedDetection")

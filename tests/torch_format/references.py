@@ -33,7 +33,8 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
     "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
-    and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
+    "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with projections of its own for distances,
+    "deberta-v2_encoder", and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
     size = vocabulary().size
@@ -52,6 +53,9 @@ def reference(kind: str, **changes: Any) -> Any:
         "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
         "modernbert_local": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
         "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel),
+        "deberta-v2": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
+        "deberta-v2_own": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
+        "deberta-v2_encoder": (transformers.DebertaV2Config, transformers.DebertaV2Model),
     }
     if family == "roberta":
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
@@ -77,6 +81,18 @@ def reference(kind: str, **changes: Any) -> Any:
     if family == "xlnet":
         settings = {"vocab_size": size, "d_model": 48, "n_layer": 3, "n_head": 3, "d_inner": 64, "dropout": 0.0}
         settings |= {"pad_token_id": 0, "mem_len": None, "summary_type": "first", "summary_last_dropout": 0.0}
+    if family == "deberta-v2":
+        # rows of 17 tokens reach buckets that several distances share, and distances beyond the farthest
+        settings |= {"relative_attention": True, "position_biased_input": False, "pos_att_type": "p2c|c2p"}
+        settings |= {
+            "max_relative_positions": 12,
+            "position_buckets": 8,
+            "norm_rel_ebd": "layer_norm",
+            "share_att_key": True,
+        }
+    if kind == "deberta-v2_own":
+        settings |= {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
+        settings |= {"type_vocab_size": 2, "embedding_size": 32}
     for tuned in CLASSES:
         if kind == f"{family}_{tuned}":
             classes[kind] = (classes[family][0], getattr(transformers, class_name(FAMILIES[family], tuned)))

@@ -66,7 +66,10 @@ def compared(theirs: Any, loss: Any, model: Model, ours: Callable[[Any], jax.Arr
         np.testing.assert_allclose(array, wanted, atol=1e-4 * max(1e-3, np.abs(wanted).max()), err_msg=name)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "albert", "electra", "modernbert", "modernbert_local", *PAIRS])
+@pytest.mark.parametrize(
+    "kind",
+    ["bert", "roberta", "albert", "electra", "modernbert", "modernbert_local", "deberta-v2", "deberta-v2_own", *PAIRS],
+)
 def test_masked_tokens_and_pairs(kind: str) -> None:
     import torch
 

@@ -30,6 +30,7 @@ KINDS = pytest.mark.parametrize(
     [
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
         *("electra", "electra_detector", "electra_detector_wide", "modernbert", "modernbert_local", "xlnet"),
+        *("deberta-v2", "deberta-v2_own", "deberta-v2_encoder"),
     ],
 )
 
@@ -44,7 +45,7 @@ def loaded(model: Any) -> tuple[Any, EncoderConfig, Any, dict[str, np.ndarray]]:
 def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
     found, encoder, family, theirs = loaded(reference(kind))
     back = dict(tensors_to_hf(found.params, encoder, family))
-    prefix = family.prefix if kind == "bert_encoder" else ""
+    prefix = family.prefix if kind.endswith("_encoder") else ""
     assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
     assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
     assert family_of(encoder, found.params) is family
@@ -244,7 +245,7 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         config_to_hf(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet"}
+    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet", "deberta-v2"}
 
 
 def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
@@ -256,6 +257,7 @@ def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
         {"position_offset": 2},
         {"embedding_size": 8, "num_layer_groups": 1},
         {"relative_attention": True},
+        {"disentangled_attention": "both", "max_distance": 8},
         modern,
     ):
         config_to_hf(later(vocab_size=10, **recipe), None, set(), "float32")

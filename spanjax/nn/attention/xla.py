@@ -29,10 +29,13 @@ def attend(
     dropout_key: DropoutKey | None,
     site: int | jax.Array,
     window: int = 0,
+    added_BNQK: jax.Array | None = None,
 ) -> jax.Array:
-    """Implements `spanjax.nn.attention.attention` by plain products."""
+    """Implements `spanjax.nn.attention.attention` by plain products; `added_BNQK` are further scores, float32."""
     query_BNQH, key_BNKH, value_BNKH = (jnp.swapaxes(x, 1, 2) for x in (scaled(query_BLNH), key_BLNH, value_BLNH))
     scores_BNQK = float32_product("bnqh,bnkh->bnqk", query_BNQH, key_BNKH)
+    if added_BNQK is not None:
+        scores_BNQK = scores_BNQK + added_BNQK
     scores_BNQK = jnp.where(visible(segments_BL, window)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
     probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
