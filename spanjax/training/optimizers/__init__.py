@@ -16,6 +16,7 @@ from optax import contrib
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
 from spanjax.sharding import map_named, matches_any, named_leaves
+from spanjax.training.optimizers.averaging import Average, moving_average
 from spanjax.training.optimizers.schedules import Schedule, WarmupForm, warmup_decay
 
 DecayFrom = Literal["warmup", "start"]
@@ -84,6 +85,12 @@ class Optimizer(abc.ABC):
     head_epsilon: NotNegative = 0.0
     """Epsilon of all that is not the encoder; 0: that of the encoder."""
 
+    ema_decay: DropRate = 0.0
+    """Decay per update of an exponential moving average of the weights (0.999, say), with which the run is evaluated and its
+    model is loaded; training continues from the weights themselves. 0 keeps no average."""
+    ema_warmup: bool = True
+    """Decay of update n (from 0) of at most (1 + n) / (10 + n), so that the average soon forgets the initial weights."""
+
     def problems(self) -> list[str]:
         """Returns a message for every problem of these values; empty if there is none."""
         found = range_problems(self, "optimizer.")
@@ -139,6 +146,16 @@ class Optimizer(abc.ABC):
         floor = f"{schedule.floor * self.learning_rate:.2e}" if schedule.floor else "0"
         peaks = f"; the peak again every {self.peak_every:,} updates" if self.peak_every else ""
         return f"{begins}{stable}{schedule.decay} decay to {floor} over {steps - first:,}{since}{peaks}"
+
+    def average(self) -> Average | None:
+        """Returns the update of the moving average of the weights; None if the run keeps none."""
+        return moving_average(self.ema_decay, self.ema_warmup) if self.ema_decay else None
+
+    def average_lines(self) -> tuple[str, ...]:
+        """Describes the moving average as text; () without one."""
+        warmup = ", warmed up by (1 + n) / (10 + n)" if self.ema_warmup else ""
+        line = f"average     of the weights, decay {self.ema_decay:g}{warmup}: evaluated, and loaded from checkpoints"
+        return (line,) if self.ema_decay else ()
 
     def rate_schedule(self, steps: int) -> optax.Schedule:
         """Learning rate of update `count` (0-based) in a run of `steps` updates."""
