@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
@@ -85,9 +85,16 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
     def masked(leaf: Any) -> bool:
         return isinstance(leaf, optax.MaskedNode)  # a parameter of which this part of the optimizer keeps nothing
 
+    def moment(leaf: Any, sharding: NamedSharding) -> Any:
+        if masked(leaf):
+            return leaf
+        # a moment may have size 1 where its parameter is split, such as one per output of a kernel
+        spec = PartitionSpec(*(axis if size > 1 else None for axis, size in zip(sharding.spec, leaf.shape, strict=True)))
+        return NamedSharding(mesh, spec)
+
     moments = optax.tree.map_params(
         optimizer,
-        lambda leaf, sharding: leaf if masked(leaf) else sharding,
+        moment,
         abstract.opt_state,
         shardings,
         transform_non_params=lambda _: whole,
