@@ -106,16 +106,17 @@ class Layer(nnx.Module):
         site: jax.Array,
         first: jax.Array,
         window: int = 0,
+        causal: bool = False,
     ) -> jax.Array:
         """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?
 
-        `window` is that of a local layer.
+        `window` is that of a local layer; with `causal` a position attends to no later one.
         """
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site, window)
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, angles, key, site, window, causal)
             return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        attended_BLD = self._attended(hidden_BLD, segments_BL, angles, key, site, window)
+        attended_BLD = self._attended(hidden_BLD, segments_BL, angles, key, site, window, causal)
         hidden_BLD = self.attention_norm(hidden_BLD + attended_BLD)
         return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
 
@@ -127,6 +128,7 @@ class Layer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
         window: int,
+        causal: bool,
     ) -> jax.Array:
         """Output of the attention part, before the residual."""
         parts = (self.query, self.key, self.value)
@@ -148,6 +150,7 @@ class Layer(nnx.Module):
             site=site,
             backend=self.backend,
             window=window,
+            causal=causal,
         )
         return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
 

@@ -333,7 +333,8 @@ def _agreed(name: str, reason: str | None) -> str | None:
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Reads step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
 
-    The parameters are their moving average, if the run keeps one. Does not read the moments. CheckpointError if files are damaged or missing.
+    The parameters are their moving average, if the run keeps one. Does not read the moments. CheckpointError if files are damaged
+    or missing.
     """
     if reason := damage(folder) or incomplete(folder):
         raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")

@@ -89,7 +89,9 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
         if masked(leaf):
             return leaf
         # a moment may have size 1 where its parameter is split, such as one per output of a kernel
-        spec = PartitionSpec(*(axis if size > 1 else None for axis, size in zip(sharding.spec, leaf.shape, strict=True)))
+        spec = PartitionSpec(
+            *(axis if size > 1 else None for axis, size in zip(sharding.spec, leaf.shape, strict=True))
+        )
         return NamedSharding(mesh, spec)
 
     moments = optax.tree.map_params(

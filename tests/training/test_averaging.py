@@ -120,7 +120,9 @@ def test_a_run_is_resumed_evaluated_and_loaded_with_it(
     average = "--optimizer.ema-decay=0.9"
     assert train.main(arguments("without")) == 0
     assert train.main(arguments("whole", average)) == 0
-    assert "decay 0.9, warmed up by (1 + n) / (10 + n): evaluated, and loaded from checkpoints" in capsys.readouterr().out
+    assert (
+        "decay 0.9, warmed up by (1 + n) / (10 + n): evaluated, and loaded from checkpoints" in capsys.readouterr().out
+    )
     with monkeypatch.context() as patch:
         patch.setattr(StopRequest, "agreed", lambda self, step: step == 2)
         assert train.main(arguments("parts", average)) == 75
