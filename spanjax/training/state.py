@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
-from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_sharding
+from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_sharding, sharding_of_moment
 
 
 class TrainState(NamedTuple):
@@ -85,18 +85,9 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
     def masked(leaf: Any) -> bool:
         return isinstance(leaf, optax.MaskedNode)  # a parameter of which this part of the optimizer keeps nothing
 
-    def moment(leaf: Any, sharding: NamedSharding) -> Any:
-        if masked(leaf):
-            return leaf
-        # a moment may have size 1 where its parameter is split, such as one per output of a kernel
-        spec = PartitionSpec(
-            *(axis if size > 1 else None for axis, size in zip(sharding.spec, leaf.shape, strict=True))
-        )
-        return NamedSharding(mesh, spec)
-
     moments = optax.tree.map_params(
         optimizer,
-        moment,
+        lambda leaf, sharding: leaf if masked(leaf) else sharding_of_moment(leaf.shape, sharding),
         abstract.opt_state,
         shardings,
         transform_non_params=lambda _: whole,

@@ -215,6 +215,8 @@ def test_normuon_is_a_plain_loop_over_layers_and_neurons() -> None:
         grads = stacked(random)
         kernel = grads["encoder"]["layers"]["query"]["kernel"].at[2].set(0.0) * jnp.asarray([[[0.1, 1.0, 3.0, 9.0]]])
         grads["encoder"]["layers"]["query"]["kernel"] = kernel
+        updates: Any
+        plain_updates: Any
         updates, state = transform.update(grads, state, params)
         plain_updates, other = plain.update(grads, other, params)
         got, muon = (np.asarray(each["encoder"]["layers"]["query"]["kernel"]) for each in (updates, plain_updates))

@@ -23,9 +23,9 @@ class Seen(NamedTuple):
     """Keys that a query may see in its block."""
 
     window: int = 0
-    """Those at most so many positions away; 0: all."""
+    """Largest distance of a key on either side; 0: none is too far."""
     causal: bool = False
-    """Those that are not after it."""
+    """Hide the keys after it."""
 
 
 def _product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:

@@ -352,7 +352,7 @@ def scale_by_neurons(beta2: float, epsilon: float) -> optax.GradientTransformati
         # a layer without a gradient has no update, rather than one of 0 / 0
         return update * (UPDATE_RMS / jnp.where(size > 0, size, 1.0))
 
-    def update(updates: Any, state: NeuronMoments, params: Any = None) -> tuple[Any, NeuronMoments]:
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NeuronMoments]:
         del params
         squares = jax.tree.map(lambda each: jnp.mean(jnp.square(each), axis=1, keepdims=True), updates)
         nu = optax.tree.update_moment(squares, state.nu, beta2, 1)
