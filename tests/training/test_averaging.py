@@ -11,6 +11,7 @@ import pytest
 
 from spanjax import train
 from spanjax.experiment.build import CompiledRun, build
+from spanjax.experiment.summary import compiled_peak
 from spanjax.pretrained.load import load_model
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh, named_leaves, to_global
@@ -105,6 +106,21 @@ def test_training_keeps_its_bits_and_the_average_goes_onto_other_devices(tmp_pat
     found = Checkpoints(tmp_path, keep=1).restore_newest(of(MeshConfig(), 4).abstract)
     assert found is not None
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.averaged), jax.device_get(states[1].averaged))
+
+
+def test_the_figures_of_a_plan_count_it() -> None:
+    """A device's share of the state and the peak of the compiled step, as `--dry-run` prints them, grow by one copy of the
+    weights."""
+    without, kept = (of(MeshConfig(), 2, decay=decay) for decay in (0.0, DECAY))
+
+    def size(tree: Any) -> int:
+        return sum(4 * int(np.prod(leaf.sharding.shard_shape(leaf.shape))) for leaf in jax.tree.leaves(tree))
+
+    copy = size(without.abstract.params)
+    assert size(kept.abstract) - size(without.abstract) == copy
+    given: Any = to_global(batch(0), kept.mesh)
+    peaks = [compiled_peak(built, given) for built in (without, kept)]
+    assert peaks[0] is not None and peaks[1] is not None and peaks[1] - peaks[0] >= copy
 
 
 def test_a_run_is_resumed_evaluated_and_loaded_with_it(
