@@ -153,6 +153,13 @@ def parameter_shardings(abstract: Any, mesh: Mesh) -> Any:
     return map_named(lambda name, leaf: NamedSharding(mesh, parameter_spec(name, leaf.shape, mesh)), abstract)
 
 
+def sharding_of_moment(shape: tuple[int, ...], sharding: NamedSharding) -> NamedSharding:
+    """Sharding of an optimizer's moment of a parameter with this sharding: the same, except along dimensions in which the moment
+    has size 1, such as one number per output of a kernel."""
+    axes = (axis if size > 1 else None for axis, size in zip(sharding.spec, shape, strict=True))
+    return NamedSharding(sharding.mesh, PartitionSpec(*axes))
+
+
 def placed(array: np.ndarray, sharding: Sharding) -> jax.Array:
     """Turns a host array, which every process has whole, into a global one; each device takes its part."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import pytest
 
 from spanjax.bounds import LARGEST, Bounds, collect, flag_problems, raise_problems, range_problems
-from spanjax.data.feed.masking import GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
+from spanjax.data.feed.masking import EveryToken, GeometricSpans, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.pairing import NextSentence, SentenceOrder
 from spanjax.nn.config import EncoderConfig
+from spanjax.objectives.causal_lm import CausalPrediction
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
@@ -28,9 +29,12 @@ pytestmark = pytest.mark.unit
 
 OBJECTIVES = (
     MaskedPrediction(terms=(MaskedTokens(), SpanBoundary(), SentencePair("nsp")), pairing=NextSentence()),
-    *(MaskedPrediction(masking=each) for each in (GeometricSpans(), Ngrams(), TaggedSpans(), Tokens(), WholeWords())),
+    *(
+        MaskedPrediction(masking=each)
+        for each in (GeometricSpans(), Ngrams(), TaggedSpans(), Tokens(), WholeWords(), EveryToken())
+    ),
     MaskedPrediction(pairing=SentenceOrder()),
-    *(PermutedPrediction(), ReplacedDetection(boundary=SpanBoundary())),
+    *(PermutedPrediction(), ReplacedDetection(boundary=SpanBoundary()), CausalPrediction()),
     *(Coref(), Glue(class_weights=(1.0, 2.0), spans=SpanTuning()), Ner(), Relation(), Questions()),
 )
 RUNS = [Run(objective=each, data=Data(weights=(1.0,))) for each in OBJECTIVES]

@@ -50,7 +50,8 @@ class CompiledRun:
     def fresh_state(self, weights: InitialWeights | None = None) -> TrainState:
         """Builds the state of step 0 sharded; parameters that `weights` has are its own."""
         run = self.run
-        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, dict(self.abstract.recurrent_state))
+        memory, averages = dict(self.abstract.recurrent_state), run.optimizer.ema_decay > 0
+        make = state_factory(run.objective, run.encoder, self.optimizer, run.seed, memory, averages)
         state = jax.jit(make, out_shardings=self.shardings)()
         if weights is None:
             return state
@@ -58,12 +59,13 @@ class CompiledRun:
         def loaded(name: str, leaf: jax.Array) -> jax.Array:
             return placed(weights.leaves[name], leaf.sharding) if name in weights.leaves else leaf
 
-        return state._replace(params=map_named(loaded, state.params))
+        averaged = map_named(loaded, state.averaged) if averages else ()
+        return state._replace(params=map_named(loaded, state.params), averaged=averaged)
 
     def train_step(self) -> Any:
         """Builds the jitted step, see `StepBuilder.train_step`."""
         schedule = self.run.optimizer.rate_schedule(self.run.steps)
-        return self.builder.train_step(self.optimizer, schedule, self.shardings)
+        return self.builder.train_step(self.optimizer, schedule, self.shardings, self.run.optimizer.average())
 
     def check_data(self, seconds: float = 0.0) -> None:
         """Implements `training.loop.Session.check_data` for data that nothing checks."""
@@ -91,7 +93,8 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     optimizer = run.optimizer.transformation(run.steps)
     row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
     memory = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
-    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, memory))
+    averages = run.optimizer.ema_decay > 0
+    abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, memory, averages))
     shardings = state_shardings(abstract, optimizer, mesh)
     laid_out = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), abstract, shardings)
     builder = StepBuilder(

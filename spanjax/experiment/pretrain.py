@@ -220,7 +220,7 @@ class PretrainingSession(CompiledRun):
         if jax.process_count() == 1:
             whole: Any = next(iter(self.held_out_feed()))
             batch: Any = {name: value[:8] for name, value in whole.items()}
-            guesses = self._guesses(outcome.state.params, batch)
+            guesses = self._guesses(outcome.state.weights, batch)
             given = self.spec.masking.at(None).replacement
             replaced = given.mask + given.random > 0
             rows = range(len(batch["row_B"]) if guesses else 0)

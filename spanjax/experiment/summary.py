@@ -87,6 +87,7 @@ def start_lines(session: CompiledRun, data: str, epochs: float) -> list[str]:
         f" {count_parameters(session.abstract.params, encoder):,} parameters",
         data,
         _steps_line(session, epochs),
+        *session.run.optimizer.average_lines(),
         f"attention   {session.attention}",
         f"layers      {session.layers}",
     ]
@@ -118,6 +119,7 @@ def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Seque
         _steps_line(session, epochs),
         f"schedule    {run.optimizer.schedule_line(run.steps)}",
         f"rate        {sparkline(rates)}  peak {max(rates):.2e}, last {rates[-1]:.2e}{short}",
+        *run.optimizer.average_lines(),
     ]
 
 

@@ -82,6 +82,7 @@ class DisentangledLayer(Layer):
         key: DropoutKey | None,
         site: jax.Array,
         window: int,
+        causal: bool,
     ) -> jax.Array:
         """Values mixed by attention, [B, L, N, H]; `positions` is the table [R, D]."""
         assert isinstance(positions, jax.Array)
@@ -90,7 +91,7 @@ class DisentangledLayer(Layer):
         by_distance_BNQK = self._by_distance(query_BLNH, key_BLNH, positions, share, key, site)
         rate = self.attention_rate
         mixed_BLNH = attend(
-            query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, key, site, window, added_BNQK=by_distance_BNQK
+            query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, key, site, window, causal, by_distance_BNQK
         )
         return checkpoint_name(mixed_BLNH, KEPT)
 

@@ -146,14 +146,16 @@ class LayerStack(nnx.Module):
         key: DropoutKey | None,
         first_site: int = 1,
         keep: bool = False,
+        causal: bool = False,
     ) -> tuple[jax.Array, Any]:
         """(hidden states [B, L, D] of the last layer, with `keep` those after every layer, [layers, B, L, D]).
 
-        Where LayerNorms come first, one more ends the last layer. `sites` dropout sites a layer are used, from `first_site` on.
+        With `causal` a position attends to no later one. Where LayerNorms come first, one more ends the last layer. `sites`
+        dropout sites a layer are used, from `first_site` on.
         """
         read: RelativeContext | PositionInput = None
         if self.relative_attention:
-            read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1])
+            read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1], causal)
         elif self.distances is not None:
             read = self.distances()
         elif self.rope_theta:
@@ -162,7 +164,7 @@ class LayerStack(nnx.Module):
         def applying(read: RelativeContext | PositionInput, window: int) -> Apply:
             # one function serves all layers of a kind inside of the scan: only the traced site tells that a layer is the first
             def apply(layer: Any, hidden_BLD: jax.Array, site: jax.Array, _: Any) -> tuple[jax.Array, Any]:
-                hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site, window)
+                hidden_BLD = layer(hidden_BLD, segments_BL, read, key, site, site == first_site, window, causal)
                 return hidden_BLD, hidden_BLD if keep else None
 
             return apply
@@ -272,13 +274,15 @@ class Encoder(LayerStack):
         positions_BL: jax.Array,
         types_BL: jax.Array,
         key: DropoutKey | None = None,
+        causal: bool = False,
     ) -> jax.Array:
         """[B, L] ids, blocks, positions and types -> hidden states [B, L, D] of the last layer.
 
-        With `key` dropout is applied (training), without it is not (evaluation).
+        With `key` dropout is applied (training), without it is not (evaluation). With `causal` a position attends to no later
+        one of its block.
         """
         hidden_BLD = self.embeddings(tokens_BL, positions_BL, types_BL, key, site=0)
-        return self.run(hidden_BLD, segments_BL, positions_BL, types_BL, key)[0]
+        return self.run(hidden_BLD, segments_BL, positions_BL, types_BL, key, causal=causal)[0]
 
     def every_state(
         self, tokens_BL: jax.Array, segments_BL: jax.Array, positions_BL: jax.Array, types_BL: jax.Array

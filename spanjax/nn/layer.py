@@ -108,16 +108,17 @@ class Layer(nnx.Module):
         site: jax.Array,
         first: jax.Array,
         window: int = 0,
+        causal: bool = False,
     ) -> jax.Array:
         """[B, L, D] -> [B, L, D]; uses dropout sites `site`, `site + 1` and `site + 2`. `first`: is it the first layer?
 
-        `window` is that of a local layer.
+        `window` is that of a local layer; with `causal` a position attends to no later one.
         """
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, positions, key, site, window)
+            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, positions, key, site, window, causal)
             return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        attended_BLD = self._attended(hidden_BLD, segments_BL, positions, key, site, window)
+        attended_BLD = self._attended(hidden_BLD, segments_BL, positions, key, site, window, causal)
         hidden_BLD = self.attention_norm(hidden_BLD + attended_BLD)
         return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
 
@@ -129,6 +130,7 @@ class Layer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
         window: int,
+        causal: bool,
     ) -> jax.Array:
         """Output of the attention part, before the residual."""
         parts = (self.query, self.key, self.value)
@@ -138,7 +140,7 @@ class Layer(nnx.Module):
             query_BLNH, key_BLNH, value_BLNH = (
                 part(hidden_BLD).reshape(*hidden_BLD.shape[:2], self.heads, -1) for part in parts
             )
-        mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window)
+        mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window, causal)
         return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
 
     def _mixed(
@@ -151,6 +153,7 @@ class Layer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
         window: int,
+        causal: bool,
     ) -> jax.Array:
         """Values mixed by attention, [B, L, N, H]."""
         if isinstance(positions, tuple):
@@ -165,6 +168,7 @@ class Layer(nnx.Module):
             site=site,
             backend=self.backend,
             window=window,
+            causal=causal,
         )
 
     def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from spanjax.nn.attention.xla import HIDDEN, STRIDE
+from spanjax.nn.attention.xla import HIDDEN, STRIDE, visible
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.layer import Linear, layer_norm, linear, normal
@@ -51,9 +51,9 @@ def sinusoids(length: int, memory: int, size: int) -> jax.Array:
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def full_context(segments_BL: jax.Array, types_BL: jax.Array, size: int) -> RelativeContext:
-    """Full attention inside each block, without a memory, as in fine-tuning."""
-    seen_BLL = segments_BL[:, :, None] == segments_BL[:, None, :]
+def full_context(segments_BL: jax.Array, types_BL: jax.Array, size: int, causal: bool = False) -> RelativeContext:
+    """Full attention inside each block, without a memory, as in fine-tuning; with `causal` to no later position."""
+    seen_BLL = visible(segments_BL, 0, causal)
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
     return RelativeContext(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
 
@@ -95,9 +95,10 @@ class RelativeLayer(nnx.Module):
         site: jax.Array,
         first: jax.Array,
         window: int = 0,
+        causal: bool = False,
     ) -> jax.Array:
         """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
-        del segments_BL, first, window
+        del segments_BL, first, window, causal  # the context has the mask
         keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, context)
         return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site)
 

@@ -84,7 +84,7 @@ def _from_checkpoint(folder: pathlib.Path, notes: list[str]) -> Model:
         step=step,
         pair=pair,
         meta=meta,
-        notes=(*notes, *(() if objective else _own_lines(meta))),
+        notes=(*notes, *_average_lines(meta), *(() if objective else _own_lines(meta))),
         task=task,
         trained=objective if isinstance(objective, Pretraining) else None,
         pooling=_stored_pooling(meta, objective),
@@ -108,6 +108,14 @@ def _stored_objective(
         return None if type_problems(objective) or objective.problems(encoder) else objective
     except (ValueError, TypeError, KeyError, AttributeError):  # also of a damaged file
         return None
+
+
+def _average_lines(meta: Mapping[str, Any]) -> list[str]:
+    """Returns a note if the weights of a run's checkpoint are a moving average."""
+    run = meta.get("run")
+    optimizer = run.get("optimizer") if isinstance(run, Mapping) else None
+    decay = optimizer.get("ema_decay") if isinstance(optimizer, Mapping) else 0
+    return [f"weights: the moving average that its run kept (optimizer.ema_decay {decay})"] if decay else []
 
 
 def _own_lines(meta: Mapping[str, Any]) -> list[str]:

@@ -333,7 +333,8 @@ def _agreed(name: str, reason: str | None) -> str | None:
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
     """Reads step, parameters (nested dict of NumPy arrays) and meta of one step's folder, whatever mesh it was saved from.
 
-    Does not read the moments. CheckpointError if files are damaged or missing.
+    The parameters are their moving average, if the run keeps one. Does not read the moments. CheckpointError if files are damaged
+    or missing.
     """
     if reason := damage(folder) or incomplete(folder):
         raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")
@@ -341,7 +342,8 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
     try:
         with _quiet(), ocp.PyTreeCheckpointer() as reader:
             tree = reader.metadata(state).item_metadata.tree
-            wanted = {name: tree[name] for name in ("step", "params")}
+            weights = "averaged" if "averaged" in tree else "params"
+            wanted = {name: tree[name] for name in ("step", weights)}
             arguments = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
             found = reader.restore(
                 state, args=ocp.args.PyTreeRestore(item=wanted, restore_args=arguments, partial_restore=True)
@@ -351,7 +353,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
         raise CheckpointError(
             f"{folder} cannot be read ({first_line(error)}): take another step, or copy it again"
         ) from error
-    return int(found["step"]), found["params"], meta
+    return int(found["step"]), found[weights], meta
 
 
 def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], step: int = 0) -> None:

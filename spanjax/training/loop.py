@@ -171,7 +171,8 @@ class Session(Protocol):
         """Waits up to `seconds` for a check that still runs; ValueError if the data are known to be damaged."""
 
     def evaluator(self) -> Evaluate:
-        """Builds (parameters, a function to call between batches, which may raise) -> held-out metrics; {} without such data."""
+        """Builds (weights of the state, a function to call between batches, which may raise) -> held-out metrics; {} without such
+        data."""
         ...
 
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
@@ -329,7 +330,7 @@ class Evaluations:
                 self.outputs.phase("evaluating"),
                 self.stop.leavable(save) if leavable else contextlib.nullcontext(),
             ):
-                self.held_out = self.evaluate(state.params, self._ask)
+                self.held_out = self.evaluate(state.weights, self._ask)
         except EvaluationStopped:
             return True
         if not self.held_out:

@@ -1,4 +1,4 @@
-"""Train state: step, fp32 master weights and optimizer moments, all sharded on the mesh.
+"""Train state: step, fp32 master weights, their moving average and optimizer moments, all sharded on the mesh.
 
 The weights come from (1) the newest whole checkpoint in the work directory, from which the run resumes; (2) without one,
 another model, if the run names one (`experiment/init_from.py`); (3) otherwise, and for parameters that model lacks, fresh
@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
-from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_sharding
+from spanjax.sharding import named_leaves, parameter_shardings, replicated, row_sharding, sharding_of_moment
 
 
 class TrainState(NamedTuple):
@@ -35,6 +35,13 @@ class TrainState(NamedTuple):
     """int32: consecutive ones of them up to the newest batch."""
     recurrent_state: Any = ()
     """Memory that rows of a batch pass to those of the next, by name, [rows of a global batch, ...]; often empty."""
+    averaged: Any = ()
+    """Exponential moving average of `params`, in the same form; () in a run without one."""
+
+    @property
+    def weights(self) -> Any:
+        """Weights to evaluate and to use after training: the average, if the run keeps one."""
+        return self.averaged or self.params
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:
@@ -50,10 +57,11 @@ def state_factory(
     optimizer: optax.GradientTransformation,
     seed: int,
     recurrent_state: Mapping[str, jax.ShapeDtypeStruct] | None = None,
+    averages: bool = False,
 ) -> Callable[[], TrainState]:
     """Returns a function without arguments that builds the state of step 0, to be jitted or shape-evaluated.
 
-    `recurrent_state` holds its shapes and types, for all rows of a batch.
+    `recurrent_state` holds its shapes and types, for all rows of a batch. With `averages` it keeps a moving average.
     """
 
     def make() -> TrainState:
@@ -61,13 +69,16 @@ def state_factory(
         params = nnx.to_pure_dict(nnx.split(module)[1])
         zero = jnp.zeros((), jnp.int32)
         memory = {name: jnp.zeros(each.shape, each.dtype) for name, each in (recurrent_state or {}).items()}
-        return TrainState(zero, params, optimizer.init(params), zero, zero, memory or ())
+        # buffers of its own: the step donates the state, and no buffer can be donated twice
+        averaged = jax.tree.map(jnp.copy, params) if averages else ()
+        return TrainState(zero, params, optimizer.init(params), zero, zero, memory or (), averaged)
 
     return make
 
 
 def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Returns a TrainState of shardings; moments are sharded like their parameters, recurrent state like its rows."""
+    """Returns a TrainState of shardings; moments and the moving average are sharded like their parameters, recurrent state like
+    its rows."""
     shardings = parameter_shardings(abstract.params, mesh)
     whole = replicated(mesh)
 
@@ -76,14 +87,15 @@ def state_shardings(abstract: TrainState, optimizer: optax.GradientTransformatio
 
     moments = optax.tree.map_params(
         optimizer,
-        lambda leaf, sharding: leaf if masked(leaf) else sharding,
+        lambda leaf, sharding: leaf if masked(leaf) else sharding_of_moment(leaf.shape, sharding),
         abstract.opt_state,
         shardings,
         transform_non_params=lambda _: whole,
         is_leaf=masked,
     )
     memory = [row_sharding(mesh)] * len(abstract.recurrent_state)
-    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole, *memory]
+    averaged = shardings if abstract.averaged else ()
+    leaves = [whole, *jax.tree.leaves((shardings, moments)), whole, whole, *memory, *jax.tree.leaves(averaged)]
     return jax.tree.unflatten(jax.tree.structure(abstract), leaves)
 
 

@@ -24,6 +24,7 @@ from spanjax.nn.encoder import LayerStack
 from spanjax.nn.layer import Layer, Linear
 from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.sharding import AXES, ROW_AXES, data_dimension, manual_specs, map_named, named_leaves, replicated
+from spanjax.training.optimizers.averaging import Average
 from spanjax.training.state import TrainState
 
 Means = dict[str, Mean]
@@ -81,18 +82,23 @@ class StepBuilder:
         return mesh_platform(self.mesh)
 
     def train_step(
-        self, optimizer: optax.GradientTransformation, schedule: optax.Schedule, shardings: Any
+        self,
+        optimizer: optax.GradientTransformation,
+        schedule: optax.Schedule,
+        shardings: Any,
+        average: Average | None = None,
     ) -> "SeededStep":
         """(state, global batch) -> (state after one update, {"means", "gradient_norm", "learning_rate", "skipped"}).
 
         A non-finite loss or gradient changes nothing, on all devices alike; only the batch number advances.
-        "skipped" counts the consecutive skipped updates up to this one; 0 if this update was applied.
+        "skipped" counts the consecutive skipped updates up to this one; 0 if this update was applied. `average` updates the
+        moving average of a state that has one.
         """
         gradients = self._mapped(self._local_gradients, lambda specs, rows, whole: (specs, whole, rows))
         optimizer = optax.with_extra_args_support(optimizer)
 
         def step(state: TrainState, batch: Batch, seed: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-            before = (state.params, state.opt_state, state.recurrent_state)
+            before = (state.params, state.opt_state, state.recurrent_state, state.averaged)
             grads, (means, norm), handed_on = gradients(
                 state.params, {**batch, **dict(state.recurrent_state)}, step_key(seed, state.step)
             )
@@ -100,16 +106,18 @@ class StepBuilder:
             # a count over all microbatches, devices and hosts: a whole number, so every split gives the same
             targets = means[next(iter(self.objective.loss_weights()))].count
 
-            def updated() -> tuple[Any, Any, Any]:
+            def updated() -> tuple[Any, Any, Any, Any]:
                 updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
-                return optax.apply_updates(state.params, updates), opt_state, handed_on or ()
+                params = optax.apply_updates(state.params, updates)
+                averaged = average(state.averaged, params, state.step - state.skipped) if average else ()
+                return params, opt_state, handed_on or (), averaged
 
-            params, opt_state, memory = self._if(finite, updated, before)
+            params, opt_state, memory, averaged = self._if(finite, updated, before)
             row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
             skipped = state.skipped + jnp.where(finite, 0, 1)
             rate = schedule(state.step - state.skipped)
             metrics = {"means": means, "gradient_norm": norm, "learning_rate": rate, "skipped": row}
-            return TrainState(state.step + 1, params, opt_state, skipped, row, memory), metrics
+            return TrainState(state.step + 1, params, opt_state, skipped, row, memory, averaged), metrics
 
         whole = replicated(self.mesh)
         compiled = jax.jit(step, donate_argnums=0, out_shardings=(shardings, whole))

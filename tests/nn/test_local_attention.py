@@ -35,14 +35,16 @@ def segments(length: int = LENGTH) -> jax.Array:
     return jnp.asarray(found[:, :length])
 
 
-def plain_loop(query: Any, key: Any, value: Any, segments: Any, window: int) -> np.ndarray:
-    """Query by query in float64: the softmax over keys of its block whose positions in it are at most `window` away."""
+def plain_loop(query: Any, key: Any, value: Any, segments: Any, window: int, causal: bool = False) -> np.ndarray:
+    """Query by query in float64: the softmax over keys of its block whose positions in it are at most `window` away, and not
+    after it if `causal`."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     segments, found = np.asarray(segments), np.zeros(np.shape(query))
     for row, place in np.ndindex(segments.shape):
         block = np.flatnonzero(segments[row] == segments[row, place])
         position = {int(index): number for number, index in enumerate(block)}
         seen = [index for index in block if abs(position[int(index)] - position[place]) <= window]
+        seen = [index for index in seen if not causal or index <= place]
         scores = np.einsum("nh,knh->nk", query[row, place], key[row, seen]) / np.sqrt(query.shape[-1])
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
@@ -65,6 +67,43 @@ def test_windows_equal_a_plain_loop_on_packed_rows(backend: str, length: int, wi
     arrays = inputs(length=length)
     got = run(backend, *arrays, segments(length), window=window)
     np.testing.assert_allclose(got, plain_loop(*arrays, segments(length), window), atol=1e-5)
+
+
+CAUSAL = [
+    ("xla", 355, 0),
+    ("xla", LENGTH, WINDOW),
+    ("xla_chunked", 355, 0),
+    ("xla_chunked", LENGTH, WINDOW),
+    ("xla_chunked", 100, 3),
+    ("splash", LENGTH, 0),
+    ("splash", LENGTH, WINDOW),
+    ("pallas_triton", LENGTH, 0),
+]
+
+
+@pytest.mark.parametrize(("backend", "length", "window"), CAUSAL)
+def test_causal_attention_equals_a_plain_loop_on_packed_rows(backend: str, length: int, window: int) -> None:
+    arrays = inputs(length=length)
+    got = run(backend, *arrays, segments(length), window=window, causal=True)
+    expected = plain_loop(*arrays, segments(length), window or length, causal=True)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("backend", "length", "window"), [each for each in CAUSAL if each[0] != "xla"])
+def test_causal_gradients_equal_those_of_the_plain_backend(backend: str, length: int, window: int) -> None:
+    arrays, options = inputs(length=length), {"window": window, "causal": True}
+    expected = gradients(lambda *a: run("xla", *a, segments(length), **options), arrays)
+    for got, wanted in zip(
+        gradients(lambda *a: run(backend, *a, segments(length), **options), arrays), expected, strict=True
+    ):
+        np.testing.assert_allclose(got, wanted, atol=1e-4)
+        assert float(jnp.abs(wanted).max()) > 0.1
+
+
+def test_causal_dropout_is_the_same_mask() -> None:
+    arrays, options = inputs(length=LENGTH), {"rate": 0.25, "dropout_key": drop_key(), "site": 4, "causal": True}
+    wanted = run("xla", *arrays, segments(), **options)
+    np.testing.assert_allclose(run("xla_chunked", *arrays, segments(), **options), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(("backend", "length"), [("xla_chunked", 355), ("splash", LENGTH)])
@@ -116,7 +155,7 @@ def test_a_kernel_without_windows_is_no_candidate() -> None:
         attention(*inputs(), segments(), backend="pallas_triton", window=64)
 
 
-def test_cudnn_gets_windows_in_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_gets_windows_and_causality_in_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     real = jax.nn.dot_product_attention
 
     def stand_in(*arrays: jax.Array, implementation: str, **options: Any) -> jax.Array:
@@ -125,8 +164,9 @@ def test_cudnn_gets_windows_in_its_mask(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", stand_in)
     arrays = inputs(length=LENGTH)
-    got = KERNELS["cudnn"].run(*arrays, segments(), WINDOW)
-    np.testing.assert_allclose(got, run("xla", *arrays, segments(), window=WINDOW), atol=1e-5)
+    for causal in (False, True):
+        got = KERNELS["cudnn"].run(*arrays, segments(), WINDOW, causal=causal)
+        np.testing.assert_allclose(got, run("xla", *arrays, segments(), window=WINDOW, causal=causal), atol=1e-5)
 
 
 CONFIG = tiny_encoder(

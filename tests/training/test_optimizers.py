@@ -158,11 +158,11 @@ def test_muon_orthogonalises_kernels_of_layers_and_leaves_the_rest_to_adam() -> 
 
 @pytest.mark.parametrize(
     "optimizer",
-    [Lamb(warmup_steps=0, bias_correction=False), Muon(warmup_steps=0)],
-    ids=["lamb", "muon"],
+    [Lamb(warmup_steps=0, bias_correction=False), Muon(warmup_steps=0), Muon(warmup_steps=0, neuron_beta2=0.95)],
+    ids=["lamb", "muon", "normuon"],
 )
 def test_sharded_moments_give_the_same_update(optimizer: Optimizer) -> None:
-    """Three updates with state on one device, and split over four."""
+    """Three updates with state on one device, and split over two times two."""
     from spanjax.sharding import MeshConfig, make_mesh
     from spanjax.training.state import TrainState, state_shardings
 
@@ -170,23 +170,77 @@ def test_sharded_moments_give_the_same_update(optimizer: Optimizer) -> None:
     params, grads = stacked(random), stacked(random)
     transform, found = optimizer.transformation(10), []
     for devices in (1, 4):
-        mesh = make_mesh(MeshConfig(), jax.devices()[:devices])
+        mesh = make_mesh(MeshConfig(tensor=min(2, devices)), jax.devices()[:devices])
         state = TrainState(jnp.zeros((), jnp.int32), params, transform.init(params))
-        state = jax.device_put(state, state_shardings(jax.eval_shape(lambda state=state: state), transform, mesh))
+        shardings = state_shardings(jax.eval_shape(lambda state=state: state), transform, mesh)
+        state = jax.device_put(state, shardings)
 
         def update(state: TrainState) -> TrainState:
             updates, opt_state = transform.update(grads, state.opt_state, state.params)
             return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state)
 
         for _ in range(3):
-            state = jax.jit(update)(state)
+            state = jax.jit(update, out_shardings=shardings)(state)
         found.append(jax.device_get(state.params))
+        for leaf in jax.tree.leaves(state.opt_state):
+            if leaf.ndim > 2:  # inputs over `data`, outputs over `tensor`; one moment per output over `tensor` alone
+                parts = devices if leaf.shape[1] > 1 else min(2, devices)
+                assert leaf.addressable_shards[0].data.size * parts == leaf.size
     for left, right in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
+def orthogonalised(matrix: np.ndarray, iterations: int) -> np.ndarray:
+    """Newton-Schulz with the coefficients of Jordan et al. (2024), of a wide matrix in float64."""
+    if matrix.shape[0] > matrix.shape[1]:
+        return orthogonalised(matrix.T, iterations).T
+    found = matrix / (np.linalg.norm(matrix) + 1e-8)
+    for _ in range(iterations):
+        gram = found @ found.T
+        found = 3.4445 * found + (-4.7750 * gram + 2.0315 * gram @ gram) @ found
+    return found
+
+
+def test_normuon_is_a_plain_loop_over_layers_and_neurons() -> None:
+    """Four updates in float64, output by output; a layer without a gradient gets none, and Muon is another optimizer."""
+    random = np.random.default_rng(7)
+    params = stacked(random)
+    settings: Any = {"learning_rate": 0.1, "warmup_steps": 0, "weight_decay": 0.0, "clip_norm": 0.0}
+    optimizer = Muon(neuron_beta2=0.9, epsilon=1e-6, momentum=0.8, **settings)
+    transform = optimizer.transformation(10**9)
+    plain = dataclasses.replace(optimizer, neuron_beta2=0.0).transformation(10**9)
+    state, other = transform.init(params), plain.init(params)
+    momentum, square, apart = np.zeros((3, 6, 4)), np.zeros((3, 4)), 0.0
+    for step in range(1, 5):
+        grads = stacked(random)
+        kernel = grads["encoder"]["layers"]["query"]["kernel"].at[2].set(0.0) * jnp.asarray([[[0.1, 1.0, 3.0, 9.0]]])
+        grads["encoder"]["layers"]["query"]["kernel"] = kernel
+        updates: Any
+        plain_updates: Any
+        updates, state = transform.update(grads, state, params)
+        plain_updates, other = plain.update(grads, other, params)
+        got, muon = (np.asarray(each["encoder"]["layers"]["query"]["kernel"]) for each in (updates, plain_updates))
+        gradient = np.asarray(kernel, np.float64)
+        momentum = 0.8 * momentum + 0.2 * gradient
+        for layer in range(3):
+            nesterov = 0.8 * momentum[layer] / (1 - 0.8 ** (step + 1)) + 0.2 * gradient[layer] / (1 - 0.8**step)
+            direction = orthogonalised(nesterov, 5)
+            for neuron in range(4):
+                column = direction[:, neuron]
+                square[layer, neuron] = 0.9 * square[layer, neuron] + 0.1 * np.sum(column**2) / 6
+                direction[:, neuron] = column / (np.sqrt(square[layer, neuron]) + 1e-6)
+            size = np.linalg.norm(direction)
+            expected = -0.1 * 0.2 * np.sqrt(6 * 4) / size * direction if size else np.zeros((6, 4))
+            np.testing.assert_allclose(got[layer], expected, rtol=1e-3, atol=1e-5)
+        apart = max(apart, np.abs(got - muon).max())
+        np.testing.assert_array_equal(
+            updates["encoder"]["token"]["embedding"], plain_updates["encoder"]["token"]["embedding"]
+        )
+    assert apart > 1e-3
+
+
 def test_wrong_settings_of_muon_are_named() -> None:
-    assert len(Muon(momentum=1.0, iterations=0, learning_rate=0).problems()) == 3
+    assert len(Muon(momentum=1.0, iterations=0, learning_rate=0, neuron_beta2=1.0).problems()) == 4
 
 
 def test_lower_layers_learn_more_slowly() -> None:

@@ -344,6 +344,29 @@ class TaggedSpans(SpanPolicy):
 
 
 @dataclasses.dataclass(frozen=True)
+class EveryToken(MaskingPolicy):
+    """Every text token, unchanged: the targets of next-token prediction."""
+
+    rate: float = 1.0
+    """1 alone."""
+    replacement: Replacement = Replacement(mask=0.0, random=0.0, unit="token")
+    """By default none."""
+
+    def problems(self) -> dict[str, bool]:
+        """Rates other than 1."""
+        return super().problems() | {
+            f"rate is {self.rate} and schedule {self.schedule}: expected 1 and none, every token is a target; use Tokens for"
+            " less": self.rate != 1 or bool(self.schedule)
+        }
+
+    def masked_places(self, rows: TextRows, specials: Specials, key_B: Unsigned, rate_B: Distribution) -> Integers:
+        """Implements `MaskingPolicy.masked_places`."""
+        del key_B, rate_B
+        special_BL = (rows.tokens_BL == specials.cls) | (rows.tokens_BL == specials.sep)
+        return np.flatnonzero((rows.segments_BL > 0) & ~special_BL)
+
+
+@dataclasses.dataclass(frozen=True)
 class Stage:
     """A policy and when it begins."""
 

@@ -1,4 +1,4 @@
-"""Bidirectional attention inside the blocks of packed rows, and the choice of the backend that computes it.
+"""Attention inside the blocks of packed rows, in both directions or causal, and the choice of the backend that computes it.
 
 One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities. The fused kernels apply no dropout
 and mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
@@ -87,6 +87,7 @@ def attention(
     site: int | jax.Array = 0,
     backend: str = "xla",
     window: int = 0,
+    causal: bool = False,
 ) -> jax.Array:
     """Softmax attention of every position over the positions of its own block; [B, L, N, H] -> [B, L, N, H].
 
@@ -94,15 +95,16 @@ def attention(
     softmax has a position to attend to; nothing else attends to it. Dropout with `rate` applies to the probabilities, and its
     mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` returns it. With a
     `window` above 0 a position attends to those at most that far from it on either side; blocks are contiguous, so a distance in
-    the row is the one in the block. Raises ValueError for another backend, and for a fused kernel with dropout or with a window
-    that it cannot compute.
+    the row is the one in the block. With `causal` a position attends to no later one. Raises ValueError for another backend, and
+    for a fused kernel with dropout or with a window that it cannot compute.
     """
     if backend == "xla":
-        made_BLNH = xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site, window)
+        made_BLNH = xla.attend(query_BLNH, key_BLNH, value_BLNH, segments_BL, rate, dropout_key, site, window, causal)
         return checkpoint_name(made_BLNH, KEPT)
     if backend == "xla_chunked":
         place = jnp.asarray(site, jnp.uint32)
-        return xla_chunked.attend(rate, window, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
+        seen = xla_chunked.Seen(window, causal)
+        return xla_chunked.attend(rate, seen, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
     if backend not in KERNELS:
         raise ValueError(f"the attention backend is {backend!r}: expected one of {', '.join(BACKENDS)}")
     # the kernels take no rate: without this check they would train without attention dropout, unnoticed
@@ -111,4 +113,4 @@ def attention(
             f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "
             f"set attention dropout to 0, or take the backend 'xla'"
         )
-    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window)
+    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from spanjax.nn.attention.request import TILE
-from spanjax.nn.attention.xla import visible
+from spanjax.nn.attention.xla import in_reach, visible
 
 _NO_QUERY, _NO_KEY = -1, -2  # segments of positions outside of the row: unequal, and none of a row's
 
@@ -21,6 +21,8 @@ class Bands:
     length: int
     window: int
     """Positions on each side; 0: no window."""
+    causal: bool = False
+    """Hide the keys after a query."""
 
     @property
     def chunk(self) -> int:
@@ -74,7 +76,7 @@ class Bands:
     def seen(self, segments_BL: jax.Array) -> jax.Array:
         """[X, Q, K]: True where a query may see a key."""
         if not self.cut:
-            return visible(segments_BL, self.window)
+            return visible(segments_BL, self.window, self.causal)
         query_XQ, key_XK = self.queries(segments_BL, _NO_QUERY), self.keys(segments_BL, _NO_KEY)
         apart_QK = jnp.arange(self.chunk)[:, None] + self.window - jnp.arange(key_XK.shape[1])[None]
-        return (query_XQ[:, :, None] == key_XK[:, None, :]) & (jnp.abs(apart_QK) <= self.window)[None]
+        return (query_XQ[:, :, None] == key_XK[:, None, :]) & in_reach(apart_QK, self.window, self.causal)[None]

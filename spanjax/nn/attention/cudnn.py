@@ -35,14 +35,16 @@ def run(
     segments_BL: jax.Array,
     window: int = 0,
     interpret: bool = False,
+    causal: bool = False,
 ) -> jax.Array:
     """cuDNN's fused attention; [B, L, N, H] -> [B, L, N, H]. Raises where it is traced without cuDNN.
 
-    cuDNN has windows on the left side alone, so a window is part of the mask, and pairs outside of it are computed, too.
+    cuDNN has windows on the left side alone, so a window is part of the mask, and pairs outside of it are computed, too. So are
+    later keys that `causal` hides.
     """
     if interpret:
         raise ValueError("the backend 'cudnn' cannot be interpreted: it is a library of NVIDIA; use 'pallas_triton'")
-    seen_B1QK = visible(segments_BL, window)[:, None]
+    seen_B1QK = visible(segments_BL, window, causal)[:, None]
     return jax.nn.dot_product_attention(
         query_BLNH,
         key_BLNH,

@@ -35,6 +35,7 @@ def run(
     segments_BL: jax.Array,
     window: int = 0,
     interpret: bool = False,
+    causal: bool = False,
 ) -> jax.Array:
     """The Pallas kernel for GPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device. ValueError for a window."""
     if window:
@@ -52,6 +53,7 @@ def run(
         key_BLNH,
         value_BLNH,
         segment_ids=segments_BL,
+        causal=causal,
         sm_scale=1.0 / math.sqrt(query_BLNH.shape[-1]),
         interpret=interpret,
     )

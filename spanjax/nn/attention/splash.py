@@ -30,16 +30,19 @@ def run(
     segments_BL: jax.Array,
     window: int = 0,
     interpret: bool = False,
+    causal: bool = False,
 ) -> jax.Array:
     """Splash attention of JAX's Pallas kernels for TPU; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device."""
     from jax.experimental.pallas.ops.tpu import splash_attention
 
     length, heads = query_BLNH.shape[1:3]
-    mask = splash_attention.FullMask((length, length))
-    widest = 512
+    shape, widest = (length, length), 512
+    # blocks of keys after all queries of a block are skipped
+    mask = splash_attention.CausalMask(shape) if causal else splash_attention.FullMask(shape)
     if window:
         # blocks outside of the window are skipped: of a block's queries at most the keys of three blocks are computed
-        mask, widest = splash_attention.LocalMask((length, length), (window, window), 0), max(TILE, window)
+        mask = splash_attention.LocalMask(shape, (window, 0 if causal else window), 0)
+        widest = max(TILE, window)
     block = next(size for size in (512, 384, 256, TILE) if size <= widest and length % size == 0)
     kernel: Any = splash_attention.make_splash_mha(
         splash_attention.MultiHeadMask([mask] * heads),

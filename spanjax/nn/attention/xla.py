@@ -29,6 +29,7 @@ def attend(
     dropout_key: DropoutKey | None,
     site: int | jax.Array,
     window: int = 0,
+    causal: bool = False,
     added_BNQK: jax.Array | None = None,
 ) -> jax.Array:
     """Implements `spanjax.nn.attention.attention` by plain products; `added_BNQK` are further scores, float32."""
@@ -36,17 +37,23 @@ def attend(
     scores_BNQK = float32_product("bnqh,bnkh->bnqk", query_BNQH, key_BNKH)
     if added_BNQK is not None:
         scores_BNQK = scores_BNQK + added_BNQK
-    scores_BNQK = jnp.where(visible(segments_BL, window)[:, None], scores_BNQK, jnp.float32(HIDDEN))
+    scores_BNQK = jnp.where(visible(segments_BL, window, causal)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
     probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
     return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
 
 
-def visible(segments_BL: jax.Array, window: int) -> jax.Array:
+def visible(segments_BL: jax.Array, window: int, causal: bool = False) -> jax.Array:
     """[B, Q, K]: True where a query may see a key: both are in one block of the row, or both are padding, and at most `window`
-    positions apart, unless that is 0."""
+    positions apart, unless that is 0; with `causal` the key is not after the query."""
     same_BQK = segments_BL[:, :, None] == segments_BL[:, None, :]
-    if not window:
+    if not (window or causal):
         return same_BQK
     place_L = jnp.arange(segments_BL.shape[1])
-    return same_BQK & (jnp.abs(place_L[:, None] - place_L[None]) <= window)[None]
+    return same_BQK & in_reach(place_L[:, None] - place_L[None], window, causal)[None]
+
+
+def in_reach(back_QK: jax.Array, window: int, causal: bool) -> jax.Array:
+    """[Q, K]: True where a query may see the key so many positions before it."""
+    near_QK = jnp.abs(back_QK) <= window if window else jnp.ones_like(back_QK, bool)
+    return near_QK & (back_QK >= 0) if causal else near_QK

@@ -6,7 +6,7 @@ Shapes: B rows, L positions, X rows or chunks of them (`Bands`) of Q queries and
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,15 @@ from spanjax.nn.attention.xla import HIDDEN, STRIDE, scaled
 from spanjax.nn.dropout import DropoutKey, dropout
 
 
+class Seen(NamedTuple):
+    """Keys that a query may see in its block."""
+
+    window: int = 0
+    """Largest distance of a key on either side; 0: none is too far."""
+    causal: bool = False
+    """Hide the keys after it."""
+
+
 def _product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
     """A product in the type of `right`, summed in float32."""
     return jnp.einsum(equation, left.astype(right.dtype), right, preferred_element_type=jnp.float32)
@@ -26,7 +35,7 @@ def _product(equation: str, left: jax.Array, right: jax.Array) -> jax.Array:
 
 def _forward(
     rate: float,
-    window: int,
+    seen: Seen,
     query_BLNH: jax.Array,
     key_BLNH: jax.Array,
     value_BLNH: jax.Array,
@@ -34,7 +43,7 @@ def _forward(
     dropout_key: DropoutKey | None,
     site: jax.Array,
 ) -> tuple[jax.Array, tuple]:
-    bands = Bands(query_BLNH.shape[1], window)
+    bands = Bands(query_BLNH.shape[1], *seen)
     seen_XQK = bands.seen(segments_BL)
 
     # chunks are cut inside of the loop: their copies of keys then exist for one head alone
@@ -54,10 +63,10 @@ def _forward(
     return mixed_BLNH, (query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site, mixed_BLNH, level_NBL1)
 
 
-def _backward(rate: float, window: int, kept: tuple, out_BLNH: jax.Array) -> tuple:
+def _backward(rate: float, seen: Seen, kept: tuple, out_BLNH: jax.Array) -> tuple:
     """Gradients of query, key and value from that of the result."""
     query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site, mixed_BLNH, level_NBL1 = kept
-    bands = Bands(query_BLNH.shape[1], window)
+    bands = Bands(query_BLNH.shape[1], *seen)
     seen_XQK = bands.seen(segments_BL)
     # the mean over keys in the gradient of the softmax, from the results: it needs no further pass over [Q, K]
     mean_BLN = jnp.sum(out_BLNH.astype(jnp.float32) * mixed_BLNH, axis=-1)
@@ -85,7 +94,7 @@ def _backward(rate: float, window: int, kept: tuple, out_BLNH: jax.Array) -> tup
     return to_query_BLNH, to_key_BLNH, to_value_BLNH, None, None, None
 
 
-attend = jax.custom_vjp(lambda rate, window, *inputs: _forward(rate, window, *inputs)[0], nondiff_argnums=(0, 1))
+attend = jax.custom_vjp(lambda rate, seen, *inputs: _forward(rate, seen, *inputs)[0], nondiff_argnums=(0, 1))
 """Computes `xla.attend` in a loop over heads, of the arguments of `_forward`; the backward pass recomputes the probabilities."""
 attend.defvjp(_forward, _backward)
 

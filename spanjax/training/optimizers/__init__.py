@@ -1,5 +1,5 @@
 """Optimizers and their schedules: AdamW (Loshchilov & Hutter, 2019) with the oddities of the released code as settings, LAMB
-(You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024).
+(You et al., 2020; ALBERT's) and Muon (Jordan et al., 2024) with NorMuon (Li et al., 2025).
 """
 
 import abc
@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +16,14 @@ from optax import contrib
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, DropRate, NotNegative, Positive, Share, range_problems
 from spanjax.sharding import map_named, matches_any, named_leaves
+from spanjax.training.optimizers.averaging import Average, moving_average
 from spanjax.training.optimizers.schedules import Schedule, WarmupForm, warmup_decay
 
 DecayFrom = Literal["warmup", "start"]
 ENCODER = "encoder/"
 STACKED = "/layers/"  # in the names of parameters with a leading axis of layers
 LAYERS, EMBEDDINGS = "encoder/layers/", "encoder/embeddings/"
+UPDATE_RMS = 0.2  # root mean square of Adam's updates, to which Muon's are scaled
 WARMUP_STEPS = 10_000  # where warmup_steps is -1 and no task derives it
 
 
@@ -84,6 +86,12 @@ class Optimizer(abc.ABC):
     head_epsilon: NotNegative = 0.0
     """Epsilon of all that is not the encoder; 0: that of the encoder."""
 
+    ema_decay: DropRate = 0.0
+    """Decay per update of an exponential moving average of the weights (0.999, say), with which the run is evaluated and its
+    model is loaded; training continues from the weights themselves. 0 keeps no average."""
+    ema_warmup: bool = True
+    """Decay of update n (from 0) of at most (1 + n) / (10 + n), so that the average soon forgets the initial weights."""
+
     def problems(self) -> list[str]:
         """Returns a message for every problem of these values; empty if there is none."""
         found = range_problems(self, "optimizer.")
@@ -139,6 +147,16 @@ class Optimizer(abc.ABC):
         floor = f"{schedule.floor * self.learning_rate:.2e}" if schedule.floor else "0"
         peaks = f"; the peak again every {self.peak_every:,} updates" if self.peak_every else ""
         return f"{begins}{stable}{schedule.decay} decay to {floor} over {steps - first:,}{since}{peaks}"
+
+    def average(self) -> Average | None:
+        """Returns the update of the moving average of the weights; None if the run keeps none."""
+        return moving_average(self.ema_decay, self.ema_warmup) if self.ema_decay else None
+
+    def average_lines(self) -> tuple[str, ...]:
+        """Describes the moving average as text; () without one."""
+        warmup = ", warmed up by (1 + n) / (10 + n)" if self.ema_warmup else ""
+        line = f"average     of the weights, decay {self.ema_decay:g}{warmup}: evaluated, and loaded from checkpoints"
+        return (line,) if self.ema_decay else ()
 
     def rate_schedule(self, steps: int) -> optax.Schedule:
         """Learning rate of update `count` (0-based) in a run of `steps` updates."""
@@ -272,13 +290,17 @@ class Lamb(Optimizer):
 class Muon(Optimizer):
     """Momentum orthogonalised by Newton-Schulz for each kernel of the layers; AdamW for all other parameters.
 
-    Updates of kernels are scaled to the root mean square of Adam's (0.2), so that AdamW's learning rates fit both.
+    Updates of kernels are scaled to the root mean square of Adam's (`UPDATE_RMS`), so that AdamW's learning rates fit both.
     """
 
     momentum: DropRate = 0.95
     """Decay of the kernels' momentum (Nesterov)."""
     iterations: AtLeast1 = 5
     """Newton-Schulz iterations."""
+    neuron_beta2: DropRate = 0.0
+    """NorMuon: divide the orthogonalised update of every neuron (output of a kernel) by the root of its mean square over the
+    updates so far, which decays by this factor (0.95 in the paper), and scale the whole kernel to a root mean square of 0.2. 0
+    leaves it out."""
 
     def direction(self) -> tuple[optax.GradientTransformation, ...]:
         """Implements `Optimizer.direction`."""
@@ -289,7 +311,9 @@ class Muon(Optimizer):
                 beta=self.momentum,
                 weight_dimension_numbers=lambda params: jax.tree.map(lambda _: stacked, params),
             ),
-            optax.stateless_with_tree_map(_as_large_as_adams),
+            scale_by_neurons(self.neuron_beta2, self.epsilon)
+            if self.neuron_beta2
+            else optax.stateless_with_tree_map(_as_large_as_adams),
         )
         parts: dict[Any, optax.GradientTransformation] = {"kernels": kernels, "others": self.adam()}
 
@@ -303,7 +327,38 @@ class Muon(Optimizer):
 
 def _as_large_as_adams(update: Any, _: Any) -> Any:
     """Scales orthogonal matrices [layers, inputs, outputs], whose root mean square is 1 / sqrt(larger side)."""
-    return update * (0.2 * max(update.shape[1:]) ** 0.5)
+    return update * (UPDATE_RMS * max(update.shape[1:]) ** 0.5)
+
+
+class NeuronMoments(NamedTuple):
+    """State of `scale_by_neurons`."""
+
+    nu: Any
+    """Mean square of the updates of every neuron: [layers, 1, outputs] for every kernel."""
+
+
+def scale_by_neurons(beta2: float, epsilon: float) -> optax.GradientTransformation:
+    """Builds NorMuon's step after the orthogonalisation of kernels [layers, inputs, outputs] (Li et al., 2025, algorithm 1).
+
+    The second moment begins at 0 and has no bias correction: the scale to `UPDATE_RMS` cancels a common factor.
+    """
+
+    def init(params: Any) -> NeuronMoments:
+        return NeuronMoments(jax.tree.map(lambda kernel: jnp.zeros_like(kernel[:, :1]), params))
+
+    def scaled(update: jax.Array, nu: jax.Array) -> jax.Array:
+        update = update / (jnp.sqrt(nu) + epsilon)
+        size = jnp.sqrt(jnp.mean(jnp.square(update), axis=(1, 2), keepdims=True))
+        # a layer without a gradient has no update, rather than one of 0 / 0
+        return update * (UPDATE_RMS / jnp.where(size > 0, size, 1.0))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, NeuronMoments]:
+        del params
+        squares = jax.tree.map(lambda each: jnp.mean(jnp.square(each), axis=1, keepdims=True), updates)
+        nu = optax.tree.update_moment(squares, state.nu, beta2, 1)
+        return jax.tree.map(scaled, updates, nu), NeuronMoments(nu)
+
+    return optax.GradientTransformation(init, update)
 
 
 def parameter_groups(params: Any) -> Any:

@@ -9,6 +9,7 @@ from spanjax.data.feed.batch import FeedSpec, RowFacts, RowKeys, build_batch
 from spanjax.data.feed.hashing import Purpose, Unsigned, fold, row_keys, uniform
 from spanjax.data.feed.masking import (
     Boundaries,
+    EveryToken,
     GeometricSpans,
     Ngrams,
     Replacement,
@@ -340,3 +341,22 @@ def test_all_wrong_settings_are_named_at_once() -> None:
         Boundaries(max_offset=0)
     with pytest.raises(ValueError, match=r"tag is empty.*share is 2.*longest is 0"):
         TaggedSpans(tag="", share=2, longest=0)
+
+
+@KINDS
+def test_every_token_is_all_of_the_text_unchanged(kind: str) -> None:
+    stored = ROWS[kind].fetch(np.arange(8))
+    places = EveryToken().masked_places(
+        text_of(stored), SPECIALS, row_keys(0, Purpose.MASK, 0, np.arange(8)), np.ones(8)
+    )
+    expected = [
+        row * stored.tokens_BL.shape[1] + place
+        for row, place in np.ndindex(stored.tokens_BL.shape)
+        if stored.segments_BL[row, place] and stored.tokens_BL[row, place] not in (SPECIALS.cls, SPECIALS.sep)
+    ]
+    assert places.tolist() == expected and EveryToken().most == 1
+    assert (EveryToken().replacement.mask, EveryToken().replacement.random) == (0, 0)
+    with pytest.raises(
+        ValueError, match=r"rate is 0.5 and schedule \(\): expected 1 and none, .*; use Tokens for less"
+    ):
+        EveryToken(rate=0.5)
