@@ -15,12 +15,13 @@ from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
 from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
 from spanjax.pretrained.packaged import packaged_folder
-from spanjax.run_format import described_task, restored
+from spanjax.run_format import MODEL_TYPE, described_task, restored
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import Task, TextPooling
-from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
-from spanjax.torch_format.families import BERT
+from spanjax.torch_format.configs import config_from_hf, gelu_problem
+from spanjax.torch_format.families import BERT, family_of
 from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
+from spanjax.torch_format.guessed import guessed_config
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.sentence_modules import pooling_of_folder
 from spanjax.torch_format.tables import params_from_hf
@@ -87,6 +88,7 @@ def _from_checkpoint(folder: pathlib.Path, notes: list[str]) -> Model:
         task=task,
         trained=objective if isinstance(objective, Pretraining) else None,
         pooling=_stored_pooling(meta, objective),
+        model_type=str(meta.get("model", {}).get(MODEL_TYPE) or meta.get("run", {}).get(MODEL_TYPE) or ""),
     )
 
 
@@ -172,6 +174,7 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
     pooling, unknown = pooling_of_folder(path)
+    told = family_of(encoder, loaded.params).model_type == family.model_type
     return Model(
         encoder,
         loaded.params,
@@ -182,6 +185,7 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         loaded=loaded,
         task=task,
         pooling=pooling,
+        model_type="" if told else family.model_type,
     )
 
 

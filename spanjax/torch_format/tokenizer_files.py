@@ -24,7 +24,7 @@ from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
-from spanjax.torch_format.families import FAMILIES
+from spanjax.torch_format.families import FAMILIES, LIKE_ROBERTA
 
 CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
@@ -38,7 +38,7 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     """Returns the tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
-    with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
+    with types 0 and 1; for RoBERTa, XLM-R and CamemBERT <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
     A model that was fine-tuned here saw pairs in the form of its vocabulary (`Vocabulary.separators`), whatever its family:
     `tuned_types` is its number of token types.
     A SentencePiece model that tokenizers cannot represent (a word model, say) gets no tokenizer.json, and AutoTokenizer
@@ -51,17 +51,19 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     pad, unk, cls, sep, mask = names
     roles = {"pad_token": pad, "unk_token": unk, "cls_token": cls, "sep_token": sep, "mask_token": mask}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    if family == "roberta":
+    if family in LIKE_ROBERTA:
         roles |= {"bos_token": cls, "eos_token": sep}
         if tuned_types < 2:
             inputs.remove("token_type_ids")
-    if family == "modernbert":
+    if family in ("modernbert", "distilbert"):
         inputs.remove("token_type_ids")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     config |= {"model_input_names": inputs}
     if isinstance(vocabulary, WordPieceVocabulary):
         tokenizer, files, kind = _wordpiece(vocabulary)
-        kind |= {"tokenizer_class": "BertTokenizer"} if family != "roberta" else {}  # the class knows BERT's pairs only
+        kind |= (
+            {"tokenizer_class": "BertTokenizer"} if family not in LIKE_ROBERTA else {}
+        )  # the class knows BERT's pairs only
     elif isinstance(vocabulary, ByteBpeVocabulary):
         tokenizer, files, kind = _byte_bpe(vocabulary)
     else:
@@ -70,8 +72,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     config |= kind | roles
     files[CONFIG_FILE] = _json(config)
     if tokenizer is not None:
-        separators = vocabulary.separators if tuned_types else 2 if family == "roberta" else 1
-        second = int(tuned_types > 1 or (not tuned_types and family != "roberta"))
+        separators = vocabulary.separators if tuned_types else 2 if family in LIKE_ROBERTA else 1
+        second = int(tuned_types > 1 or (not tuned_types and family not in LIKE_ROBERTA))
         _add_specials(tokenizer, vocabulary, separators, second, lstrip=_blank_goes_with_mask(vocabulary))
         files |= {TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), NAMES_FILE: _json(roles)}
     return files

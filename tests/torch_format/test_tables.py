@@ -17,9 +17,10 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.sharding import map_named, named_leaves
-from spanjax.torch_format.configs import config_from_hf, config_to_hf, guessed_config
+from spanjax.torch_format.configs import config_from_hf, config_to_hf
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
+from spanjax.torch_format.guessed import guessed_config
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import params_from_hf, tensors_to_hf
 from spanjax.training.state import abstract_module
@@ -30,6 +31,7 @@ KINDS = pytest.mark.parametrize(
     [
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
         *("electra", "electra_detector", "electra_detector_wide", "modernbert", "modernbert_local", "xlnet"),
+        *("xlm-roberta", "camembert", "distilbert", "distilbert_encoder"),
     ],
 )
 
@@ -44,11 +46,12 @@ def loaded(model: Any) -> tuple[Any, EncoderConfig, Any, dict[str, np.ndarray]]:
 def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
     found, encoder, family, theirs = loaded(reference(kind))
     back = dict(tensors_to_hf(found.params, encoder, family))
-    prefix = family.prefix if kind == "bert_encoder" else ""
+    prefix = family.prefix if kind.endswith("_encoder") else ""
     assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
     assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
-    assert family_of(encoder, found.params) is family
-    again, second = config_from_hf(config_to_hf(encoder, None, set(found.params), "float32"), "config.json")
+    assert family_of(encoder, found.params, family.model_type) is family
+    written = config_to_hf(encoder, None, set(found.params), "float32", model_type=family.model_type)
+    again, second = config_from_hf(written, "config.json")
     assert (again, second) == (encoder, family)
 
 
@@ -244,7 +247,8 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         config_to_hf(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet"}
+    known = {"bert", "roberta", "albert", "electra", "modernbert", "xlnet", "xlm-roberta", "camembert", "distilbert"}
+    assert set(FAMILIES) == known
 
 
 def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:
