@@ -2,8 +2,8 @@
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
-computes gelu between its two layers: its first is our pre_classifier. That of DistilBERT computes relu: its first is `RELU`. XLNet's
-answers are those of ...ForQuestionAnsweringSimple.
+computes gelu between its two layers: its first is our pre_classifier. That of DistilBERT computes relu: its first is `RELU`.
+XLNet's answers are those of ...ForQuestionAnsweringSimple.
 """
 
 from collections.abc import Collection, Mapping

@@ -38,7 +38,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     """Returns the tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
-    with types 0 and 1; for RoBERTa, XLM-R and CamemBERT <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
+    with types 0 and 1; for RoBERTa, XLM-R and CamemBERT <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens
+    of a sequence.
     A model that was fine-tuned here saw pairs in the form of its vocabulary (`Vocabulary.separators`), whatever its family:
     `tuned_types` is its number of token types.
     A SentencePiece model that tokenizers cannot represent (a word model, say) gets no tokenizer.json, and AutoTokenizer

@@ -32,8 +32,8 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
-    "electra", "electra_detector" (also as wide as its embeddings), "xlm-roberta", "camembert", "distilbert", "modernbert" with all layers global, "modernbert_local",
-    and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
+    "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
+    "xlm-roberta", "camembert", "distilbert", and fine-tuned ones of every family: "bert_sequence", "bert_token"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
     size = vocabulary().size
