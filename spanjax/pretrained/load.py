@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from spanjax import __version__
 from spanjax.bounds import raise_problems, type_problems
-from spanjax.data.vocab.loading import vocabulary_from_files
+from spanjax.data.vocab.loading import vocabulary_from_files, with_unused_ids
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective, Pretraining
 from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
@@ -168,6 +168,9 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
     notes += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
+    if vocabulary is not None:
+        vocabulary = with_unused_ids(vocabulary, encoder.vocab_size)
+        notes += [f"the last {vocabulary.unused:,} ids have no piece: unused"] * (vocabulary.unused > 0)
     # tokenizer files of another size belong to other weights: their ids would mean other tokens
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
         notes.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")

@@ -184,7 +184,7 @@ def _add_specials(
     ]
     tokenizer.add_special_tokens(tokens)
     wrong = [pieces[number] for number in specials if tokenizer.token_to_id(pieces[number]) != number]
-    assert not wrong and tokenizer.get_vocab_size() == vocabulary.size, wrong
+    assert not wrong and tokenizer.get_vocab_size() == vocabulary.size - vocabulary.unused, wrong
     cls, sep = pieces[specials.cls], pieces[specials.sep]
     around: Any = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -244,8 +244,9 @@ def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
     if vocabulary.layout:
         first = ", ".join(f"`{piece}`" for piece in LAYOUTS[vocabulary.layout].first)
         notes.append(f"The ids are those of {vocabulary.layout}: {first}, the pieces of {FAIRSEQ_FILE}, `<mask>`.")
-    elif vocabulary.size > vocabulary.model_size:
-        added = ", ".join(f"`{piece}`" for piece in vocabulary.pieces[vocabulary.model_size :])
+    elif vocabulary.size - vocabulary.unused > vocabulary.model_size:
+        own = vocabulary.pieces[vocabulary.model_size : vocabulary.size - vocabulary.unused]
+        added = ", ".join(f"`{piece}`" for piece in own)
         notes.append(f"{added} are not in {SPIECE_FILE}; they have the ids after its own.")
     return notes
 

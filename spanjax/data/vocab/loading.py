@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from spanjax.data.vocab.base import SETTINGS_FILE, Vocabulary
+from spanjax.data.vocab.base import MOST_PIECES, SETTINGS_FILE, Vocabulary
 from spanjax.data.vocab.byte_bpe import ByteBpeVocabulary, byte_bpe_json
 from spanjax.data.vocab.metaspace import MetaspaceVocabulary, is_sentencepiece
 from spanjax.data.vocab.sentencepiece import LAYOUTS, SENTENCEPIECE_FILE, SentencePieceVocabulary
@@ -32,6 +32,7 @@ _CLASSES = {
 }
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
 _VOCAB_JSON, _MERGES = "vocab.json", "merges.txt"
+_MOST_UNUSED = 0.01  # of the rows of weights; a vocabulary that lacks more belongs to others
 _MOST_CASED = 0.01  # of the pieces of a vocabulary that is used lower-cased
 
 
@@ -51,15 +52,28 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
             f"{', '.join(MODEL_FILES)} with its file ({', '.join(dict.fromkeys(MODEL_FILES.values()))}), "
             "of wordpiece with lower_case true or false"
         )
+    size = settings.get("size", 0)
+    if not isinstance(size, int) or not 0 <= size <= MOST_PIECES:
+        raise ValueError(f"{SETTINGS_FILE}: size is {size!r}: expected the number of ids, up to {MOST_PIECES:,}")
     if kind == "sentencepiece":
         if (layout := settings.get("layout", "")) not in ("", *LAYOUTS):
             raise ValueError(f"{SETTINGS_FILE}: layout is {layout!r}: expected one of {', '.join(LAYOUTS)}, or none")
-        return SentencePieceVocabulary(files[needed], layout=layout)
+        return SentencePieceVocabulary(files[needed], layout=layout, size=size)
     if kind == "byte-bpe":
         return ByteBpeVocabulary(files[needed])
     if kind == "metaspace":
-        return MetaspaceVocabulary(files[needed])
+        return MetaspaceVocabulary(files[needed], size=size)
     return WordPieceVocabulary(wordpiece_lines(files[needed], needed), settings["lower_case"])
+
+
+def with_unused_ids(vocabulary: Vocabulary, size: int) -> Vocabulary:
+    """Returns the vocabulary with unused ids up to `size`, the rows of some weights, where it lacks few of them; else unchanged."""
+    lacks_few = 0 < size - vocabulary.size <= _MOST_UNUSED * size
+    if isinstance(vocabulary, SentencePieceVocabulary) and lacks_few:
+        return SentencePieceVocabulary(vocabulary.model, layout=vocabulary.layout, size=size)
+    if isinstance(vocabulary, MetaspaceVocabulary) and lacks_few:
+        return MetaspaceVocabulary(vocabulary.tokenizer_json, size=size)
+    return vocabulary
 
 
 def save_vocabulary(vocabulary: Vocabulary, folder: str | pathlib.Path) -> None:
@@ -105,7 +119,8 @@ def _from_folder(folder: pathlib.Path, lower_case: bool | None) -> Vocabulary:
             reason = error if isinstance(error, JsonError) else repr(error)
             raise ValueError(f"{folder / SETTINGS_FILE}: damaged ({reason}); save the vocabulary again") from None
     models = sorted(name for name in names if name.endswith(".model"))
-    if TOKENIZER_FILE in names and len(models) != 1:  # next to a .model file it is the copy of the two
+    copy = len(models) == 1 and _layout_beside(folder / models[0])[0] is not None
+    if TOKENIZER_FILE in names and not copy:  # next to a .model file whose ids are known it is the copy of the two
         return _from_file(folder / TOKENIZER_FILE, lower_case)
     if {_VOCAB_JSON, _MERGES} <= names:
         return _from_file(folder / _VOCAB_JSON, lower_case)
@@ -126,7 +141,14 @@ def _from_file(path: pathlib.Path, lower_case: bool | None) -> Vocabulary:
     if path.name == _MERGES:
         raise ValueError(f"{path}: only the merges of a byte-level BPE; give its vocab.json or the folder of the two")
     if path.suffix == ".model":
-        return SentencePieceVocabulary(content, name, _layout_beside(path))
+        layout, found = _layout_beside(path)
+        if layout is None:
+            classes = ", ".join(_CLASSES[each] for each in LAYOUTS)
+            raise ValueError(
+                f"{path}: its ids depend on the model that it belongs to: expected a {TOKENIZER_CONFIG} beside it with the"
+                f" tokenizer_class {classes}, or a config.json with the model_type {', '.join(LAYOUTS)}; found {found}"
+            )
+        return SentencePieceVocabulary(content, name, layout)
     if path.suffix == ".json":
         return _from_json(path, content, lower_case)
     if path.suffix in ("", ".txt"):
@@ -135,10 +157,11 @@ def _from_file(path: pathlib.Path, lower_case: bool | None) -> Vocabulary:
     raise ValueError(f"{path}: files that end in {path.suffix} are no vocabulary known here{hint}; {EXPECTED}")
 
 
-def _layout_beside(model: pathlib.Path) -> str:
-    """Returns the order of ids of a .model file, see LAYOUTS, by the tokenizer_config.json and config.json beside it.
+def _layout_beside(model: pathlib.Path) -> tuple[str | None, str]:
+    """Returns the order of ids of a .model file, see LAYOUTS, by the tokenizer_config.json and config.json beside it; None for a
+    fairseq model whose kind they do not name. Also returns the class of the tokenizer that they name.
 
-    ValueError for a fairseq model whose kind they do not name, and for settings of DeBERTa-v2's that change the text.
+    ValueError for a damaged file, and for settings of DeBERTa-v2's that change the text.
     """
     found: list[dict[str, Any]] = []
     for name in (TOKENIZER_CONFIG, "config.json"):
@@ -150,7 +173,7 @@ def _layout_beside(model: pathlib.Path) -> str:
     tokenizer, model_type = found[0], str(found[1].get("model_type", ""))
     kind = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
     if (layout := tokenizer.get(LAYOUT)) in ("", *LAYOUTS):
-        return layout
+        return layout, kind
     if kind in ("", *_GENERIC):  # this says nothing, so the model does
         kind = _CLASSES.get(model_type, "")
     changed = [name for name in ("do_lower_case", "split_by_punct") if tokenizer.get(name)]
@@ -160,13 +183,8 @@ def _layout_beside(model: pathlib.Path) -> str:
             " other settings cannot be kept"
         )
     layout = next((name for name in LAYOUTS if _CLASSES[name] == kind), "")
-    if model.name == FAIRSEQ_FILE and not layout:
-        classes = ", ".join(_CLASSES[name] for name in LAYOUTS)
-        raise ValueError(
-            f"{model}: its ids depend on the model that it belongs to: expected a {TOKENIZER_CONFIG} beside it with the"
-            f" tokenizer_class {classes}, or a config.json with the model_type {', '.join(LAYOUTS)}; found {kind or 'neither'}"
-        )
-    return layout
+    # models of fairseq's other families (mBART, say) have this file name, too, and orders of their own
+    return None if model.name == FAIRSEQ_FILE and not layout else layout, kind or "neither"
 
 
 def _from_json(path: pathlib.Path, content: bytes, lower_case: bool | None) -> Vocabulary:

@@ -22,6 +22,7 @@ from spanjax.data.vocab.base import (
     after_blanks,
     begins_unspaced,
     bytes_begin_unspaced,
+    unused_pieces,
 )
 from spanjax.data.vocab.sentencepiece import WORD_MARK
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
@@ -49,7 +50,8 @@ def is_sentencepiece(settings: Mapping[str, Any]) -> bool:
 
 @final
 class MetaspaceVocabulary(Vocabulary):
-    """A SentencePiece model of a tokenizer.json. Specials that it lacks get the ids after its own, so the file stays unchanged.
+    """A SentencePiece model of a tokenizer.json. Specials that it lacks get the ids after its own, so the file stays unchanged;
+    unused ids follow up to `size`.
 
     Added tokens of the file that are not special are text, as in `tokenizers`; no text is ever encoded to the special ones.
     """
@@ -57,7 +59,7 @@ class MetaspaceVocabulary(Vocabulary):
     kind = "metaspace"
     casing = "model"  # the file's own normalisation decides
 
-    def __init__(self, tokenizer_json: bytes, name: str = TOKENIZER_FILE):
+    def __init__(self, tokenizer_json: bytes, name: str = TOKENIZER_FILE, size: int = 0):
         """ValueError lists everything in the file that keeps its ids from being used."""
         self.tokenizer_json = tokenizer_json
         settings = read_tokenizer_json(tokenizer_json, name)
@@ -71,7 +73,8 @@ class MetaspaceVocabulary(Vocabulary):
             found.append(pieces.index(known) if known else len(pieces))
             if not known:
                 pieces.append(own_name)
-        self.pieces = tuple(pieces)
+        unused = unused_pieces(len(pieces), size)
+        self.pieces, self.unused = (*pieces, *unused), len(unused)
         self.specials = Specials(*found)
         hidden = {self.pieces[number] for number in found}
         hidden |= {token["content"] for token in added if token.get("special")}
@@ -120,7 +123,8 @@ class MetaspaceVocabulary(Vocabulary):
 
     def files(self) -> dict[str, bytes]:
         """Implements `Vocabulary.files`."""
-        return {SETTINGS_FILE: json.dumps({"kind": self.kind}).encode(), TOKENIZER_FILE: self.tokenizer_json}
+        settings = {"kind": self.kind, **({"size": self.size} if self.unused else {})}
+        return {SETTINGS_FILE: json.dumps(settings).encode(), TOKENIZER_FILE: self.tokenizer_json}
 
 
 def _problems(model: Mapping[str, Any]) -> list[str]:

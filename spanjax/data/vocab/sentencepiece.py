@@ -17,6 +17,7 @@ from spanjax.data.vocab.base import (
     after_blanks,
     begins_unspaced,
     bytes_begin_unspaced,
+    unused_pieces,
 )
 
 SENTENCEPIECE_FILE = "sentencepiece.model"
@@ -43,12 +44,12 @@ _FAIRSEQ_FILE = ("<unk>", "<s>", "</s>")
 @final
 class SentencePieceVocabulary(Vocabulary):
     """A SentencePiece model. Specials that it lacks, under the names of BERT and of XLNet, get the ids after its own, so that the
-    model file stays unchanged. `layout` names one of LAYOUTS, whose ids are then used."""
+    model file stays unchanged. `layout` names one of LAYOUTS, whose ids are then used; unused ids follow up to `size`."""
 
     kind = "sentencepiece"
     casing = "model"  # the model's own normalisation decides
 
-    def __init__(self, model: bytes, name: str = SENTENCEPIECE_FILE, layout: str = ""):
+    def __init__(self, model: bytes, name: str = SENTENCEPIECE_FILE, layout: str = "", size: int = 0):
         self.model, self.layout = model, layout
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
@@ -64,7 +65,13 @@ class SentencePieceVocabulary(Vocabulary):
         """int32 [model_size]: the id of each piece of the model file."""
         if layout:
             self._lay_out(LAYOUTS[layout], pieces, name)
-            return
+        else:
+            self._append_specials(pieces)
+        unused = unused_pieces(len(self.pieces), size)
+        self.pieces, self.unused = (*self.pieces, *unused), len(unused)
+
+    def _append_specials(self, pieces: list[str]) -> None:
+        """Sets pieces and ids by the file's own order."""
         found = {"[UNK]": self.processor.unk_id(), "[PAD]": self.processor.pad_id()}
         for piece in SPECIAL_PIECES:
             for name in (piece, XLNET_NAMES.get(piece, piece)):
@@ -129,4 +136,5 @@ class SentencePieceVocabulary(Vocabulary):
     def files(self) -> dict[str, bytes]:
         """Implements `Vocabulary.files`."""
         settings = {"kind": self.kind, **({"layout": self.layout} if self.layout else {})}
+        settings |= {"size": self.size} if self.unused else {}
         return {SETTINGS_FILE: json.dumps(settings).encode(), SENTENCEPIECE_FILE: self.model}

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 
 from spanjax.data.sources.cleaning import clean
-from spanjax.data.vocab.loading import load_vocabulary, save_vocabulary, vocabulary_from_files
+from spanjax.data.vocab.loading import load_vocabulary, save_vocabulary, vocabulary_from_files, with_unused_ids
 from spanjax.data.vocab.metaspace import MetaspaceVocabulary
 from spanjax.data.vocab.parity import reference
 from spanjax.data.vocab.sentencepiece import SentencePieceVocabulary
@@ -84,6 +84,8 @@ def test_faults_of_the_files_beside_a_model_are_named(tmp_path: pathlib.Path) ->
     ):
         with pytest.raises(ValueError, match=words):
             load_vocabulary(folder(tmp_path / str(number), kind, tokenizer, config))
+    (tmp_path / "1" / "tokenizer.json").write_bytes(tokenizer_json("camembert"))
+    assert load_vocabulary(tmp_path / "1").kind == "metaspace", "that file alone names the ids"
     damaged = folder(tmp_path / "damaged", "camembert", None, None)
     (damaged / "config.json").write_text("[")
     with pytest.raises(ValueError, match="config.json: no JSON object"):
@@ -104,3 +106,20 @@ def test_graph_gives_the_ids_of_the_layout() -> None:
     np.testing.assert_array_equal(one, vocabulary.encode(texts[:1])[0])
     with pytest.raises(ValueError, match="the SentencePiece model of a tokenizer.json is not encoded in TensorFlow graphs"):
         encode_in_graph(MetaspaceVocabulary(tokenizer_json("xlm-roberta")), texts)
+
+
+@pytest.mark.parametrize("kind", ["deberta-v2", "camembert"])
+def test_rows_of_weights_that_no_piece_has_are_unused(kind: str, tmp_path: pathlib.Path) -> None:
+    layout = "" if kind == "deberta-v2" else kind
+    for vocabulary in (
+        SentencePieceVocabulary(model_file(kind), layout=layout),
+        MetaspaceVocabulary(tokenizer_json(kind)),
+    ):
+        longer = with_unused_ids(vocabulary, vocabulary.size + 2)
+        assert (longer.size, longer.unused, longer.specials) == (vocabulary.size + 2, 2, vocabulary.specials)
+        assert longer.pieces == (*vocabulary.pieces, *(f"[unused{vocabulary.size + n}]" for n in (0, 1)))
+        np.testing.assert_array_equal(longer.encode(["the old"])[0], vocabulary.encode(["the old"])[0])
+        again = vocabulary_from_files(longer.files())
+        assert (again.fingerprint, again.unused) == (longer.fingerprint, 2)
+        assert with_unused_ids(vocabulary, vocabulary.size + 4) is vocabulary, "more than one of a hundred"
+        assert with_unused_ids(vocabulary, vocabulary.size - 1) is vocabulary
