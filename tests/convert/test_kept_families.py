@@ -3,18 +3,25 @@
 import json
 import pathlib
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
+from spanjax.data.vocab.metaspace import MetaspaceVocabulary
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import read_folder
 from tests.running import ROOT
-from tests.torch_format.references import WORDS, saved, tensors
+from tests.data.vocab.sentencepiece_files import SCRIPTS, model_file, tokenizer_json
+from tests.torch_format.references import REASON, WORDS, saved, tensors
 
+TOKENIZERS = {
+    "xlm-roberta": ("tokenizer.json", tokenizer_json("xlm-roberta")),
+    "camembert": ("sentencepiece.bpe.model", model_file("camembert")),
+}
 CLASSES = {"xlm-roberta": "XLMRoberta", "camembert": "Camembert", "distilbert": "DistilBert"}
 
 
@@ -22,10 +29,23 @@ def written(source: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFi
     """The class of a folder that `to-torch` wrote and transformers verified."""
     capsys.readouterr()
     assert convert(["to-torch", str(source), str(folder), "--verify"]) == 0
-    assert "all within" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "all within" in said and "not compared" not in said, "the ids of AutoTokenizer too"
     config = json.loads((folder / "config.json").read_text())
     assert config["model_type"] == load_model(folder).family.model_type
     return config["architectures"][0]
+
+
+def weights(family: str, folder: pathlib.Path) -> Any:
+    """A model of transformers, saved with the files of its own kind of tokenizer."""
+    if family not in TOKENIZERS:
+        return saved(family, folder)
+    name, content = TOKENIZERS[family]
+    theirs = saved(family, folder, vocab_size=MetaspaceVocabulary(tokenizer_json(family)).size)
+    (folder / "vocab.txt").unlink()
+    (folder / name).write_bytes(content)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": f"{CLASSES[family]}Tokenizer"}))
+    return theirs
 
 
 @pytest.mark.slow
@@ -33,7 +53,7 @@ def written(source: pathlib.Path, folder: pathlib.Path, capsys: pytest.CaptureFi
 def test_continue_resume_fine_tune_and_write_back(
     family: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = tensors(saved(family, tmp_path / "theirs"))
+    before = tensors(weights(family, tmp_path / "theirs"))
     random = np.random.default_rng(0)
     text = "\n\n".join(" ".join(random.choice(WORDS, 60)) + "." for _ in range(40))
     (tmp_path / "text.txt").write_text(text)
@@ -49,6 +69,13 @@ def test_continue_resume_fine_tune_and_write_back(
     after = read_folder(tmp_path / "back").tensors
     moved = [float(np.abs(array - before[name]).max()) for name, array in after.items() if name in before]
     assert len(moved) > 40 and 0 < max(moved) < 0.01, "two steps from these weights"
+    if family in TOKENIZERS:
+        transformers: Any = pytest.importorskip("transformers", reason=REASON)
+        ids = [
+            transformers.AutoTokenizer.from_pretrained(each)(list(SCRIPTS[2:]))["input_ids"]
+            for each in (tmp_path / "back", tmp_path / "gone")
+        ]
+        assert ids[0] == ids[1], "the ids of the folder that the weights came with"
     lines = [f'{{"sentence": "the {word}", "label": "{label}"}}\n' for word, label in (("cat", "no"), ("mat", "yes"))]
     (tmp_path / "train.jsonl").write_text("".join(lines * 4))
     words = [f"--config={ROOT / 'configs/finetune/glue.py'}", f"--init-from={tmp_path / 'run'}", "--batch-size=8"]
