@@ -14,8 +14,8 @@ from spanjax.data.vocab.metaspace import MetaspaceVocabulary
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import read_folder
-from tests.running import ROOT
 from tests.data.vocab.sentencepiece_files import SCRIPTS, model_file, tokenizer_json
+from tests.running import ROOT
 from tests.torch_format.references import REASON, WORDS, saved, tensors
 
 TOKENIZERS = {

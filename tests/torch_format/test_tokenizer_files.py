@@ -312,7 +312,9 @@ def test_specials_in_text(kind: str, vocabulary: Vocabulary, tmp_path: pathlib.P
     ids = tokenizer(f"Super{names[-1]}ly", add_special_tokens=False)["input_ids"]
     inside = ids[ids.index(specials.mask) + 1 :]
     begins = vocabulary.kind == "wordpiece" or (vocabulary.kind == "metaspace" and kind != "metaspace mmbert")
-    assert vocabulary.word_starts[inside].any() == begins, "the rest of a word begins none, but by BERT's and XLM-R's own files"
+    assert vocabulary.word_starts[inside].any() == begins, (
+        "the rest of a word begins none, but by BERT's and XLM-R's own files"
+    )
 
 
 @pytest.mark.parametrize("kind", ["unigram appended", "unigram appended bytes", "bpe", "bpe user", "unigram user"])

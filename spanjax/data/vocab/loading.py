@@ -1,7 +1,8 @@
 """Vocabularies behind one interface: ids, special ids and where words begin. No TensorFlow.
 
-WordPiece as in BERT (Devlin et al., 2018), SentencePiece models (Kudo and Richardson, 2018), byte-level BPE as in GPT-2 and
-RoBERTa (Liu et al., 2019), SentencePiece models of a tokenizer.json. Special pieces exist only as ids: the text "[MASK]" is encoded as the characters that it is.
+WordPiece as in BERT (Devlin et al., 2018), SentencePiece models (Kudo and Richardson, 2018), also those of a tokenizer.json,
+byte-level BPE as in GPT-2 and RoBERTa (Liu et al., 2019). Special pieces exist only as ids: the text "[MASK]" is encoded as the
+characters that it is.
 """
 
 import pathlib
@@ -67,7 +68,7 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
 
 
 def with_unused_ids(vocabulary: Vocabulary, size: int) -> Vocabulary:
-    """Returns the vocabulary with unused ids up to `size`, the rows of some weights, where it lacks few of them; else unchanged."""
+    """Returns the vocabulary with unused ids up to `size`, the rows of some weights, if it lacks few of them; else unchanged."""
     lacks_few = 0 < size - vocabulary.size <= _MOST_UNUSED * size
     if isinstance(vocabulary, SentencePieceVocabulary) and lacks_few:
         return SentencePieceVocabulary(vocabulary.model, layout=vocabulary.layout, size=size)

@@ -1,4 +1,4 @@
-"""SentencePiece models that came as Hugging Face's tokenizer.json: Unigram (XLM-R, CamemBERT, DeBERTa-v2) and BPE (mmBERT, Gemma).
+"""SentencePiece models of Hugging Face's tokenizer.json: Unigram (XLM-R, CamemBERT, DeBERTa-v2) and BPE (mmBERT, Gemma).
 
 `tokenizers` encodes by the file's own normalizer, pre-tokenizer and model, so ids are those of the library. Two things differ:
 text that spells a special token stays text, and a file that puts no word mark before the first word gets a blank there, so that

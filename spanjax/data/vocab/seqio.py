@@ -1,7 +1,8 @@
 """The vocabularies of `loading` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
 
 The only vocabulary module that imports TensorFlow; text must have gone through `cleaning.clean` for ids to agree.
-Byte-level BPE and the SentencePiece models of a tokenizer.json have no operation in TensorFlow: prepare tokenizes such text, and only its ids reach a graph.
+Byte-level BPE and the SentencePiece models of a tokenizer.json have no operation in TensorFlow: prepare tokenizes such text, and
+only its ids reach a graph.
 """
 
 import functools
@@ -167,12 +168,12 @@ class SeqioSentencePiece(_SpanjaxVocabulary):
 
 
 class SeqioOfTokenizers(_SpanjaxVocabulary):
-    """A vocabulary of a tokenizer.json but WordPiece: encoding and decoding in Python, decoding in the graph, no encoding there."""
+    """A vocabulary that `tokenizers` encodes: encoding and decoding in Python, decoding in the graph, no encoding there."""
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError(
-            f"{_name(self.vocabulary)} cannot be encoded in a TensorFlow graph: tensorflow_text has no operation for it. Tokenize "
-            "the text beforehand with `python -m spanjax.prepare rows` and feed the ids, or use encode() in Python"
+            f"{_name(self.vocabulary)} cannot be encoded in a TensorFlow graph: tensorflow_text has no operation for it. "
+            "Tokenize the text beforehand with `python -m spanjax.prepare rows` and feed the ids, or use encode() in Python"
         )
 
 
@@ -187,7 +188,9 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePi
 
 
 def _name(vocabulary: Vocabulary) -> str:
-    return "byte-level BPE" if isinstance(vocabulary, ByteBpeVocabulary) else "the SentencePiece model of a tokenizer.json"
+    return (
+        "byte-level BPE" if isinstance(vocabulary, ByteBpeVocabulary) else "the SentencePiece model of a tokenizer.json"
+    )
 
 
 def encode_in_graph(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:

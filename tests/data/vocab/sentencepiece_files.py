@@ -71,7 +71,9 @@ def tokenizer_json(kind: str, size: int = 290, texts: tuple[str, ...] = ()) -> b
         layout = LAYOUTS[kind]
         first = [(name, -100.0 if name == "<unk>NOTUSED" else 0.0) for name in layout.first]
         vocab, names = [*first, *own[layout.skipped :], ("<mask>", 0.0)], ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
-    ids = {piece: number for number, (piece, _) in enumerate(vocab)} | ({"[MASK]": len(vocab)} if len(vocab) == len(own) else {})
+    ids = {piece: number for number, (piece, _) in enumerate(vocab)} | (
+        {"[MASK]": len(vocab)} if len(vocab) == len(own) else {}
+    )
     tokenizer = tokenizers.Tokenizer(models.Unigram(vocab, unk_id=ids[names[3]], byte_fallback=False))
     steps: list[Any] = [normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)]
     metaspace = pre_tokenizers.Metaspace("▁", "always")
@@ -111,7 +113,11 @@ def _bpe_json(texts: Sequence[str], size: int) -> bytes:
         "behavior": "MergedWithPrevious",
         "invert": False,
     }
-    steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    steps = [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
     content["decoder"] = {"type": "Sequence", "decoders": steps}
     count = len(content["model"]["vocab"])
     added = [_token(number, name, lstrip=name == "<mask>") for number, name in enumerate(names[:5])]

@@ -52,7 +52,9 @@ def differing(vocabulary: MetaspaceVocabulary, content: bytes, texts: list[str])
     theirs = tokenizers.Tokenizer.from_str(content.decode())
     found = theirs.encode_batch(vocabulary.prefixed(texts), add_special_tokens=False)
     return [
-        text for text, ours, each in zip(texts, vocabulary.encode(texts), found, strict=True) if ours.tolist() != each.ids
+        text
+        for text, ours, each in zip(texts, vocabulary.encode(texts), found, strict=True)
+        if ours.tolist() != each.ids
     ]
 
 

@@ -1,8 +1,6 @@
 """Orders of ids of SentencePiece models: those of XLM-R and CamemBERT, by the files beside a .model file."""
 
-import gzip
 import json
-import lzma
 import pathlib
 from typing import Any
 
@@ -18,10 +16,16 @@ from spanjax.data.vocab.sentencepiece import SentencePieceVocabulary
 from tests.data.vocab.sentencepiece_files import SCRIPTS, TRAINING, model_file, tokenizer_json
 from tests.data.vocab.test_metaspace import generated
 
-CLASSES = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizerFast", "deberta-v2": "DebertaV2Tokenizer"}
+CLASSES = {
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizerFast",
+    "deberta-v2": "DebertaV2Tokenizer",
+}
 
 
-def folder(path: pathlib.Path, kind: str, tokenizer: dict[str, Any] | None, config: dict[str, Any] | None) -> pathlib.Path:
+def folder(
+    path: pathlib.Path, kind: str, tokenizer: dict[str, Any] | None, config: dict[str, Any] | None
+) -> pathlib.Path:
     """A folder with the .model file under its usual name, and what lies beside it."""
     path.mkdir()
     name = "spm.model" if kind == "deberta-v2" else "sentencepiece.bpe.model"
@@ -70,16 +74,29 @@ def test_layouts_are_saved(tmp_path: pathlib.Path) -> None:
     assert plain.files()["vocabulary.json"] == b'{"kind": "sentencepiece"}', "as earlier versions wrote it"
     with pytest.raises(ValueError, match="layout is 'mbart': expected one of xlm-roberta, camembert"):
         vocabulary_from_files(
-            {"vocabulary.json": b'{"kind": "sentencepiece", "layout": "mbart"}', "sentencepiece.model": vocabulary.model}
+            {
+                "vocabulary.json": b'{"kind": "sentencepiece", "layout": "mbart"}',
+                "sentencepiece.model": vocabulary.model,
+            }
         )
 
 
 def test_faults_of_the_files_beside_a_model_are_named(tmp_path: pathlib.Path) -> None:
     for number, (kind, tokenizer, config, words) in enumerate(
         (
-            ("camembert", None, None, "expected a tokenizer_config.json .* XLMRobertaTokenizer, CamembertTokenizer.* neither"),
+            (
+                "camembert",
+                None,
+                None,
+                "expected a tokenizer_config.json .* XLMRobertaTokenizer, CamembertTokenizer.* neither",
+            ),
             ("camembert", {"tokenizer_class": "MBartTokenizer"}, {"model_type": "mbart"}, "found MBartTokenizer"),
-            ("deberta-v2", {"do_lower_case": True}, {"model_type": "deberta-v2"}, "do_lower_case is true: expected false"),
+            (
+                "deberta-v2",
+                {"do_lower_case": True},
+                {"model_type": "deberta-v2"},
+                "do_lower_case is true: expected false",
+            ),
         )
     ):
         with pytest.raises(ValueError, match=words):
@@ -95,7 +112,9 @@ def test_faults_of_the_files_beside_a_model_are_named(tmp_path: pathlib.Path) ->
 
 
 def test_graph_gives_the_ids_of_the_layout() -> None:
-    tf: Any = pytest.importorskip("tensorflow", reason="the graph of seqio: pip install tensorflow tensorflow-text seqio")
+    tf: Any = pytest.importorskip(
+        "tensorflow", reason="the graph of seqio: pip install tensorflow tensorflow-text seqio"
+    )
     from spanjax.data.vocab.seqio import encode_in_graph, seqio_vocabulary
 
     vocabulary = SentencePieceVocabulary(model_file("xlm-roberta"), layout="xlm-roberta")
@@ -104,7 +123,9 @@ def test_graph_gives_the_ids_of_the_layout() -> None:
         np.testing.assert_array_equal(ours, graph)
     one = seqio_vocabulary(vocabulary).encode_tf(tf.constant(texts[0]))
     np.testing.assert_array_equal(one, vocabulary.encode(texts[:1])[0])
-    with pytest.raises(ValueError, match="the SentencePiece model of a tokenizer.json is not encoded in TensorFlow graphs"):
+    with pytest.raises(
+        ValueError, match="the SentencePiece model of a tokenizer.json is not encoded in TensorFlow graphs"
+    ):
         encode_in_graph(MetaspaceVocabulary(tokenizer_json("xlm-roberta")), texts)
 
 
