@@ -177,7 +177,7 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
     pooling, unknown = pooling_of_folder(path)
-    told = family_of(encoder, loaded.params).model_type == family.model_type
+    nearest = family_of(encoder, loaded.params).model_type
     return Model(
         encoder,
         loaded.params,
@@ -188,7 +188,7 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         loaded=loaded,
         task=task,
         pooling=pooling,
-        model_type="" if told else family.model_type,
+        model_type="" if nearest == family.model_type else family.model_type,
     )
 
 

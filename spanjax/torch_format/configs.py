@@ -231,6 +231,7 @@ def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: s
             f"encoder.norm_epsilon is {encoder.norm_epsilon:g}: an encoder without token types is DistilBERT in transformers,"
             f" which computes {_DISTIL_EPSILON:g} alone"
         )
+    # the id of padding is a setting of their class, which computes positions from it
     if family.model_type in LIKE_ROBERTA and specials and encoder.position_offset != specials.pad + 1:
         problems.append(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "

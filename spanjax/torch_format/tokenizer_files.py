@@ -241,6 +241,7 @@ def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
             "Where two ways to cut a word are equally good, as for `!!!` with the pieces `!!` and `!`, rounding decides, and "
             "transformers may cut it in another way than the sentencepiece library did in training."
         )
+    # unused ids have no text, so that a reader need not know their names
     if vocabulary.layout:
         first = ", ".join(f"`{piece}`" for piece in LAYOUTS[vocabulary.layout].first)
         notes.append(f"The ids are those of {vocabulary.layout}: {first}, the pieces of {FAIRSEQ_FILE}, `<mask>`.")

@@ -13,6 +13,7 @@ from spanjax.convert import main as convert
 from spanjax.data.vocab.metaspace import MetaspaceVocabulary
 from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import equal_weights
 from spanjax.torch_format.folder import read_folder
 from tests.data.vocab.sentencepiece_files import SCRIPTS, model_file, tokenizer_json
 from tests.running import ROOT
@@ -84,3 +85,19 @@ def test_continue_resume_fine_tune_and_write_back(
     assert train.main([*words, "--objective.length=32"]) == 0
     name = written(tmp_path / "tuned", tmp_path / "tuned-back", capsys)
     assert name == f"{CLASSES[family]}ForSequenceClassification"
+
+
+def test_weights_with_more_rows_than_the_tokenizer_has_ids(tmp_path: pathlib.Path, capsys: Any) -> None:
+    """As DeBERTa-v2 and v3 have: the tokenizer is kept, and so are the rows that no token has."""
+    size = MetaspaceVocabulary(tokenizer_json("deberta-v2")).size
+    saved("bert", tmp_path / "theirs", vocab_size=size + 2)
+    (tmp_path / "theirs" / "vocab.txt").unlink()
+    (tmp_path / "theirs" / "spm.model").write_bytes(model_file("deberta-v2"))
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text('{"tokenizer_class": "DebertaV2Tokenizer"}')
+    model = load_model(tmp_path / "theirs")
+    assert model.vocabulary is not None and (model.vocabulary.size, model.vocabulary.unused) == (size + 2, 2)
+    assert "the last 2 ids have no piece: unused" in model.notes
+    assert written(tmp_path / "theirs", tmp_path / "back", capsys) == "BertForMaskedLM"
+    after = load_model(tmp_path / "back")
+    assert after.vocabulary is not None and after.vocabulary.fingerprint == model.vocabulary.fingerprint
+    assert equal_weights(model, after) == [] and after.encoder.vocab_size == size + 2

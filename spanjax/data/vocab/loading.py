@@ -53,6 +53,7 @@ def vocabulary_from_files(files: Mapping[str, bytes]) -> Vocabulary:
             f"{', '.join(MODEL_FILES)} with its file ({', '.join(dict.fromkeys(MODEL_FILES.values()))}), "
             "of wordpiece with lower_case true or false"
         )
+    # a damaged file must not ask for memory without bounds
     size = settings.get("size", 0)
     if not isinstance(size, int) or not 0 <= size <= MOST_PIECES:
         raise ValueError(f"{SETTINGS_FILE}: size is {size!r}: expected the number of ids, up to {MOST_PIECES:,}")

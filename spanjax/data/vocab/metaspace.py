@@ -76,6 +76,7 @@ class MetaspaceVocabulary(Vocabulary):
         unused = unused_pieces(len(pieces), size)
         self.pieces, self.unused = (*pieces, *unused), len(unused)
         self.specials = Specials(*found)
+        # other special tokens (<s>NOTUSED, say) have no role here, and are no text either
         hidden = {self.pieces[number] for number in found}
         hidden |= {token["content"] for token in added if token.get("special")}
         self._tokenizer = _text_tokenizer(settings, hidden, name)
