@@ -25,6 +25,8 @@ Settings = TypeVar("Settings")
 Kind = Literal["pretraining", "task"]
 ORDER_VERSION = "order_version"
 """Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
+MODEL_TYPE = "model_type"
+"""Entry of run.json: the family of the initial weights, if the encoder alone does not tell it (XLM-R, CamemBERT)."""
 STARTED_IN = "started_in"
 """Entry of run.json and of a checkpoint: the folder in which the run was started, to which its relative paths refer."""
 _PATHS = ("init_from", "data/rows", *(f"objective/{name}" for name in ("train", "dev", "vocabulary", "spans/ngrams")))

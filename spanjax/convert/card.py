@@ -15,7 +15,7 @@ from spanjax.pretrained.model import Model
 from spanjax.run_format import stored_task
 from spanjax.tasks.base import SCORE, HfHead
 from spanjax.torch_format.configs import REMOTE_CODE, remote_config
-from spanjax.torch_format.families import pretraining_class
+from spanjax.torch_format.families import LIKE_ROBERTA, pretraining_class
 from spanjax.torch_format.folder import EXTRA_HEADS
 from spanjax.torch_format.task_configs import PLACES
 from spanjax.torch_format.task_tables import PIPELINES, class_name
@@ -25,7 +25,7 @@ from spanjax.training.metrics import record_of
 from spanjax.training.state import count_parameters
 
 _SHOWN = 20  # labels that are listed one by one
-_POOLED = ("bert", "roberta", "albert")  # families whose AutoModel has a pooler
+_POOLED = ("bert", "albert", *LIKE_ROBERTA)  # families whose AutoModel has a pooler
 _KINDS: Mapping[HfHead, str] = {
     "sequence": "classification of sentences and pairs of sentences",
     "token": "classification of tokens",

@@ -34,6 +34,26 @@ _PAPERS: Mapping[str, str] = {
   journal = {arXiv:1907.11692},
   year = {2019}
 }""",
+    "xlm-roberta": """@inproceedings{conneau-etal-2020-unsupervised,
+  title = {Unsupervised Cross-lingual Representation Learning at Scale},
+  author = {Conneau, Alexis and Khandelwal, Kartikay and Goyal, Naman and Chaudhary, Vishrav and Wenzek, Guillaume
+            and Guzm\\'an, Francisco and Grave, Edouard and Ott, Myle and Zettlemoyer, Luke and Stoyanov, Veselin},
+  booktitle = {Proceedings of ACL},
+  year = {2020}
+}""",
+    "camembert": """@inproceedings{martin-etal-2020-camembert,
+  title = {{CamemBERT}: a Tasty {French} Language Model},
+  author = {Martin, Louis and Muller, Benjamin and Ortiz Su\\'arez, Pedro Javier and Dupont, Yoann and Romary, Laurent
+            and de la Clergerie, \\'Eric and Seddah, Djam\\'e and Sagot, Beno\\^it},
+  booktitle = {Proceedings of ACL},
+  year = {2020}
+}""",
+    "distilbert": """@article{sanh-etal-2019-distilbert,
+  title = {{DistilBERT}, a Distilled Version of {BERT}: Smaller, Faster, Cheaper and Lighter},
+  author = {Sanh, Victor and Debut, Lysandre and Chaumond, Julien and Wolf, Thomas},
+  journal = {arXiv:1910.01108},
+  year = {2019}
+}""",
     "albert": """@inproceedings{lan-etal-2020-albert,
   title = {{ALBERT}: A Lite {BERT} for Self-supervised Learning of Language Representations},
   author = {Lan, Zhenzhong and Chen, Mingda and Goodman, Sebastian and Gimpel, Kevin and Sharma, Piyush and Soricut, Radu},

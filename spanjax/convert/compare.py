@@ -31,7 +31,7 @@ from spanjax.pretrained.electra import FOLDER, PART, generator_of
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.folder import is_weights
-from spanjax.torch_format.task_tables import CLASSES, OUTPUTS
+from spanjax.torch_format.task_tables import CLASSES, OUTPUTS, RELU
 from spanjax.training.state import abstract_module
 
 SENTENCES = (
@@ -318,9 +318,10 @@ def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
         if "pooler" in model.params:
             dense = model.params["pooler"]["dense"]
             read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
-        elif "pre_classifier" in model.params:
-            dense = model.params["pre_classifier"]
-            read_SLD = ACTIVATIONS["gelu"](read_SLD @ dense["kernel"] + dense["bias"][None])
+        for part, activation in (("pre_classifier", "gelu"), (RELU, "relu")):
+            if part in model.params:
+                dense = model.params[part]
+                read_SLD = ACTIVATIONS[activation](read_SLD @ dense["kernel"] + dense["bias"][None])
     scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
     return np.asarray(scores_SLC) + head["bias"]
 

@@ -69,8 +69,8 @@ def write_folder(model: Model, folder: pathlib.Path, options: ToTorch) -> dict[s
     family, dtype = model.family, DTYPES[options.dtype]
     specials = model.vocabulary.specials if model.vocabulary else None
     task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
-    tuned = task_to_hf(task, model.kind, model.params, model.encoder) if model.kind else None
-    config = config_to_hf(model.encoder, specials, model.parts, options.dtype, tuned)
+    tuned = task_to_hf(task, model.kind, model.params, model.encoder, model.model_type) if model.kind else None
+    config = config_to_hf(model.encoder, specials, model.parts, options.dtype, tuned, model.model_type)
     tensors = tensors_to_hf(model.params, model.encoder, with_heads(family, model.kind, model.parts))
     if options.format == "fairseq":
         if model.kind:

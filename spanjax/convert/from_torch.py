@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from spanjax.cli import Progress, exit_code, parse_options, visible_name
-from spanjax.data.vocab.loading import load_vocabulary
+from spanjax.data.vocab.loading import load_vocabulary, with_unused_ids
 from spanjax.json_files import read_json
 from spanjax.storage.outputs import output_folder
 
@@ -87,7 +87,7 @@ def from_torch(options: FromTorch) -> None:
     if model.loaded is None:
         raise ValueError(f"{options.source} is a checkpoint of spanjax already: train from it with --init-from")
     if options.vocab:
-        vocabulary = load_vocabulary(options.vocab, options.lower_case)
+        vocabulary = with_unused_ids(load_vocabulary(options.vocab, options.lower_case), model.encoder.vocab_size)
         if vocabulary.size != model.encoder.vocab_size:
             raise ValueError(
                 f"--vocab {options.vocab} has {vocabulary.size:,} pieces, the weights {model.encoder.vocab_size:,}: "

@@ -32,7 +32,7 @@ from spanjax.storage.outputs import output_folder
 from spanjax.torch_format.configs import config_to_hf
 from spanjax.torch_format.folder import read_json
 from spanjax.torch_format.task_configs import default_labels, task_to_hf
-from spanjax.torch_format.task_tables import OUTPUTS
+from spanjax.torch_format.task_tables import OUTPUTS, RELU
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
 GRAPH, INT8 = "model.onnx", "model_int8.onnx"
@@ -48,7 +48,7 @@ def of_task(model: Model, task: GraphTask) -> Model:
     kept = {
         "encoder": (),
         "fill-mask": ("mlm", "sbo"),
-        "classification": ("classifier", "pooler", "pre_classifier", "span_network"),
+        "classification": ("classifier", "pooler", "pre_classifier", RELU, "span_network"),
         "question-answering": ("qa", "span_network"),
     }[task]
     tuned = {"classification": ("sequence", "token"), "question-answering": ("question",)}.get(task)
@@ -65,8 +65,8 @@ def written_config(model: Model) -> tuple[dict[str, Any], list[str]]:
     specials = model.vocabulary.specials if model.vocabulary else None
     task = {**(model.task or {}), **inferred_settings(model.task, model.scores)}
     try:
-        tuned = task_to_hf(task, model.kind, model.params, model.encoder) if model.kind else None
-        return config_to_hf(model.encoder, specials, model.parts, "float32", tuned), []
+        tuned = task_to_hf(task, model.kind, model.params, model.encoder, model.model_type) if model.kind else None
+        return config_to_hf(model.encoder, specials, model.parts, "float32", tuned, model.model_type), []
     except ValueError as error:
         # nothing loads weights by this file, so the graph is as good; programs still read the names of the classes
         found: dict[str, Any] = {"spanjax": describe(model.encoder)}

@@ -20,7 +20,7 @@ from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.model import Model
-from spanjax.torch_format.task_tables import OUTPUTS
+from spanjax.torch_format.task_tables import OUTPUTS, RELU
 
 OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime has read both since 1.17
 ONE_FILE = 2**31 - 2**24  # bytes of parameters: protobuf ends at 2 GiB, nodes and names take the rest
@@ -244,6 +244,8 @@ class _EncoderGraph(_Graph):
             x = self.add("Tanh", self.dense(x, "pooler", params["pooler"]["dense"]))
         elif whole_row and "pre_classifier" in params:
             x = self.activated(self.dense(x, "pre_classifier", params["pre_classifier"]), "gelu")
+        elif whole_row and RELU in params:
+            x = self.activated(self.dense(x, RELU, params[RELU]), "relu")
         if part != OUTPUTS["question"]:
             return [self.dense(x, part, params[part], LOGITS)]
         both_BL2 = self.dense(x, part, params[part])

@@ -26,7 +26,7 @@ from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run, with_defaults
-from spanjax.run_format import own_classes
+from spanjax.run_format import MODEL_TYPE, own_classes
 from spanjax.sharding import to_global
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
@@ -148,7 +148,8 @@ class TaskSession(CompiledRun):
 
     def identity(self) -> dict[str, Any]:
         """Implements `training.loop.Session.identity`."""
-        return {"rows_fingerprint": self.training.packed.fingerprint}
+        family = {MODEL_TYPE: self.model.model_type} if self.model and self.model.model_type else {}
+        return {"rows_fingerprint": self.training.packed.fingerprint, **family}
 
     def about(self) -> dict[str, Any]:
         """Implements `training.loop.Session.about`, with the numbers of examples."""

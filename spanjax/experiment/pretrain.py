@@ -31,7 +31,7 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
-from spanjax.run_format import ORDER_VERSION, STAGES, describe, own_classes
+from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, to_global
 from spanjax.training.loop import Outcome
 
@@ -45,6 +45,8 @@ class PretrainingSession(CompiledRun):
     spec: FeedSpec
     messages: tuple[str, ...] = ()
     """Notes on settings that the initial weights replaced."""
+    model_type: str = ""
+    """Family of the initial weights, see `MODEL_TYPE`."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -81,14 +83,15 @@ class PretrainingSession(CompiledRun):
         return f"rows        {len(rows):,} of {rows.length} tokens, {used:.1%} filled; held out {held_out:,}{stages}"
 
     def identity(self) -> dict[str, Any]:
-        """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order."""
+        """Extra entries of run.json that identify the training data and, if it differs from version 1's, its order; and the
+        family of the weights that the encoder alone does not tell."""
         entries: dict[str, Any] = {"rows_fingerprint": self.rows.manifest.fingerprint}
         if isinstance(self.rows, MixedRows) and self.rows.stages:
             entries[STAGES] = self.rows.fingerprints()
         # if the batch size divides the rows, by_length has always read all of them
         if self.spec.order == "by_length" and len(self.rows) % self.spec.batch_size:
             entries[ORDER_VERSION] = BY_LENGTH_VERSION
-        return entries
+        return entries | ({MODEL_TYPE: self.model_type} if self.model_type else {})
 
     def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
         """Returns a note if a run resumes with the rows in another order than it began with."""
@@ -306,15 +309,19 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     return list(dict.fromkeys(found))
 
 
-def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) -> tuple[Run, list[str], list[str]]:
-    """Returns the run with the sizes of the weights that it starts from, notes, and problems."""
+def _with_sizes(
+    run: Run, named: Collection[str], stored: EncoderConfig | None, family: str
+) -> tuple[Run, str, list[str], list[str]]:
+    """Returns the run with the sizes of the weights that it starts from, their family, notes, and problems."""
     if not run.init_from or (is_branch(run) and stored is None):  # `open_branch` reports a run that cannot be read
-        return run, [], []
+        return run, family, [], []
     try:
         # a run that resumes needs the weights no more: they may be gone
-        weights = stored or load_model(run.init_from).encoder
+        model = None if stored else load_model(run.init_from)
     except ValueError as error:
-        return run, [], [str(error)]
+        return run, family, [], [str(error)]
+    weights, family = (model.encoder, model.model_type) if model else (stored, family)
+    assert weights is not None
     encoder, notes, problems = with_sizes_of(weights, run.encoder, named)
     assert isinstance(run.objective, Pretraining)
     # a table of types that the weights lack would be sampled, read by nothing, and keep ModernBERT from being written back
@@ -325,18 +332,20 @@ def _with_sizes(run: Run, named: Collection[str], stored: EncoderConfig | None) 
         encoder = dataclasses.replace(encoder, types=0)
     # against its own checkpoint the work directory compares all settings
     problems = [] if stored else [f"--init-from {run.init_from}: {problem}" for problem in problems]
-    return dataclasses.replace(run, encoder=encoder), [f"init-from {run.init_from}: {note}" for note in notes], problems
+    notes = [f"init-from {run.init_from}: {note}" for note in notes]
+    return dataclasses.replace(run, encoder=encoder), family, notes, problems
 
 
 def open_pretraining_session(
-    run: Run, named: Collection[str] = (), stored: EncoderConfig | None = None
+    run: Run, named: Collection[str] = (), stored: EncoderConfig | None = None, family: str = ""
 ) -> PretrainingSession:
     """Opens the rows and builds the mesh and every function. Raises one ValueError that lists all problems.
 
-    Sizes of the encoder are those of the weights of `init_from`, or `stored`, those of the run's own checkpoint if it resumes.
+    Sizes of the encoder are those of the weights of `init_from`, or `stored`, those of the run's own checkpoint if it resumes;
+    `family` is then what its run.json has under `MODEL_TYPE`.
     Settings that the command line names (`named`) must agree with the weights.
     """
-    run, notes, problems = _with_sizes(with_defaults(run), named, stored)
+    run, family, notes, problems = _with_sizes(with_defaults(run), named, stored, family)
     problems += run.problems()
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
@@ -356,7 +365,7 @@ def open_pretraining_session(
     chosen: Any = run.objective.order_of(run.data.order)
     data = dataclasses.replace(run.data, order=chosen)
     session = assemble(dataclasses.replace(run, encoder=encoder, data=data), rows, validation, mesh)
-    return dataclasses.replace(session, messages=tuple(map(visible_name, notes)))
+    return dataclasses.replace(session, messages=tuple(map(visible_name, notes)), model_type=family)
 
 
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> PretrainingSession:

@@ -18,7 +18,7 @@ from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.model import stored_vocabulary
 from spanjax.run import Run, overridden
-from spanjax.run_format import STARTED_IN, describe, kind_of, restored
+from spanjax.run_format import MODEL_TYPE, STARTED_IN, describe, kind_of, restored
 from spanjax.tasks.base import Task
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Outputs, Session
@@ -38,8 +38,8 @@ def open_session(requested: Run, named: Collection[str] = (), resumed: pathlib.P
     else:
         # a branch has the encoder of its run, as if it resumed that: its weights are those of the checkpoint
         origin = resumed or (pathlib.Path(requested.init_from) if is_branch(requested) else None)
-        stored = _stored_encoder(origin) if origin and requested.init_from else None
-        session = open_pretraining_session(requested, named, stored)
+        stored, family = _stored_encoder(origin) if origin and requested.init_from else (None, "")
+        session = open_pretraining_session(requested, named, stored, family)
         if requested.init_from:
             # sizes of a config file give way to those of the weights, with a note; named ones were compared
             requested = dataclasses.replace(requested, encoder=session.run.encoder)
@@ -47,12 +47,14 @@ def open_session(requested: Run, named: Collection[str] = (), resumed: pathlib.P
     return session
 
 
-def _stored_encoder(workdir: pathlib.Path) -> EncoderConfig | None:
-    """Returns the encoder in a work directory's run.json; None if it cannot be read, which `open_workdir` reports."""
+def _stored_encoder(workdir: pathlib.Path) -> tuple[EncoderConfig | None, str]:
+    """Returns the encoder in a work directory's run.json, and the family of its initial weights as in `MODEL_TYPE`; None and ""
+    if it cannot be read, which `open_workdir` reports."""
     try:
-        return restored(read_json(workdir / "run.json")["encoder"], EncoderConfig)
+        found = read_json(workdir / "run.json")
+        return restored(found["encoder"], EncoderConfig), str(found.get(MODEL_TYPE, ""))
     except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        return None
+        return None, ""
 
 
 def description(session: Session) -> dict[str, Any]:

@@ -8,20 +8,21 @@ from typing import Any, get_args
 
 from spanjax import __version__
 from spanjax.bounds import raise_problems, type_problems
-from spanjax.data.vocab.loading import vocabulary_from_files
+from spanjax.data.vocab.loading import vocabulary_from_files, with_unused_ids
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective, Pretraining
 from spanjax.objectives.loss_terms import PAIR_NAMES, canonical
 from spanjax.pretrained.electra import with_generator
 from spanjax.pretrained.model import Model
 from spanjax.pretrained.packaged import packaged_folder
-from spanjax.run_format import described_task, restored
+from spanjax.run_format import MODEL_TYPE, described_task, restored
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import Task, TextPooling
-from spanjax.torch_format.configs import config_from_hf, gelu_problem, guessed_config
+from spanjax.torch_format.configs import config_from_hf, gelu_problem
 from spanjax.torch_format.deberta import POOLERS, with_one_token_head
-from spanjax.torch_format.families import BERT, DEBERTA
+from spanjax.torch_format.families import BERT, DEBERTA, family_of
 from spanjax.torch_format.folder import FolderContents, is_weights, read_folder
+from spanjax.torch_format.guessed import guessed_config
 from spanjax.torch_format.names import family_of_names, known_names
 from spanjax.torch_format.sentence_modules import pooling_of_folder
 from spanjax.torch_format.tables import params_from_hf
@@ -88,6 +89,7 @@ def _from_checkpoint(folder: pathlib.Path, notes: list[str]) -> Model:
         task=task,
         trained=objective if isinstance(objective, Pretraining) else None,
         pooling=_stored_pooling(meta, objective),
+        model_type=str(meta.get("model", {}).get(MODEL_TYPE) or meta.get("run", {}).get(MODEL_TYPE) or ""),
     )
 
 
@@ -180,12 +182,16 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
     halves = sorted({str(array.dtype) for array in found.tensors.values()} - {"float32", "int64"})
     notes += [*found.notes, *unused, *([f"{', '.join(halves)} became float32"] if halves else [])]
     vocabulary = vocabulary_of_folder(path if path.is_dir() else path.parent)
+    if vocabulary is not None:
+        vocabulary = with_unused_ids(vocabulary, encoder.vocab_size)
+        notes += [f"the last {vocabulary.unused:,} ids have no piece: unused"] * (vocabulary.unused > 0)
     # tokenizer files of another size belong to other weights: their ids would mean other tokens
     if vocabulary is not None and vocabulary.size != encoder.vocab_size:
         notes.append(f"the tokenizer files have {vocabulary.size:,} ids, the weights {encoder.vocab_size:,}: skipped")
         vocabulary = None
     pair = "sop" if family.model_type == "albert" else "nsp"
     pooling, unknown = pooling_of_folder(path)
+    nearest = family_of(encoder, loaded.params).model_type
     return Model(
         encoder,
         loaded.params,
@@ -196,6 +202,7 @@ def from_weights(path: pathlib.Path, found: FolderContents) -> Model:
         loaded=loaded,
         task=task,
         pooling=pooling,
+        model_type="" if nearest == family.model_type else family.model_type,
     )
 
 

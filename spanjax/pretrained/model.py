@@ -59,6 +59,8 @@ class Model:
     """Objective of its pretraining run; None if unknown."""
     pooling: TextPooling = "mean"
     """Pooling of vectors of texts: that of its contrastive training, or of a folder of sentence-transformers."""
+    model_type: str = ""
+    """Family of transformers that the weights came from, if the encoder alone does not tell: see `family_of`."""
 
     @property
     def name(self) -> str:
@@ -74,7 +76,7 @@ class Model:
     @property
     def family(self) -> Family:
         """Family whose class in transformers computes the same."""
-        return family_of(self.encoder, self.parts)
+        return family_of(self.encoder, self.parts, self.model_type)
 
     @property
     def kind(self) -> HfHead | None:
@@ -132,6 +134,7 @@ def model_meta(model: Model) -> dict[str, Any]:
             "source": model.name,
             "task": model.task,
             "pooling": model.pooling,
+            "model_type": model.model_type,
         },
         "vocabulary": stored_vocabulary(model.vocabulary) if model.vocabulary else {},
     }

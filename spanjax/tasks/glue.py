@@ -118,9 +118,14 @@ class Glue(SentenceTask):
 
     @classmethod
     def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
-        """Labels of the user's own, or one number; ELECTRA's layers before the classifier."""
-        pooler = {"pooler": "gelu"} if "pre_classifier" in parts else {}
-        return {**pooler, "labels": list(labels), **({} if labels else {"numbers": True})}
+        """Labels of the user's own, or one number; ELECTRA's or DistilBERT's layers before the classifier."""
+        names = {"pre_classifier": "gelu", "pre_classifier_relu": "relu"}
+        pooler = next((name for part, name in names.items() if part in parts), "")
+        return {
+            **({"pooler": pooler} if pooler else {}),
+            "labels": list(labels),
+            **({} if labels else {"numbers": True}),
+        }
 
     @property
     def _sentences(self) -> int:

@@ -39,9 +39,9 @@ class SentenceTask(Task):
     """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
     class_weights: Annotated[tuple[float, ...], Bounds(0)] = ()
     """Weight in the loss of an example of each class, in the order of `labels`; empty: all alike."""
-    pooler: Literal["dense", "gelu", "none"] = "dense"
+    pooler: Literal["dense", "gelu", "relu", "none"] = "dense"
     """Layers between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
-    dropout, dense layer and gelu."""
+    dropout, dense layer and gelu; relu: DistilBERT's dense layer and relu."""
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
@@ -77,12 +77,14 @@ class SentenceTask(Task):
         return dataclasses.replace(self, spans=self.spans.with_fingerprint()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """Adds the requested `pooler` or `pre_classifier`, `span_network` with spans, and `classifier`."""
+        """Adds the requested `pooler`, `pre_classifier` or `pre_classifier_relu`, `span_network` with spans, and `classifier`."""
         if self.spans is None or self.spans.concatenated:
             if self.pooler == "dense":
                 module.pooler = Pooler(encoder, rngs)
             elif self.pooler == "gelu":
                 module.pre_classifier = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
+            elif self.pooler == "relu":
+                module.pre_classifier_relu = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs)
         module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
@@ -107,6 +109,8 @@ class SentenceTask(Task):
             case "gelu":
                 first_BD = dropout(hidden_BLD[:, 0], module.rate, key, FIRST_SITE)
                 return ACTIVATIONS["gelu"](module.pre_classifier(first_BD))
+            case "relu":
+                return ACTIVATIONS["relu"](module.pre_classifier_relu(hidden_BLD[:, 0]))
             case "none":
                 return hidden_BLD[:, 0]
 

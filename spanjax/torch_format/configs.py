@@ -1,18 +1,14 @@
-"""config.json of BERT, RoBERTa, ALBERT, ELECTRA, ModernBERT, XLNet and DeBERTa <-> EncoderConfig; without one, sizes inferred
-from the weights."""
+"""config.json of every family in `families` <-> EncoderConfig."""
 
 import dataclasses
-import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig, Execution, Regularization
 from spanjax.torch_format import deberta
-from spanjax.torch_format.families import DEBERTA, FAMILIES, Family, family_of, pretraining_class
+from spanjax.torch_format.families import DEBERTA, FAMILIES, LIKE_ROBERTA, Family, family_of, pretraining_class
 
 _SIZES = {
     "vocab_size": "vocab_size",
@@ -30,6 +26,20 @@ _XLNET_SIZES = {
     "n_head": "heads",
     "d_inner": "intermediate_size",
 }
+_DISTIL_SIZES = {
+    "vocab_size": "vocab_size",
+    "dim": "hidden_size",
+    "n_layers": "layers",
+    "n_heads": "heads",
+    "hidden_dim": "intermediate_size",
+    "max_position_embeddings": "positions",
+}
+_DISTIL_OTHERS = {
+    "dropout": ("dropout", 0.1),
+    "attention_dropout": ("attention_dropout", 0.1),
+    "initializer_range": ("initializer_std", 0.02),
+}
+_DISTIL_EPSILON = 1e-12  # config.json does not name it
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 """Ours -> the name that transformers has for it."""
 _THEIR_ACTIVATIONS = {
@@ -82,7 +92,8 @@ _NOT_COMPUTED = {field.name for group in (Regularization, Execution) for field i
 _ANY = frozenset({*_NOT_COMPUTED, *_SIZES.values(), "types", "activation", "norm_epsilon", "initializer_std"})
 _OWN: Mapping[str, frozenset[str]] = {
     "bert": frozenset(),
-    "roberta": frozenset({"position_offset"}),
+    **dict.fromkeys(LIKE_ROBERTA, frozenset({"position_offset"})),
+    "distilbert": frozenset(),
     "albert": frozenset({"embedding_size", "num_layer_groups"}),
     "electra": frozenset({"embedding_size"}),
     # groups and embedding_size: `_modern_problems` refuses them together with half of the recipe
@@ -146,12 +157,14 @@ def config_to_hf(
     parts: set[str],
     dtype: str,
     task: Mapping[str, Any] | None = None,
+    model_type: str = "",
 ) -> dict[str, Any]:
-    """Builds config.json of a model with these parts of the canonical tree; `task` is the result of `task_to_hf`, if fine-tuned.
+    """Builds config.json of a model with these parts of the canonical tree; `task` is the result of `task_to_hf`, if fine-tuned,
+    `model_type` as in `family_of`.
 
     ValueError if transformers has no class for the encoder, or would number its positions differently.
     """
-    family, task = family_of(encoder, parts), dict(task or {})
+    family, task = family_of(encoder, parts, model_type), dict(task or {})
     problems = _unknown_settings(encoder, family)
     if family.model_type == "modernbert":
         problems += _modern_problems(encoder, parts, task)
@@ -164,6 +177,8 @@ def config_to_hf(
         found |= _modern_config_to_hf(encoder, specials)
     elif family.model_type == "xlnet":
         found |= _xlnet_config_to_hf(encoder)
+    elif family.model_type == "distilbert":
+        found |= _distil_config_to_hf(encoder)
     else:
         found |= _bert_config_to_hf(encoder, family)
         found |= deberta.config_to_hf(encoder, parts) if family is DEBERTA else {}
@@ -214,7 +229,13 @@ def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: s
         problems.append(
             f"{activation_problem}: train with gelu to write such a folder, or use these weights with spanjax"
         )
-    if family.model_type == "roberta" and specials and encoder.position_offset != specials.pad + 1:
+    if family.model_type == "distilbert" and encoder.norm_epsilon != _DISTIL_EPSILON:
+        problems.append(
+            f"encoder.norm_epsilon is {encoder.norm_epsilon:g}: an encoder without token types is DistilBERT in transformers,"
+            f" which computes {_DISTIL_EPSILON:g} alone"
+        )
+    # the id of padding is a setting of their class, which computes positions from it
+    if family.model_type in LIKE_ROBERTA and specials and encoder.position_offset != specials.pad + 1:
         problems.append(
             f"encoder.position_offset is {encoder.position_offset}: RoBERTa in transformers counts positions from the id of "
             f"padding plus one, here {specials.pad + 1}"
@@ -275,6 +296,17 @@ def _modern_config_to_hf(encoder: EncoderConfig, specials: Specials | None) -> d
     }
 
 
+def _distil_config_to_hf(encoder: EncoderConfig) -> dict[str, Any]:
+    others = {theirs: ours for theirs, (ours, _) in _DISTIL_OTHERS.items()}
+    return {
+        **_theirs(encoder, _DISTIL_SIZES | others),
+        "activation": _ACTIVATIONS[encoder.activation],
+        "sinusoidal_pos_embds": False,
+        "qa_dropout": encoder.dropout,
+        "seq_classif_dropout": encoder.dropout,
+    }
+
+
 def _xlnet_config_to_hf(encoder: EncoderConfig) -> dict[str, Any]:
     others = {theirs: ours for theirs, (ours, _) in _XLNET_OTHERS.items()}
     return {
@@ -293,7 +325,7 @@ def gelu_problem(encoder: EncoderConfig, parts: Collection[str], family: Family)
     """Message if the masked token head computes something else in transformers: always gelu for RoBERTa and ELECTRA, here the
     encoder's activation. Empty if both agree, or `parts` has no such head.
     """
-    if "mlm" not in parts or family.model_type not in ("roberta", "electra") or encoder.activation == "gelu":
+    if "mlm" not in parts or family.model_type not in (*LIKE_ROBERTA, "electra") or encoder.activation == "gelu":
         return ""
     own = f"encoder.activation is {encoder.activation!r} (hidden_act {_ACTIVATIONS[encoder.activation]!r})"
     return f"{own}, the masked token head of {family.class_prefix}ForMaskedLM computes gelu"
@@ -311,6 +343,8 @@ def config_from_hf(config: Mapping[str, Any], name: str) -> tuple[EncoderConfig,
         settings = _modern_settings_from_hf(config, name)
     elif kind == "xlnet":
         settings = _xlnet_settings_from_hf(config, name)
+    elif kind == "distilbert":
+        settings = _distil_settings_from_hf(config, name)
     else:
         settings = _bert_settings_from_hf(config, name, kind)
     encoder = EncoderConfig(**settings)
@@ -323,14 +357,12 @@ def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> d
         config = {**deberta.DEFAULTS, **config}
     problems = _missing(config, _SIZES)
     problems += _no_numbers(config, (*_OTHERS, "embedding_size", "num_hidden_groups", "pad_token_id"))
-    activation = config.get("hidden_act", "gelu")
-    if activation not in _THEIR_ACTIVATIONS:
-        problems.append(f"hidden_act is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
+    activation = _activation(config, "hidden_act", problems)
     problems += _not_computed({theirs: value for theirs, value in config.items() if value is not None}, _FIXED)
     problems += deberta.problems(config) if kind == DEBERTA.model_type else []
     raise_problems(problems, f"{name}:")
-    settings: dict[str, Any] = _ours(config, _SIZES, _OTHERS) | {"activation": _THEIR_ACTIVATIONS[activation]}
-    if kind == "roberta":
+    settings: dict[str, Any] = _ours(config, _SIZES, _OTHERS) | {"activation": activation}
+    if kind in LIKE_ROBERTA:
         pad = config.get("pad_token_id")  # 0 is a valid id, so a missing one (1 by default) is told apart by None
         settings["position_offset"] = 1 + (1 if pad is None else pad)
         settings["positions"] -= settings["position_offset"]
@@ -346,6 +378,23 @@ def _bert_settings_from_hf(config: Mapping[str, Any], name: str, kind: str) -> d
     if kind == DEBERTA.model_type:
         settings |= deberta.settings_from_hf(config)
     return settings
+
+
+def _activation(config: Mapping[str, Any], name: str, problems: list[str]) -> str:
+    """Returns our name of the activation, and appends a problem if it has none."""
+    activation = config.get(name, "gelu")
+    if activation not in _THEIR_ACTIVATIONS:
+        problems.append(f"{name} is {activation!r}: expected one of {', '.join(_THEIR_ACTIVATIONS)}")
+    return _THEIR_ACTIVATIONS.get(activation, "gelu")
+
+
+def _distil_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    problems = _missing(config, _DISTIL_SIZES) + _no_numbers(config, _DISTIL_OTHERS)
+    problems += _not_computed({theirs: value for theirs, value in config.items() if value is not None}, _FIXED)
+    activation = _activation(config, "activation", problems)
+    raise_problems(problems, f"{name}:")
+    found = _ours(config, _DISTIL_SIZES, _DISTIL_OTHERS)
+    return found | {"activation": activation, "types": 0, "norm_epsilon": _DISTIL_EPSILON}
 
 
 def _modern_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -426,36 +475,3 @@ def _xlnet_settings_from_hf(config: Mapping[str, Any], name: str) -> dict[str, A
     rate = float(config.get("dropout", 0.1))
     others = {"activation": ours[activation], "dropout": rate, "attention_dropout": rate, "relative_attention": True}
     return _ours(config, _XLNET_SIZES, _XLNET_OTHERS) | others
-
-
-def guessed_config(tensors: Mapping[str, np.ndarray], recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """Infers config.json of a BERT from its weights (canonical names): sizes from shapes, the rest from the settings that a
-    training checkpoint records; without any, heads of 64 and BERT's constants."""
-    table = tensors.get("bert.embeddings.word_embeddings.weight")
-    layers = {int(found[1]) for name in tensors if (found := re.match(r"bert\.encoder\.layer\.(\d+)\.", name))}
-    inner = tensors.get("bert.encoder.layer.0.intermediate.dense.weight")
-    positions, types = (tensors.get(f"bert.embeddings.{name}_embeddings.weight") for name in ("position", "token_type"))
-    if table is None or not layers or inner is None or positions is None or types is None:
-        raise ValueError(
-            "no config.json, and these are not the weights of a BERT from which its sizes could be read: "
-            "put the config.json beside them, or give --config FILE"
-        )
-    hidden = table.shape[1]
-    if not recorded and hidden % 64:
-        raise ValueError(f"no config.json, and hidden size {hidden} is no multiple of 64: give --config FILE")
-    sizes = {
-        "vocab_size": len(table),
-        "hidden_size": hidden,
-        "num_hidden_layers": max(layers) + 1,
-        "intermediate_size": len(inner),
-        "max_position_embeddings": len(positions),
-        "type_vocab_size": len(types),
-    }
-    # No shape would reveal a wrong number of heads, so recorded settings count only if their sizes match the weights.
-    differing = [name for name, size in sizes.items() if recorded.get(name, size) != size]
-    if differing:
-        wrong = [f"{name} is {recorded[name]!r:.40}, by the shapes {sizes[name]}" for name in differing]
-        raise ValueError(
-            f"no config.json, and args.config is not of these weights: {'; '.join(wrong)}: give --config FILE"
-        )
-    return {**sizes, "num_attention_heads": hidden // 64, "hidden_act": "gelu", **recorded}

@@ -62,11 +62,12 @@ def _norm(ours: str, theirs: str) -> Iterator[Entry]:
     yield Entry(f"{ours}/bias", f"{theirs}.bias", "same")
 
 
-def _embeddings(prefix: str) -> Iterator[Entry]:
+def _embeddings(prefix: str, types: bool) -> Iterator[Entry]:
     ours, theirs = "encoder/embeddings", f"{prefix}.embeddings"
     yield Entry(f"{ours}/token/embedding", f"{theirs}.word_embeddings.weight", "pieces")
     yield Entry(f"{ours}/position/embedding", f"{theirs}.position_embeddings.weight", "same")
-    yield Entry(f"{ours}/type/embedding", f"{theirs}.token_type_embeddings.weight", "same")
+    if types:
+        yield Entry(f"{ours}/type/embedding", f"{theirs}.token_type_embeddings.weight", "same")
     yield from _norm(f"{ours}/norm", f"{theirs}.LayerNorm")
 
 
@@ -115,10 +116,16 @@ def _token_head(dense_name: str, norm: str, bias: str) -> Iterator[Entry]:
 
 
 def _like_bert(
-    model_type: str, class_prefix: str, layers: Iterable[Entry], heads: Iterable[Entry], decoder: str, bias: str
+    model_type: str,
+    class_prefix: str,
+    layers: Iterable[Entry],
+    heads: Iterable[Entry],
+    decoder: str,
+    bias: str,
+    types: bool = True,
 ) -> Family:
     """A family with the embeddings and buffers of BERT; `decoder` and `bias` are those of its masked token head."""
-    entries = (*_embeddings(model_type), *layers, *heads, *_boundary())
+    entries = (*_embeddings(model_type, types), *layers, *heads, *_boundary())
     tied = _tied(f"{model_type}.embeddings.word_embeddings.weight", decoder, bias)
     buffers = (f"{model_type}.embeddings.position_ids", f"{model_type}.embeddings.token_type_ids")
     return Family(model_type, class_prefix, f"{model_type}.", entries, tied, buffers)
@@ -149,6 +156,11 @@ ROBERTA = _like_bert(
     "lm_head.decoder",
     "lm_head.bias",
 )
+
+LIKE_ROBERTA = ("roberta", "xlm-roberta", "camembert")
+"""Families with RoBERTa's parameters, positions and pairs: the encoder does not tell them apart, so models store the name."""
+_XLM_ROBERTA = ROBERTA._replace(model_type="xlm-roberta", class_prefix="XLMRoberta")
+_CAMEMBERT = ROBERTA._replace(model_type="camembert", class_prefix="Camembert")
 
 _GROUP = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
 _ALBERT_LAYERS = {
@@ -183,6 +195,25 @@ ELECTRA = _like_bert(
     ),
     "generator_lm_head",
     "generator_lm_head.bias",
+)
+
+_DISTIL = "distilbert.transformer.layer.{}"
+_DISTIL_LAYERS = {
+    **{name: f"{_DISTIL}.attention.{name[0]}_lin" for name in ("query", "key", "value")},
+    "output": f"{_DISTIL}.attention.out_lin",
+    "attention_norm": f"{_DISTIL}.sa_layer_norm",
+    "feed_in": f"{_DISTIL}.ffn.lin1",
+    "feed_out": f"{_DISTIL}.ffn.lin2",
+    "feed_norm": f"{_DISTIL}.output_layer_norm",
+}
+DISTILBERT = _like_bert(
+    "distilbert",
+    "DistilBert",
+    _layers(_DISTIL_LAYERS),
+    _token_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+    "vocab_projector",
+    "vocab_projector.bias",
+    types=False,
 )
 
 _MODERN = "model.layers.{}"
@@ -247,7 +278,7 @@ DEBERTA = Family(
     "DebertaV2",
     "deberta.",
     (
-        *(entry for entry in _embeddings("deberta") if "/position/" not in entry.ours),
+        *(entry for entry in _embeddings("deberta", True) if "/position/" not in entry.ours),
         Entry(f"{WIDEN}/kernel", "deberta.embeddings.embed_proj.weight", "transposed"),
         Entry("encoder/distances/table/embedding", "deberta.encoder.rel_embeddings.weight", "same"),
         *_norm(DISTANCE_NORM.rstrip("/"), "deberta.encoder.LayerNorm"),
@@ -275,12 +306,22 @@ def has_pieces(name: str) -> bool:
 
 
 FAMILIES: Mapping[str, Family] = {
-    family.model_type: family for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT, XLNET, DEBERTA)
+    family.model_type: family
+    for family in (BERT, ROBERTA, ALBERT, ELECTRA, MODERNBERT, XLNET, DEBERTA, _XLM_ROBERTA, _CAMEMBERT, DISTILBERT)
 }
 
 
-def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
+def family_of(encoder: EncoderConfig, parts: Collection[str] = (), model_type: str = "") -> Family:
     """Returns the family nearest to an encoder with these parts of the canonical tree; `unknown_settings` lists what it lacks.
+
+    `model_type`, the family that the weights came from, decides between families with the same parameters.
+    """
+    found, named = _nearest(encoder, parts), FAMILIES.get(model_type)
+    return named if named and named.entries is found.entries else found
+
+
+def _nearest(encoder: EncoderConfig, parts: Collection[str]) -> Family:
+    """Returns the family by the settings and parts alone.
 
     Widened embeddings without shared layers mean ELECTRA. With a pooler, or at the width of the layers, which ELECTRA does not
     have, they mean ALBERT with a group per layer. A pre_classifier always means ELECTRA.
@@ -289,8 +330,10 @@ def family_of(encoder: EncoderConfig, parts: Collection[str] = ()) -> Family:
         return XLNET
     if encoder.disentangled:
         return DEBERTA
-    if encoder.norm_first or encoder.rope_theta or encoder.gated_mlp or not encoder.biases or not encoder.types:
+    if encoder.norm_first or encoder.rope_theta or encoder.gated_mlp or not encoder.biases:
         return MODERNBERT
+    if not encoder.types:
+        return DISTILBERT
     widened = encoder.embedding_size not in (0, encoder.hidden_size)
     if {"rtd", "pre_classifier"} & {*parts} or (widened and not encoder.num_layer_groups and "pooler" not in parts):
         return ELECTRA

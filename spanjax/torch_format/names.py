@@ -12,14 +12,15 @@ from spanjax.torch_format.families import FAMILIES, Family
 
 _BARE = (
     *("embeddings.", "embeddings_project.", "encoder.", "pooler.", "layers.", "final_norm."),
-    *("word_embedding.", "mask_emb", "layer."),
+    *("word_embedding.", "mask_emb", "layer.", "transformer."),
 )
 _NORM_NAMES = {"gamma": "weight", "beta": "bias"}
 
 
 def family_of_names(names: Mapping[str, Any]) -> Family | None:
-    """Returns the only family whose prefix some names have, else None."""
-    found = [family for family in FAMILIES.values() if any(f".{name}".find(f".{family.prefix}") >= 0 for name in names)]
+    """Returns the only family whose prefix some names have, else None; RoBERTa for all that have its names."""
+    own = {family.prefix: family for family in reversed([*FAMILIES.values()])}
+    found = [family for family in own.values() if any(f".{name}".find(f".{family.prefix}") >= 0 for name in names)]
     return found[0] if len(found) == 1 else None
 
 

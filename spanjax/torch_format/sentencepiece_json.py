@@ -37,8 +37,15 @@ _CODES = [*range(0x80, 0xD800), *range(0xE000, 0x30000)]  # all that Unicode nor
 
 
 def read_model(vocabulary: SentencePieceVocabulary) -> Any:
-    """The parsed .model file (a `ModelProto`)."""
-    return sentencepiece_model_pb2.ModelProto.FromString(vocabulary.model)  # pyright: ignore[reportAttributeAccessIssue]
+    """The parsed .model file (a `ModelProto`), its pieces by the ids of the vocabulary's layout."""
+    proto = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.model)  # pyright: ignore[reportAttributeAccessIssue]
+    if vocabulary.layout:
+        own = dict(zip(vocabulary.own_ids.tolist(), [*proto.pieces], strict=True))
+        del proto.pieces[:]
+        for number, piece in enumerate(vocabulary.pieces[: max(own) + 1]):
+            # ids of the layout alone are no text, like controls
+            proto.pieces.append(own.get(number) or proto.SentencePiece(piece=piece, type=_CONTROL))
+    return proto
 
 
 def unrepresentable(vocabulary: SentencePieceVocabulary) -> str | None:

@@ -8,22 +8,24 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.base import HfHead
 from spanjax.tasks.included import task_from_hf
 from spanjax.torch_format.families import family_of
-from spanjax.torch_format.task_tables import OUTPUTS, class_name, head_of, needed
+from spanjax.torch_format.task_tables import OUTPUTS, RELU, class_name, head_of, needed
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
 PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing on another machine
+_POOLERS = {"pooler": "dense", "pre_classifier": "gelu", RELU: "relu"}
+"""Parts between [CLS] and a classifier -> the value of objective.pooler that makes them."""
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
 def task_to_hf(
-    task: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig
+    task: Mapping[str, Any], kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig, model_type: str = ""
 ) -> dict[str, Any]:
     """Returns the settings of config.json that make transformers load its class for this task, with all settings of the task
-    under `task_specific_params` (markers of relations among them).
+    under `task_specific_params` (markers of relations among them). `model_type` is that of `family_of`.
 
     ValueError lists why transformers has no class that computes the same.
     """
-    family, hidden_size, problems = family_of(encoder, params), encoder.hidden_size, []
+    family, hidden_size, problems = family_of(encoder, params, model_type), encoder.hidden_size, []
     name = class_name(family, kind)
     if "span_network" in params:
         problems.append(
@@ -31,9 +33,13 @@ def task_to_hf(
             "to write such a folder, or use these weights with spanjax"
         )
     elif not {*needed(family, kind, params)} <= {*params}:
+        own = next((setting for part, setting in _POOLERS.items() if part in params), "none")
+        layer, setting = (
+            ("a layer with relu", "relu") if RELU in needed(family, kind, params) else ("BERT's pooler", "dense")
+        )
         problems.append(
-            f"objective.pooler is {'gelu' if 'pre_classifier' in params else 'none'}: {name} reads [CLS] through BERT's pooler;"
-            " fine-tune with --objective.pooler dense to write such a folder"
+            f"objective.pooler is {own}: {name} reads [CLS] through {layer}; fine-tune with --objective.pooler {setting} to write"
+            " such a folder"
         )
     head = params[OUTPUTS[kind]]["kernel"]
     if head.shape[0] != hidden_size and not problems:
@@ -113,6 +119,7 @@ def _outputs(kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig) ->
         if head[leaf].shape != shape
     ]
     between = {"pooler/dense": params.get("pooler", {}).get("dense"), "pre_classifier": params.get("pre_classifier")}
+    between |= {RELU: params.get(RELU)}
     wrong += [
         f"{part}/kernel is {layer['kernel'].shape}, expected two times {hidden_size}"
         for part, layer in between.items()

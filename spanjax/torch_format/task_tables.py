@@ -2,8 +2,9 @@
 
 Names are those of transformers' BertForSequenceClassification, ...ForTokenClassification and ...ForQuestionAnswering, and of
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
-computes gelu between its two layers: its first is our pre_classifier. DeBERTa's first layer is either, by the activation that its
-config.json names. XLNet's answers are those of ...ForQuestionAnsweringSimple.
+computes gelu between its two layers: its first is our pre_classifier. That of DistilBERT computes relu: its first is `RELU`.
+DeBERTa's first layer is a pooler or a pre_classifier, by the activation that its config.json names. XLNet's answers are those of
+...ForQuestionAnsweringSimple.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 from spanjax.run_format import stored_task
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import HfHead
-from spanjax.torch_format.families import DEBERTA, ELECTRA, FAMILIES, Entry, Family, dense
+from spanjax.torch_format.families import DEBERTA, FAMILIES, LIKE_ROBERTA, Entry, Family, dense
 
 CLASSES: Mapping[HfHead, str] = {
     "sequence": "ForSequenceClassification",
@@ -31,6 +32,10 @@ OUTPUTS: Mapping[HfHead, str] = {"sequence": "classifier", "token": "classifier"
 """The part of our tree that gives the scores."""
 OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names and another meaning
 
+RELU = "pre_classifier_relu"
+"""The part of our tree that DistilBERT has instead of a pooler."""
+_BEFORE: Mapping[str, str] = {"electra": "pre_classifier", "distilbert": RELU}
+
 _HEADS: Mapping[HfHead, tuple[Entry, ...]] = {
     "sequence": tuple(dense("classifier", "classifier")),
     "token": tuple(dense("classifier", "classifier")),
@@ -42,7 +47,8 @@ _ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *_OUT)
 _ELECTRA_SEQUENCE = (*dense("pre_classifier", "classifier.dense"), *_OUT)
 HEADS: Mapping[str, Mapping[HfHead, tuple[Entry, ...]]] = {
     "bert": _HEADS,
-    "roberta": {**_HEADS, "sequence": _ROBERTA_SEQUENCE},
+    **dict.fromkeys(LIKE_ROBERTA, {**_HEADS, "sequence": _ROBERTA_SEQUENCE}),
+    "distilbert": {**_HEADS, "sequence": (*dense(RELU, "pre_classifier"), *_HEADS["sequence"])},
     "albert": _HEADS,
     "electra": {**_HEADS, "sequence": _ELECTRA_SEQUENCE},
     "modernbert": {},
@@ -53,15 +59,15 @@ _DEBERTA_POOLER = (*dense("pooler/dense", "pooler.dense"), *_HEADS["sequence"]) 
 
 
 _NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
-_NAMED |= {*OUTPUTS.values(), "pre_classifier", "span_network"}
+_NAMED |= {*OUTPUTS.values(), *_BEFORE.values(), "span_network"}
 """Parts of our tree that some family has, or that `task_to_hf` refuses with a reason."""
 
 
 def needed(family: Family, kind: HfHead, parts: Collection[str] = ()) -> tuple[str, ...]:
     """Returns the parts of our tree that compute the scores of such a class; the last one outputs them. `parts` are those of a
     model, which decide where a family has two layers to choose from."""
-    gelu = family is ELECTRA or (family is DEBERTA and "pooler" not in parts)
-    before = "pre_classifier" if gelu else "pooler"
+    gelu = family is DEBERTA and "pooler" not in parts
+    before = "pre_classifier" if gelu else _BEFORE.get(family.model_type, "pooler")
     return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
@@ -150,7 +156,7 @@ def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Fami
         return None
     if "qa_outputs.weight" in names:
         return "question"
-    if "classifier.out_proj.weight" in names:
+    if {"classifier.out_proj.weight", "pre_classifier.weight"} & {*names}:
         return "sequence"
     if "classifier.weight" in names:
         return "sequence" if any(name.startswith((f"{family.prefix}pooler", "pooler.")) for name in names) else "token"

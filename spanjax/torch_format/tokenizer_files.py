@@ -14,21 +14,26 @@ from tokenizers import processors
 from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES
 from spanjax.data.vocab.byte_bpe import blank_tokens
 from spanjax.data.vocab.loading import (
+    FAIRSEQ_FILE,
+    LAYOUT,
+    TOKENIZER_CONFIG,
     ByteBpeVocabulary,
+    MetaspaceVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
     WordPieceVocabulary,
     load_vocabulary,
 )
+from spanjax.data.vocab.sentencepiece import LAYOUTS, WORD_MARK
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
-from spanjax.torch_format.families import FAMILIES
+from spanjax.torch_format.families import FAMILIES, LIKE_ROBERTA
 
-CONFIG_FILE, NAMES_FILE = "tokenizer_config.json", "special_tokens_map.json"
+CONFIG_FILE, NAMES_FILE = TOKENIZER_CONFIG, "special_tokens_map.json"
 SPIECE_FILE, VOCAB_JSON, MERGES_FILE = "spiece.model", "vocab.json", "merges.txt"
-FILES = (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, NAMES_FILE, SPIECE_FILE, VOCAB_JSON, MERGES_FILE)
+FILES = (WORDPIECE_FILE, TOKENIZER_FILE, CONFIG_FILE, NAMES_FILE, SPIECE_FILE, FAIRSEQ_FILE, VOCAB_JSON, MERGES_FILE)
 """Names of all files that `tokenizer_files` may return."""
 _FIRST_BLANK = {"type": "Metaspace", "replacement": " ", "prepend_scheme": "first", "split": False}
 _BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
@@ -38,7 +43,8 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     """Returns the tokenizer files of a model folder, by name, for a config.json with the model_type `family`.
 
     AutoTokenizer then gives [CLS] A [SEP] with the ids of `vocabulary.encode` for A, and for a pair [CLS] A [SEP] B [SEP]
-    with types 0 and 1; for roberta <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens of a sequence.
+    with types 0 and 1; for RoBERTa, XLM-R and CamemBERT <s> A </s></s> B </s>, all of type 0. `max_length` is the most tokens
+    of a sequence.
     A model that was fine-tuned here saw pairs in the form of its vocabulary (`Vocabulary.separators`), whatever its family:
     `tuned_types` is its number of token types.
     A SentencePiece model that tokenizers cannot represent (a word model, say) gets no tokenizer.json, and AutoTokenizer
@@ -51,27 +57,31 @@ def tokenizer_files(vocabulary: Vocabulary, family: str, max_length: int, tuned_
     pad, unk, cls, sep, mask = names
     roles = {"pad_token": pad, "unk_token": unk, "cls_token": cls, "sep_token": sep, "mask_token": mask}
     inputs = ["input_ids", "token_type_ids", "attention_mask"]
-    if family == "roberta":
+    if family in LIKE_ROBERTA:
         roles |= {"bos_token": cls, "eos_token": sep}
         if tuned_types < 2:
             inputs.remove("token_type_ids")
-    if family == "modernbert":
+    if family in ("modernbert", "distilbert"):
         inputs.remove("token_type_ids")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": max_length}
     config |= {"model_input_names": inputs}
     if isinstance(vocabulary, WordPieceVocabulary):
         tokenizer, files, kind = _wordpiece(vocabulary)
-        kind |= {"tokenizer_class": "BertTokenizer"} if family != "roberta" else {}  # the class knows BERT's pairs only
+        kind |= (
+            {"tokenizer_class": "BertTokenizer"} if family not in LIKE_ROBERTA else {}
+        )  # the class knows BERT's pairs only
     elif isinstance(vocabulary, ByteBpeVocabulary):
         tokenizer, files, kind = _byte_bpe(vocabulary)
+    elif isinstance(vocabulary, MetaspaceVocabulary):
+        tokenizer, files, kind = _metaspace(vocabulary)
     else:
         assert isinstance(vocabulary, SentencePieceVocabulary)
-        tokenizer, files, kind = _sentencepiece(vocabulary)
+        tokenizer, files, kind = _sentencepiece(vocabulary, family)
     config |= kind | roles
     files[CONFIG_FILE] = _json(config)
     if tokenizer is not None:
-        separators = vocabulary.separators if tuned_types else 2 if family == "roberta" else 1
-        second = int(tuned_types > 1 or (not tuned_types and family != "roberta"))
+        separators = vocabulary.separators if tuned_types else 2 if family in LIKE_ROBERTA else 1
+        second = int(tuned_types > 1 or (not tuned_types and family not in LIKE_ROBERTA))
         _add_specials(tokenizer, vocabulary, separators, second, lstrip=_blank_goes_with_mask(vocabulary))
         files |= {TOKENIZER_FILE: tokenizer.to_str(pretty=True).encode(), NAMES_FILE: _json(roles)}
     return files
@@ -95,10 +105,13 @@ def _wordpiece(vocabulary: WordPieceVocabulary) -> _Parts:
     return tokenizer, files, kind | {"clean_up_tokenization_spaces": True}
 
 
-def _sentencepiece(vocabulary: SentencePieceVocabulary) -> _Parts:
+def _sentencepiece(vocabulary: SentencePieceVocabulary, family: str) -> _Parts:
     whole = sentencepiece_json.unrepresentable(vocabulary) is None
     tokenizer = sentencepiece_json.sentencepiece_tokenizer(vocabulary) if whole else None
-    return tokenizer, {SPIECE_FILE: vocabulary.model}, {"clean_up_tokenization_spaces": False}
+    kind: dict[str, Any] = {"clean_up_tokenization_spaces": False}
+    if vocabulary.layout or family in LAYOUTS:  # such a model_type alone would mean its layout
+        kind[LAYOUT] = vocabulary.layout
+    return tokenizer, {FAIRSEQ_FILE if vocabulary.layout else SPIECE_FILE: vocabulary.model}, kind
 
 
 def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
@@ -132,16 +145,31 @@ def _byte_bpe(vocabulary: ByteBpeVocabulary) -> _Parts:
     return tokenizer, files, {"add_prefix_space": True, "clean_up_tokenization_spaces": False}
 
 
+def _metaspace(vocabulary: MetaspaceVocabulary) -> _Parts:
+    """The vocabulary's own tokenizer.json; one without a word mark before the first word gets it, as `encode` puts it there."""
+    settings = parse_json(vocabulary.tokenizer_json)
+    changed: dict[str, Any] = {"post_processor": None, "truncation": None, "padding": None}
+    if vocabulary.prefix:
+        first = {"type": "Metaspace", "replacement": WORD_MARK, "prepend_scheme": "first", "split": False}
+        without_blank = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        own = {name: [settings[name]] if settings.get(name) else [] for name in ("pre_tokenizer", "decoder")}
+        changed["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [first, *own["pre_tokenizer"]]}
+        changed["decoder"] = {"type": "Sequence", "decoders": [*own["decoder"], without_blank]}
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps({"version": "1.0"} | settings | changed))
+    return tokenizer, {}, {"clean_up_tokenization_spaces": False}
+
+
 def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
     """True if the mask replaces a token together with the blank before it, as RoBERTa's <mask> does."""
     if isinstance(vocabulary, SentencePieceVocabulary):
         return not sentencepiece_json.read_model(vocabulary).normalizer_spec.remove_extra_whitespaces
-    if not isinstance(vocabulary, ByteBpeVocabulary):
+    if not isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
         return False
     mask = vocabulary.pieces[vocabulary.specials.mask]
     added = parse_json(vocabulary.tokenizer_json).get("added_tokens") or []
     own = [token for token in added if token["content"] == mask]
-    return mask == "<mask>" or not own or bool(own[0].get("lstrip"))
+    named = isinstance(vocabulary, ByteBpeVocabulary) and mask == "<mask>"
+    return named or not own or bool(own[0].get("lstrip"))
 
 
 def _add_specials(
@@ -156,7 +184,7 @@ def _add_specials(
     ]
     tokenizer.add_special_tokens(tokens)
     wrong = [pieces[number] for number in specials if tokenizer.token_to_id(pieces[number]) != number]
-    assert not wrong and tokenizer.get_vocab_size() == vocabulary.size, wrong
+    assert not wrong and tokenizer.get_vocab_size() == vocabulary.size - vocabulary.unused, wrong
     cls, sep = pieces[specials.cls], pieces[specials.sep]
     around: Any = processors.TemplateProcessing(
         single=f"{cls} $A {sep}",
@@ -181,6 +209,9 @@ def tokenizer_notes(vocabulary: Vocabulary) -> list[str]:
     if isinstance(vocabulary, WordPieceVocabulary):
         done = "lower-cases text and strips accents" if vocabulary.lower_case else "keeps case and accents"
         notes.append(f"The tokenizer {done}.")
+    elif isinstance(vocabulary, MetaspaceVocabulary):
+        blank = "A blank is put before a text that does not begin with one. " if vocabulary.prefix else ""
+        notes.append(f"{blank}The tokenizer normalises text as the tokenizer.json that the weights came with does.")
     elif isinstance(vocabulary, ByteBpeVocabulary):
         normalizer = parse_json(vocabulary.tokenizer_json).get("normalizer")
         done = f"normalises text ({normalizer['type']})" if normalizer else "does not normalise text"
@@ -197,7 +228,7 @@ def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
     if reason := sentencepiece_json.unrepresentable(vocabulary):
         notes.append(
             f"There is no tokenizer.json, because {reason}: AutoTokenizer cannot be used. Encode text with the library "
-            f"sentencepiece and {SPIECE_FILE}, and put the special tokens around it."
+            f"sentencepiece and the .model file, and put the special tokens around it."
         )
     own = " and rules of its own for single characters; those for several are not applied" * (
         spec.name == "user_defined"
@@ -210,8 +241,13 @@ def _sentencepiece_notes(vocabulary: SentencePieceVocabulary) -> list[str]:
             "Where two ways to cut a word are equally good, as for `!!!` with the pieces `!!` and `!`, rounding decides, and "
             "transformers may cut it in another way than the sentencepiece library did in training."
         )
-    if vocabulary.size > vocabulary.model_size:
-        added = ", ".join(f"`{piece}`" for piece in vocabulary.pieces[vocabulary.model_size :])
+    # unused ids have no text, so that a reader need not know their names
+    if vocabulary.layout:
+        first = ", ".join(f"`{piece}`" for piece in LAYOUTS[vocabulary.layout].first)
+        notes.append(f"The ids are those of {vocabulary.layout}: {first}, the pieces of {FAIRSEQ_FILE}, `<mask>`.")
+    elif vocabulary.size - vocabulary.unused > vocabulary.model_size:
+        own = vocabulary.pieces[vocabulary.model_size : vocabulary.size - vocabulary.unused]
+        added = ", ".join(f"`{piece}`" for piece in own)
         notes.append(f"{added} are not in {SPIECE_FILE}; they have the ids after its own.")
     return notes
 

@@ -35,6 +35,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {"position_offset": 1, "types": 1, "norm_epsilon": 1e-5},
     "albert": {"num_layer_groups": 1, "embedding_size": 8, "activation": "gelu_tanh"},
+    "distilbert": {"types": 0},
 }
 NER = {"class": "Ner", "labels": ["O", "B-PER", "I-PER"], "train": ["/home/somebody/train.txt"], "length": 16}
 RELATION = {"class": "Relation", "labels": ["none", "born", "died"], "pieces": [["SUBJ-PER", 7], ["OBJ-LOC", 8]]}
@@ -119,7 +120,7 @@ def logits(model: Model, pairs: list[tuple[str, str]], task: Glue) -> tuple[np.n
         return np.asarray(task.outputs(module, batch)["logits_BC"]), rows
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "electra"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "distilbert"])
 def test_a_run_leaves_as_a_class_of_transformers(
     name: str, pairs: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -134,6 +135,9 @@ def test_a_run_leaves_as_a_class_of_transformers(
     if name == "electra":  # gelu between two layers
         task = Glue(labels=("no", "perhaps", "yes"), length=32, pooler="gelu")
         run = checkpoint(tmp_path / "run", describe(task), "bert", classifier=3, pre_classifier=16)
+    if name == "distilbert":  # relu between two layers, no token types
+        task = Glue(labels=("no", "perhaps", "yes"), length=32, pooler="relu")
+        run = checkpoint(tmp_path / "run", describe(task), "distilbert", classifier=3, pre_classifier_relu=16)
     assert converted("to-torch", run, tmp_path / "hf", "--verify") == 0
     said = capsys.readouterr().out
     assert "sequence logits" in said and "all within" in said and "not compared" not in said
@@ -155,7 +159,8 @@ def test_a_run_leaves_as_a_class_of_transformers(
     if name != "roberta":
         assert (config.num_labels, config.id2label) == (3, {0: "no", 1: "perhaps", 2: "yes"})
         assert config.label2id == {"no": 0, "perhaps": 1, "yes": 2}
-        assert type(theirs).__name__ == f"{name.title()}ForSequenceClassification"
+        classes = {"bert": "Bert", "electra": "Electra", "distilbert": "DistilBert"}
+        assert type(theirs).__name__ == f"{classes[name]}ForSequenceClassification"
         back = load_model(tmp_path / "hf")
         assert back.task is not None and back.task["pooler"] == task.pooler
     else:

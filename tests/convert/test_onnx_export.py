@@ -69,6 +69,7 @@ def made_model(heads: str = "", task: dict[str, Any] | None = None, **settings: 
         "rtd": lambda: DetectionHead(encoder, rngs),
         "pooler": lambda: Pooler(encoder, rngs),
         "pre_classifier": lambda: linear(size, size, encoder, rngs),
+        "pre_classifier_relu": lambda: linear(size, size, encoder, rngs),
         "classifier": lambda: linear(size, 3, encoder, rngs),
         "qa": lambda: linear(size, 2, encoder, rngs),
     }
@@ -116,11 +117,12 @@ def test_encoders_and_both_heads_of_tokens(name: str, tmp_path: pathlib.Path) ->
     [
         ("pooler classifier", GLUE, {}),
         ("pre_classifier classifier", {**GLUE, "pooler": "gelu"}, {}),
+        ("pre_classifier_relu classifier", {**GLUE, "pooler": "relu"}, {"types": 0}),
         ("classifier", {**GLUE, "pooler": "none"}, MODERN),
         ("classifier", NER, ENCODERS["roberta"]),
         ("qa", QUESTIONS, ENCODERS["albert"]),
     ],
-    ids=["pooler", "gelu", "bare", "tokens", "questions"],
+    ids=["pooler", "gelu", "relu", "bare", "tokens", "questions"],
 )
 def test_heads_of_tasks(heads: str, task: dict, settings: dict, tmp_path: pathlib.Path) -> None:
     model = exported(made_model(heads, task, **settings), tmp_path / "out")
@@ -129,7 +131,7 @@ def test_heads_of_tasks(heads: str, task: dict, settings: dict, tmp_path: pathli
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     if heads != "qa":
         assert list(config["id2label"].values()) == task["labels"]
-    # transformers has no class for the third
+    # transformers has no class for the bare one
     assert ("model_type" in config) == (settings != MODERN)
 
 

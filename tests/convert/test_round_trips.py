@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,11 @@ ENCODERS = {
     "roberta": ("--encoder.position-offset=1", "--encoder.types=1", "--encoder.norm-epsilon=1e-5"),
     "albert": ("--encoder.num-layer-groups=1", "--encoder.embedding-size=8", "--encoder.activation=gelu_tanh"),
 }
+POOLED = ("bert", "roberta", "albert", "xlm-roberta", "camembert")
+WITHOUT_MLM = (
+    *("bert_encoder", "electra_detector", "deberta-v2_encoder"),
+    *("camembert_sequence", "distilbert_sequence", "distilbert_encoder"),
+)
 
 
 @pytest.fixture(scope="module", params=ENCODERS)
@@ -97,20 +103,25 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
         "deberta-v2",
         "deberta-v2_own",
         "deberta-v2_encoder",
+        "xlm-roberta",
+        "camembert",
+        "camembert_sequence",
+        "distilbert",
+        "distilbert_sequence",
+        "distilbert_encoder",
     ],
 )
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     model = saved(kind, tmp_path / "theirs")
     assert converted("from-torch", tmp_path / "theirs", tmp_path / "ours") == 0
     said = capsys.readouterr().out
-    headless = ("bert_encoder", "electra_detector", "deberta-v2_encoder")
-    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind in headless)
+    assert "tokenizer wordpiece" in said and ("fresh     mlm" in said) == (kind in WITHOUT_MLM)
     assert converted("to-torch", tmp_path / "ours", tmp_path / "again", "--verify") == 0
     assert "all within" in capsys.readouterr().out
     card = (tmp_path / "again" / "README.md").read_text()
-    assert ("add_pooling_layer=False" in card) == (kind in ("bert", "roberta", "albert")), "where such a class takes it"
+    assert ("add_pooling_layer=False" in card) == (kind in POOLED), "where such a class takes it"
     before, after = tensors(model), read_folder(tmp_path / "again").tensors
-    prefix = {"bert_encoder": "bert.", "deberta-v2_encoder": "deberta."}.get(kind, "")
+    prefix = f"{re.split('[-_]', kind)[0]}." if kind.endswith("_encoder") else ""
     assert after and all(np.array_equal(array, before[name.removeprefix(prefix)]) for name, array in after.items())
     written = json.loads((tmp_path / "theirs" / "config.json").read_text())
     config = json.loads((tmp_path / "again" / "config.json").read_text())
@@ -121,6 +132,7 @@ def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any)
         "max_position_embeddings",
         "vocab_size",
         "type_vocab_size",
+        *("dim", "n_layers", "n_heads", "hidden_dim", "activation"),
     )
     assert all(config[name] == written[name] for name in same if name in written)
 

@@ -120,7 +120,7 @@ def test_attention_is_the_formula(changes: dict[str, Any]) -> None:
     parts = ((part(given).reshape(2, 26, HEADS, -1)) for part in (layer.query, layer.key, layer.value))
     table = jnp.asarray(table_RD, jnp.float32)
     mix: Any = layer._mixed
-    found = mix(*parts, jnp.asarray(segments()), table, None, jnp.uint32(1), 0)
+    found = mix(*parts, jnp.asarray(segments()), table, None, jnp.uint32(1), 0, False)
     for row, blocks in enumerate((BLOCKS, ((0, 26),))):
         wanted, stop = in_loops(layer, hidden_BLD[row], table_RD, config, blocks), blocks[-1][1]
         np.testing.assert_allclose(found[row, :stop], wanted[:stop], atol=1e-5)
@@ -163,7 +163,7 @@ def test_the_table_has_dropout_of_its_own() -> None:
     def mixed(site: int, key: DropoutKey | None, row: int = 0) -> jax.Array:
         key = key and dataclasses.replace(key, row_B=jnp.full(1, row))
         mix: Any = layer._mixed
-        return mix(*arrays, jnp.ones((1, 26), jnp.int32), table, key, jnp.uint32(site), 0)
+        return mix(*arrays, jnp.ones((1, 26), jnp.int32), table, key, jnp.uint32(site), 0, False)
 
     assert float(jnp.abs(mixed(1, KEY) - mixed(1, None)).max()) > 1e-3
     assert float(jnp.abs(mixed(1, KEY) - mixed(5, KEY)).max()) > 1e-3, "every layer has its own"

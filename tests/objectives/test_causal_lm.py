@@ -27,6 +27,9 @@ ENCODERS = {
     "xla": tiny_encoder(initializer_std=0.3, attention="xla"),
     "xla_chunked": tiny_encoder(initializer_std=0.3, attention="xla_chunked"),
     "relative": tiny_encoder(initializer_std=0.3, relative_attention=True),
+    "disentangled": tiny_encoder(
+        initializer_std=0.3, disentangled_attention="both", max_distance=8, distance_buckets=4
+    ),
     "local": tiny_encoder(
         initializer_std=0.3,
         layers=3,

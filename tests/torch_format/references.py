@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from spanjax.data.vocab.loading import WordPieceVocabulary
-from spanjax.torch_format.families import FAMILIES
+from spanjax.torch_format.families import FAMILIES, LIKE_ROBERTA
 from spanjax.torch_format.task_tables import CLASSES, class_name
 
 REASON = "compares with torch and transformers: pip install torch transformers (the extra `verify`)"
@@ -34,7 +34,8 @@ def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
     "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
     "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with projections of its own for distances,
-    "deberta-v2_encoder", and fine-tuned ones of every family: "bert_sequence", "bert_token", "bert_question"."""
+    "deberta-v2_encoder", "xlm-roberta", "camembert", "distilbert", and fine-tuned ones of every family: "bert_sequence",
+    "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
     transformers = pytest.importorskip("transformers", reason=REASON)
     size = vocabulary().size
@@ -56,9 +57,17 @@ def reference(kind: str, **changes: Any) -> Any:
         "deberta-v2": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
         "deberta-v2_own": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
         "deberta-v2_encoder": (transformers.DebertaV2Config, transformers.DebertaV2Model),
+        "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaForMaskedLM),
+        "camembert": (transformers.CamembertConfig, transformers.CamembertForMaskedLM),
+        "distilbert": (transformers.DistilBertConfig, transformers.DistilBertForMaskedLM),
+        "distilbert_encoder": (transformers.DistilBertConfig, transformers.DistilBertModel),
     }
-    if family == "roberta":
+    if family in LIKE_ROBERTA:
         settings |= {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1, "layer_norm_eps": 1e-5}
+    if family == "distilbert":
+        settings = {"vocab_size": size, "dim": 48, "n_layers": 3, "n_heads": 3, "hidden_dim": 64, "pad_token_id": 0}
+        settings |= {"max_position_embeddings": 64, "dropout": 0.0, "attention_dropout": 0.0}
+        settings |= {"qa_dropout": 0.0, "seq_classif_dropout": 0.0}
     if family == "albert":
         settings |= {"num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 32}
     if family == "electra":
@@ -111,7 +120,7 @@ def saved(kind: str, folder: pathlib.Path, **changes: Any) -> Any:
 
     made = reference(kind, **changes)
     made.save_pretrained(folder)
-    pieces = vocabulary(kind.startswith("roberta")).pieces
+    pieces = vocabulary(kind.split("_")[0] in LIKE_ROBERTA).pieces
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"do_lower_case": False, "tokenizer_class": "BertTokenizer"})

@@ -17,9 +17,10 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.sharding import map_named, named_leaves
-from spanjax.torch_format.configs import config_from_hf, config_to_hf, guessed_config
+from spanjax.torch_format.configs import config_from_hf, config_to_hf
 from spanjax.torch_format.families import BERT, FAMILIES, family_of
 from spanjax.torch_format.folder import original_names
+from spanjax.torch_format.guessed import guessed_config
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import params_from_hf, tensors_to_hf
 from spanjax.training.state import abstract_module
@@ -31,6 +32,7 @@ KINDS = pytest.mark.parametrize(
         *("bert", "bert_pairs", "bert_encoder", "roberta", "albert", "albert_pairs"),
         *("electra", "electra_detector", "electra_detector_wide", "modernbert", "modernbert_local", "xlnet"),
         *("deberta-v2", "deberta-v2_own", "deberta-v2_encoder"),
+        *("xlm-roberta", "camembert", "distilbert", "distilbert_encoder"),
     ],
 )
 
@@ -48,8 +50,9 @@ def test_every_name_is_consumed_and_comes_back(kind: str) -> None:
     prefix = family.prefix if kind.endswith("_encoder") else ""
     assert {*back} | {*found.repeated} | {*found.buffers} == {prefix + name for name in theirs}
     assert all(np.array_equal(array, theirs[name.removeprefix(prefix)]) for name, array in back.items())
-    assert family_of(encoder, found.params) is family
-    again, second = config_from_hf(config_to_hf(encoder, None, set(found.params), "float32"), "config.json")
+    assert family_of(encoder, found.params, family.model_type) is family
+    written = config_to_hf(encoder, None, set(found.params), "float32", model_type=family.model_type)
+    again, second = config_from_hf(written, "config.json")
     assert (again, second) == (encoder, family)
 
 
@@ -245,7 +248,8 @@ def test_families_that_transformers_cannot_compute_are_refused() -> None:
     roberta = EncoderConfig(vocab_size=10, position_offset=2)
     with pytest.raises(ValueError, match="id of padding plus one, here 1"):
         config_to_hf(roberta, Specials(0, 1, 2, 3, 4), {"mlm"}, "float32")
-    assert set(FAMILIES) == {"bert", "roberta", "albert", "electra", "modernbert", "xlnet", "deberta-v2"}
+    known = {"bert", "roberta", "albert", "electra", "modernbert", "xlnet", "deberta-v2"}
+    assert set(FAMILIES) == known | {"xlm-roberta", "camembert", "distilbert"}
 
 
 def test_a_setting_that_no_family_names_is_refused_and_not_guessed() -> None:

@@ -1,5 +1,6 @@
 """config.json of fine-tuned models: labels and settings in both directions, and what does not fit."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,9 @@ def test_what_transformers_cannot_compute_is_refused() -> None:
     with pytest.raises(ValueError, match="--objective.pooler dense") as error:
         task_to_hf({"labels": ["a"]}, "sequence", params(pooler=False), ENCODER)
     assert "the task has 1 labels, the classifier 3 outputs" in str(error.value)
+    distil = dataclasses.replace(ENCODER, types=0)
+    with pytest.raises(ValueError, match="pooler is dense: DistilBert.* a layer with relu; .*--objective.pooler relu"):
+        task_to_hf({}, "sequence", params(), distil)
     with pytest.raises(ValueError, match="the classifier reads 16 numbers"):
         task_to_hf({}, "sequence", params(width=16), ENCODER)
     with pytest.raises(ValueError, match="span_network") as error:

@@ -40,7 +40,7 @@ def batch_of_rows(encoder: EncoderConfig) -> dict[str, np.ndarray]:
     rows = []
     for number, (first, second) in enumerate(((9, 6), (14, 0), (2, 1), (1, 0))):
         tokens = random.integers(5, encoder.vocab_size, first + second).astype(np.int32)
-        types = np.repeat([0, min(1, encoder.types - 1)], [first, second]).astype(np.int32)
+        types = np.repeat([0, int(encoder.types > 1)], [first, second]).astype(np.int32)
         rows.append(Row(tokens, types, number, {"label_B": np.int32(0)}))
     packed = TaskRows(rows, max(0, encoder.position_offset - 1), lambda _: (16,))
     return packed.batch(np.arange(len(rows)), np.arange(len(rows)), 16)
@@ -66,11 +66,12 @@ def our_scores(model: Model, batch: dict[str, np.ndarray]) -> np.ndarray:
 def transformers_scores(theirs: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
     import torch
 
+    types = {"token_type_ids": torch.from_numpy(batch["types_BL"]).long()}
     with torch.no_grad():
         output = theirs(
             input_ids=torch.from_numpy(batch["tokens_BL"]).long(),
             attention_mask=torch.from_numpy(batch["segments_BL"]).long(),
-            token_type_ids=torch.from_numpy(batch["types_BL"]).long(),
+            **(types if theirs.config.model_type != "distilbert" else {}),
         )
     if "start_logits" in output:
         return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)

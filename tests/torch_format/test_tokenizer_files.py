@@ -19,6 +19,7 @@ from spanjax.data.sources.cleaning import clean
 from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.data.vocab.loading import (
     ByteBpeVocabulary,
+    MetaspaceVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
     WordPieceVocabulary,
@@ -27,6 +28,7 @@ from spanjax.data.vocab.loading import (
 from spanjax.data.vocab.training import train_byte_bpe, train_sentencepiece, train_wordpiece
 from spanjax.torch_format.sentencepiece_json import read_model, sentencepiece_tokenizer
 from spanjax.torch_format.tokenizer_files import tokenizer_files, tokenizer_notes, vocabulary_of_folder
+from tests.data.vocab import sentencepiece_files
 from tests.made import made_sentences
 
 REASON = "compares with transformers: .venv/bin/pip install transformers (the extra `verify`)"
@@ -121,6 +123,13 @@ def modernbert_like() -> bytes:
 
 
 SPECIALS_OF_MODERNBERT = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+
+
+def metaspace(kind: str) -> MetaspaceVocabulary:
+    """A SentencePiece model as the tokenizer.json of this family."""
+    return MetaspaceVocabulary(sentencepiece_files.tokenizer_json(kind))
+
+
 USER = ("(", "-", "Ｆ", "ailo", "r", "--")  # two of them inside of each other, one that is normalised elsewhere
 VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "wordpiece cased": lambda: WordPieceVocabulary(train_wordpiece(TRAINING, 700)),
@@ -144,6 +153,9 @@ VOCABULARIES: dict[str, Callable[[], Vocabulary]] = {
     "bpe no prefix": lambda: spm(model_type="bpe", add_dummy_prefix=False, normalization_rule_name="identity"),
     "bpe user": lambda: spm(model_type="bpe", user_defined_symbols=USER, control_symbols=("[CLS]", "<so>")),
     "characters": lambda: spm(model_type="char", hard_vocab_limit=False),
+    "layout xlm-roberta": lambda: SentencePieceVocabulary(spm().model, layout="xlm-roberta"),
+    "layout camembert": lambda: SentencePieceVocabulary(spm(model_type="bpe").model, layout="camembert"),
+    **{f"metaspace {kind}": functools.partial(metaspace, kind) for kind in sentencepiece_files.KINDS},
     "byte-bpe roberta": lambda: ByteBpeVocabulary(ROBERTA),
     "byte-bpe bert": bert_like,
     "byte-bpe unknown": with_unknown,
@@ -299,7 +311,10 @@ def test_specials_in_text(kind: str, vocabulary: Vocabulary, tmp_path: pathlib.P
         assert ids[len(before) + 1 :] == middle(vocabulary, "The old", " sailor mended.")
     ids = tokenizer(f"Super{names[-1]}ly", add_special_tokens=False)["input_ids"]
     inside = ids[ids.index(specials.mask) + 1 :]
-    assert vocabulary.word_starts[inside].any() == (vocabulary.kind == "wordpiece"), "the rest of a word begins none"
+    begins = vocabulary.kind == "wordpiece" or (vocabulary.kind == "metaspace" and kind != "metaspace mmbert")
+    assert vocabulary.word_starts[inside].any() == begins, (
+        "the rest of a word begins none, but by BERT's and XLM-R's own files"
+    )
 
 
 @pytest.mark.parametrize("kind", ["unigram appended", "unigram appended bytes", "bpe", "bpe user", "unigram user"])
@@ -391,7 +406,7 @@ def test_folder_without_a_vocabulary(tmp_path: pathlib.Path) -> None:
         (tmp_path / name).write_text("{}")
     assert vocabulary_of_folder(tmp_path) is None
     (tmp_path / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
-    with pytest.raises(ValueError, match="give the SentencePiece .model file"):
+    with pytest.raises(ValueError, match="its model has no vocab"):
         vocabulary_of_folder(tmp_path)
 
 

@@ -66,6 +66,8 @@ class Vocabulary(abc.ABC):
     casing: str
     pieces: tuple[str, ...]
     specials: Specials
+    unused: int = 0
+    """Number of last ids that no text and no special has: the weights of DeBERTa-v2 and v3 have more rows than pieces."""
 
     @property
     def size(self) -> int:
@@ -123,6 +125,11 @@ class Vocabulary(abc.ABC):
     @abc.abstractmethod
     def files(self) -> dict[str, bytes]:
         """Everything that `vocabulary_from_files` needs to build it again, by file name."""
+
+
+def unused_pieces(first: int, size: int) -> list[str]:
+    """Names of the ids from `first` on up to `size` that no piece has."""
+    return [f"[unused{number}]" for number in range(first, size)]
 
 
 def after_blanks(text: str, start: int) -> int:

@@ -22,7 +22,13 @@ from tokenizers.implementations.bert_wordpiece import BertWordPieceTokenizer
 
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.sentences import sentences
-from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.vocab.loading import (
+    ByteBpeVocabulary,
+    MetaspaceVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordPieceVocabulary,
+)
 from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
 from spanjax.json_files import parse_json
 
@@ -82,9 +88,12 @@ class Reference:
     def encode(self, texts: Sequence[str], habits: Iterable[str] = (LITERAL, CASING)) -> list[list[int]]:
         """Ids of texts, with the library's habits named in `habits` and ours for the rest."""
         if isinstance(self.vocabulary, SentencePieceVocabulary):
-            return self._processor.encode(list(texts), num_threads=1)
+            found = self._processor.encode(list(texts), num_threads=1)
+            return [self.vocabulary.own_ids[ids].tolist() if ids else [] for ids in found]
         if isinstance(self.vocabulary, ByteBpeVocabulary):
             texts = [text if not text or text[0].isspace() else " " + text for text in texts]
+        if isinstance(self.vocabulary, MetaspaceVocabulary):
+            texts = self.vocabulary.prefixed(texts)
         tokenizer = self._tokenizer(frozenset(habits))
         return [found.ids for found in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
@@ -95,7 +104,7 @@ def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
     file = path / TOKENIZER_FILE if path.is_dir() else path
     if isinstance(vocabulary, SentencePieceVocabulary):
         return Reference(vocabulary)
-    if isinstance(vocabulary, ByteBpeVocabulary):
+    if isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
         return Reference(vocabulary, vocabulary.tokenizer_json.decode())
     assert isinstance(vocabulary, WordPieceVocabulary)
     if file.suffix == ".json" and file.is_file() and "model" in parse_json(file.read_bytes(), dict):

@@ -1,7 +1,8 @@
 """The vocabularies of `loading` as `seqio.Vocabulary`, with encoding in the TensorFlow graph; the ids are the same.
 
 The only vocabulary module that imports TensorFlow; text must have gone through `cleaning.clean` for ids to agree.
-Byte-level BPE has no operation in TensorFlow: prepare tokenizes such text, and only its ids reach a graph.
+Byte-level BPE and the SentencePiece models of a tokenizer.json have no operation in TensorFlow: prepare tokenizes such text, and
+only its ids reach a graph.
 """
 
 import functools
@@ -15,7 +16,13 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 import tokenizers
 
-from spanjax.data.vocab.loading import ByteBpeVocabulary, SentencePieceVocabulary, Vocabulary, WordPieceVocabulary
+from spanjax.data.vocab.loading import (
+    ByteBpeVocabulary,
+    MetaspaceVocabulary,
+    SentencePieceVocabulary,
+    Vocabulary,
+    WordPieceVocabulary,
+)
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS
 
 # Ends of words: blanks, BERT's punctuation (ASCII that is no letter or digit, Unicode's P categories), and the Chinese
@@ -152,34 +159,45 @@ class SeqioSentencePiece(_SpanjaxVocabulary):
             return tf_text.SentencepieceTokenizer(self.vocabulary.model)  # int32 ids
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        return cast(tf.Tensor, self._tools.tokenize(s))
+        assert isinstance(self.vocabulary, SentencePieceVocabulary)
+        found = self._tools.tokenize(s)
+        if not self.vocabulary.layout:
+            return cast(tf.Tensor, found)
+        own_ids = tf.constant(self.vocabulary.own_ids)
+        return cast(tf.Tensor, tf.ragged.map_flat_values(lambda ids: tf.gather(own_ids, ids), found))
 
 
-class SeqioByteBpe(_SpanjaxVocabulary):
-    """Byte-level BPE: encoding and decoding in Python, decoding in the graph, no encoding in the graph."""
+class SeqioOfTokenizers(_SpanjaxVocabulary):
+    """A vocabulary that `tokenizers` encodes: encoding and decoding in Python, decoding in the graph, no encoding there."""
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
         raise NotImplementedError(
-            "byte-level BPE cannot be encoded in a TensorFlow graph: tensorflow_text has no operation for it. Tokenize "
-            "the text beforehand with `python -m spanjax.prepare rows` and feed the ids, or use encode() in Python"
+            f"{_name(self.vocabulary)} cannot be encoded in a TensorFlow graph: tensorflow_text has no operation for it. "
+            "Tokenize the text beforehand with `python -m spanjax.prepare rows` and feed the ids, or use encode() in Python"
         )
 
 
-def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePiece | SeqioByteBpe:
+def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePiece | SeqioOfTokenizers:
     """The seqio form of a vocabulary."""
     if isinstance(vocabulary, WordPieceVocabulary):
         return SeqioWordPiece(vocabulary)
     if isinstance(vocabulary, SentencePieceVocabulary):
         return SeqioSentencePiece(vocabulary)
-    assert isinstance(vocabulary, ByteBpeVocabulary), vocabulary.kind
-    return SeqioByteBpe(vocabulary)
+    assert isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary), vocabulary.kind
+    return SeqioOfTokenizers(vocabulary)
+
+
+def _name(vocabulary: Vocabulary) -> str:
+    return (
+        "byte-level BPE" if isinstance(vocabulary, ByteBpeVocabulary) else "the SentencePiece model of a tokenizer.json"
+    )
 
 
 def encode_in_graph(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
-    """int32 ids of every text by the TensorFlow graph; ValueError for byte-level BPE, which has no graph form."""
-    if isinstance(vocabulary, ByteBpeVocabulary):
+    """int32 ids of every text by the TensorFlow graph; ValueError for a vocabulary that has no graph form."""
+    if isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
         raise ValueError(
-            "byte-level BPE is not encoded in TensorFlow graphs: there is nothing to compare; leave it out"
+            f"{_name(vocabulary)} is not encoded in TensorFlow graphs: there is nothing to compare; leave it out"
         )
     signature = [tf.TensorSpec([None], tf.string)]
     encode = tf.function(seqio_vocabulary(vocabulary).encode_tf, input_signature=signature)
