@@ -18,7 +18,7 @@ PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short browser lint format doctor dist clean clean-all
+.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short browser lint style types format doctor dist clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,8 +55,11 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 	@$(PY) -m spanjax.predict examples $(DEMO)/run spanbert-mini --rows $(DEMO)/rows
 	@echo && echo "next: docs/tutorials/own_corpus.md pretrains on your own text, docs/tutorials/fine_tune.md starts from spanbert-mini"
 
-test: lint $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
-	$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS)
+# Types are checked next to the tests, which wait for processes now and then; its findings stand above their summary.
+test: style $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
+	@$(MAKE) --no-print-directory types & types=$$!; \
+		$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS); tests=$$?; \
+		wait $$types || { echo "make types failed, see above"; exit 1; }; exit $$tests
 
 quick: $(VENV)/.installed-dev  ## the unit tests, in less than a minute
 	UNIT_CPU_SECONDS=2 $(PY) -m pytest -q -m "unit and not slow" -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
@@ -95,9 +98,13 @@ test-slow: $(VENV)/.installed-dev $(VENV)/.installed-docs  ## the slow tests, an
 browser: $(VENV)/.installed-dev $(VENV)/.installed-docs  ## pages in the system's Chromium: the report, the coreference page, the documentation
 	$(PY) -m pytest tests/browser -m "slow or not slow" -rs
 
-lint: $(VENV)/.installed-dev  ## ruff and pyright
+lint: style types  ## ruff and pyright
+
+style: $(VENV)/.installed-dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+types: $(VENV)/.installed-dev
 	$(PY) -m pyright --pythonpath $(PY)
 
 format: $(VENV)/.installed-dev  ## format and sort imports in place

@@ -17,10 +17,7 @@ from spanjax.sharding import named_leaves
 from spanjax.training.state import abstract_module
 from tests.running import ROOT, records, shrunk
 
-FAST = (
-    "modern_base",
-    "spanbert_base_as_released",
-)
+FAST = ("spanbert_base_as_released",)
 CONFIGS = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").glob("*/*.py"))
 PRETRAINING = [path for path in CONFIGS if "/finetune/" not in path]
 

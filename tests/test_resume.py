@@ -51,6 +51,7 @@ def whole_and_in_parts(arguments: Callable[[str], list[str]], monkeypatch: pytes
     assert train.main(arguments("parts")) == 0
 
 
+@pytest.mark.slow
 def test_four_steps_equal_two_and_two(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,7 +89,11 @@ def without_modules(described: Any) -> Any:
     return {name: without_modules(value) for name, value in described.items() if name != "module"}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+OF_0_1 = [path for path in CONFIGS if not path.stem.startswith("causal_small")]
+"""Configs without classes that came later, which every run.json names by their module."""
+
+
+@pytest.mark.parametrize("path", OF_0_1, ids=lambda path: path.stem)
 def test_classes_of_0_1_are_found_by_their_names_alone(path: pathlib.Path) -> None:
     run = load(str(path))
     assert restored(without_modules(as_read(run)), Run) == run

@@ -230,6 +230,7 @@ def test_a_task_that_0_1_began_resumes() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_training_goes_on_over_a_full_disk_but_does_not_end_on_one(
     rows_folder: pathlib.Path,
     tmp_path: pathlib.Path,

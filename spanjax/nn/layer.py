@@ -156,6 +156,7 @@ class Layer(nnx.Module):
         causal: bool,
     ) -> jax.Array:
         """Values mixed by attention, [B, L, N, H]."""
+        # angles are a tuple; a table of distances is for the layer that adds its scores
         if isinstance(positions, tuple):
             query_BLNH, key_BLNH = apply_rotary(query_BLNH, positions), apply_rotary(key_BLNH, positions)
         return attention(

@@ -8,6 +8,7 @@ from benchmarks import life_of_a_batch
 from benchmarks.life_of_a_batch import PAGE, ROOT, Call, by_phase, page, public, sentence, traced
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_page_is_that_of_a_run_now() -> None:
     assert page(ROOT) == PAGE.read_text(), "run `python -m benchmarks.life_of_a_batch` and look at what has changed"

@@ -120,7 +120,9 @@ def logits(model: Model, pairs: list[tuple[str, str]], task: Glue) -> tuple[np.n
         return np.asarray(task.outputs(module, batch)["logits_BC"]), rows
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "electra", "distilbert"])
+@pytest.mark.parametrize(
+    "name", ["bert", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("roberta", "electra", "distilbert"))]
+)
 def test_a_run_leaves_as_a_class_of_transformers(
     name: str, pairs: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:

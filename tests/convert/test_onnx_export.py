@@ -105,7 +105,13 @@ def same_and_varied(model: Model, folder: pathlib.Path) -> set[str]:
     return {*found}
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("roberta", "electra", "modernbert") else name
+        for name in ENCODERS
+    ],
+)
 def test_encoders_and_both_heads_of_tokens(name: str, tmp_path: pathlib.Path) -> None:
     """Sentences of several lengths, every second one a pair, with masked spans in all."""
     model = exported(made_model("mlm sbo", **ENCODERS[name]), tmp_path / "out", sbo=True)

@@ -27,7 +27,22 @@ WITHOUT_MLM = (
 )
 
 
-@pytest.fixture(scope="module", params=ENCODERS)
+ALIKE = (
+    *(
+        "bert_pairs",
+        "albert_pairs",
+        "electra_detector",
+        "modernbert",
+        "xlnet_question",
+        "deberta-v2_own",
+        "deberta-v2_encoder",
+    ),
+    *("xlm-roberta", "camembert", "distilbert_sequence", "distilbert_encoder"),
+)
+"""Kinds that differ from another one in a head or in names."""
+
+
+@pytest.fixture(scope="module", params=["bert", "roberta", pytest.param("albert", marks=pytest.mark.slow)])
 def run(
     request: pytest.FixtureRequest, rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> pathlib.Path:
@@ -88,27 +103,9 @@ def test_other_layouts_hold_the_same(run_folder: pathlib.Path, tmp_path: pathlib
 @pytest.mark.parametrize(
     "kind",
     [
-        "bert",
-        "bert_pairs",
-        "bert_encoder",
-        "roberta",
-        "albert",
-        "albert_pairs",
-        "electra",
-        "electra_detector",
-        "modernbert",
-        "modernbert_local",
-        "xlnet",
-        "xlnet_question",
-        "deberta-v2",
-        "deberta-v2_own",
-        "deberta-v2_encoder",
-        "xlm-roberta",
-        "camembert",
-        "camembert_sequence",
-        "distilbert",
-        "distilbert_sequence",
-        "distilbert_encoder",
+        *("bert", "bert_encoder", "roberta", "albert", "electra", "modernbert_local", "xlnet"),
+        *("deberta-v2", "camembert_sequence", "distilbert"),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ALIKE),
     ],
 )
 def test_theirs_to_ours_and_back(kind: str, tmp_path: pathlib.Path, capsys: Any) -> None:

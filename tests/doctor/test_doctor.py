@@ -170,6 +170,7 @@ def test_start_up_is_one_line() -> None:
     assert not line and "JAX_NUM_PROCESSES" in error
 
 
+@pytest.mark.slow
 def test_real_run() -> None:
     command = [sys.executable, "-m", "spanjax.doctor", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)

@@ -105,6 +105,7 @@ def test_a_run_that_was_stopped_goes_on_exactly(
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run(
     files: tuple[pathlib.Path, pathlib.Path],
     run_folder: pathlib.Path,
@@ -231,7 +232,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "kind", ["relative", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("modern", "local", "shared layers"))]
+    "kind", ["modern", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("relative", "local", "shared layers"))]
 )
 def test_every_kind_of_encoder_is_fine_tuned(
     kind: str, files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, tmp_path: pathlib.Path

@@ -53,6 +53,7 @@ def done(rows_folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) ->
     return shared(tmp_path_factory, "swept", make) / "sweep"
 
 
+@pytest.mark.slow
 def test_every_run_records_its_result(done: pathlib.Path, rows_folder: pathlib.Path) -> None:
     for arm, differs in (("base", {}), ("fast", {"optimizer/learning_rate": 0.5, "optimizer/warmup_steps": 1})):
         for seed in (0, 1):
@@ -67,6 +68,7 @@ def test_every_run_records_its_result(done: pathlib.Path, rows_folder: pathlib.P
     assert len(set(losses)) == 4
 
 
+@pytest.mark.slow
 def test_finished_runs_are_skipped_and_seeds_interleave(
     done: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +91,7 @@ def test_finished_runs_are_skipped_and_seeds_interleave(
     ]
 
 
+@pytest.mark.slow
 def test_changed_settings_of_a_finished_arm_are_refused(
     done: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -125,6 +128,7 @@ def test_one_error_lists_the_problems_of_all_arms(
         assert part in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_recorded_and_repeated(
     done: pathlib.Path,
     rows_folder: pathlib.Path,

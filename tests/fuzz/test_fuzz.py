@@ -12,7 +12,7 @@ from tests.fuzz.cases import every_case, sample
 from tests.fuzz.running import Fuzz, Server, apart, problems, run_case, told
 from tests.fuzz.server import CPU_SECONDS, Ended
 
-SAMPLED, AT_LEAST = 40, 600
+SAMPLED, AT_LEAST = 24, 600
 
 
 @pytest.fixture(scope="module")

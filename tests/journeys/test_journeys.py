@@ -45,6 +45,7 @@ def test_own_corpus_to_hugging_face(journey: Journey, feed: str) -> None:
     assert all(math.isfinite(loss) for loss in losses(journey.folder / "runs/mine").values())
 
 
+@pytest.mark.slow
 def test_continue_from_hugging_face_weights(journey: Journey, weights: pathlib.Path) -> None:
     """Two commands, and no flag of a size: the run has the sizes of the weights and starts from them."""
     write_corpus(journey.folder)
@@ -61,6 +62,7 @@ def test_continue_from_hugging_face_weights(journey: Journey, weights: pathlib.P
     assert "sbo" in printed and "loaded" in printed, printed
 
 
+@pytest.mark.slow
 def test_own_table_to_predictions(journey: Journey, weights: pathlib.Path) -> None:
     """Two commands from a CSV with columns of one's own to a label for each new text."""
     passages = [(text[:250], name) for name in ("numpy", "flax") for text in documents(name, 24)]
@@ -96,6 +98,7 @@ def test_vectors(journey: Journey, weights: pathlib.Path) -> None:
     np.testing.assert_allclose(vectors, np.stack([each.numpy() for each in means]), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_new_language(journey: Journey) -> None:
     """Four commands from a text in Japanese to filled spans; the vocabulary's ids are those of sentencepiece."""
     test = pytest.importorskip("test", reason="the tests of Python hold the Japanese text")

@@ -171,7 +171,16 @@ def test_the_table_has_dropout_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"remat": "full"}, {"remat": "dots", "unroll": 3}, {"remat": "elementwise"}, {"unroll": 3}], ids=str
+    "changes",
+    [
+        {"remat": "full"},
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ({"remat": "dots", "unroll": 3}, {"remat": "elementwise"})
+        ),
+        pytest.param({"unroll": 3}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_computing_again_changes_no_gradient(changes: dict[str, Any]) -> None:
     found = []

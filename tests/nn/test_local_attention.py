@@ -235,7 +235,9 @@ def test_two_kinds_of_layers_in_one_scan_equal_one_call_a_layer(changes: dict[st
         assert float(jnp.abs(found[-1] - same(**packed()))[0, :9].max()) > 1e-2
 
 
-@pytest.mark.parametrize("changes", [{"remat": "full"}, {"remat": "dots", "unroll": 5}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"remat": "full"}, pytest.param({"remat": "dots", "unroll": 5}, marks=pytest.mark.slow)], ids=str
+)
 def test_computing_again_changes_no_gradient_of_local_layers(changes: dict[str, Any]) -> None:
     found = []
     for config in (CONFIG, dataclasses.replace(CONFIG, **changes)):

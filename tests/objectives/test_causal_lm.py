@@ -133,7 +133,10 @@ def test_it_equals_a_loop_over_prefixes() -> None:
 
 @pytest.mark.parametrize(
     ("mesh", "devices", "microbatches"),
-    [(MeshConfig(replica=2, fsdp=True), 4, 2), pytest.param(MeshConfig(tensor=2), 4, 1, marks=pytest.mark.slow)],
+    [
+        pytest.param(MeshConfig(replica=2, fsdp=True), 4, 2, marks=pytest.mark.slow),
+        pytest.param(MeshConfig(tensor=2), 4, 1, marks=pytest.mark.slow),
+    ],
     ids=["fsdp, 2 replicas x 2 microbatches", "tensor axis"],
 )
 def test_layout_changes_nothing(mesh: MeshConfig, devices: int, microbatches: int) -> None:
@@ -153,6 +156,7 @@ def test_layout_changes_nothing(mesh: MeshConfig, devices: int, microbatches: in
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_starts_masked_prediction(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -113,6 +113,7 @@ def test_masks_are_filled_by_the_generator(run: pathlib.Path) -> None:
     assert len(found) == 1 and len(found[0].candidates) == 3
 
 
+@pytest.mark.slow
 def test_pretraining_goes_on_from_both_folders(
     folder: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: Any
 ) -> None:

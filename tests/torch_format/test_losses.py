@@ -76,7 +76,13 @@ MASKED = [
 ]
 
 
-@pytest.mark.parametrize("kind", [*MASKED, *PAIRS])
+ALIKE = ("roberta", "xlm-roberta", "camembert", "electra", "modernbert", "deberta-v2_own")
+"""Kinds that differ from another one in their names or in a setting."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.slow) if each in ALIKE else each for each in (*MASKED, *PAIRS)]
+)
 def test_masked_tokens_and_pairs(kind: str) -> None:
     import torch
 

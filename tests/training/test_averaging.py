@@ -53,7 +53,7 @@ def leaves(tree: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("mesh", "devices", "microbatches"),
     [
-        (MeshConfig(), 1, 1),
+        pytest.param(MeshConfig(), 1, 1, marks=pytest.mark.slow),
         (MeshConfig(replica=2, fsdp=True), 4, 2),
         pytest.param(MeshConfig(), 4, 1, marks=pytest.mark.slow),
         pytest.param(MeshConfig(tensor=2), 4, 1, marks=pytest.mark.slow),
@@ -90,6 +90,7 @@ def test_the_decay_is_exact_and_its_warmup_can_be_left_out() -> None:
         np.testing.assert_allclose(found["a"], np.float32(share), rtol=2e-7)
 
 
+@pytest.mark.slow
 def test_training_keeps_its_bits_and_the_average_goes_onto_other_devices(tmp_path: pathlib.Path) -> None:
     states = list[TrainState]()
     for decay in (0.0, DECAY):
@@ -123,6 +124,7 @@ def test_the_figures_of_a_plan_count_it() -> None:
     assert peaks[0] is not None and peaks[1] is not None and peaks[1] - peaks[0] >= copy
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_evaluated_and_loaded_with_it(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

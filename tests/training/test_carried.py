@@ -85,6 +85,7 @@ def test_layout_changes_nothing(
         assert state.recurrent_state[name].addressable_shards[0].data.shape[0] * devices == ROWS
 
 
+@pytest.mark.slow
 def test_it_goes_through_a_checkpoint_onto_other_devices(
     alone: tuple[list[float], TrainState], tmp_path: pathlib.Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_it_goes_through_a_checkpoint_onto_other_devices(
     np.testing.assert_allclose(losses + rest, alone[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_without_what_was_handed_on_the_losses_are_others(alone: tuple[list[float], TrainState]) -> None:
     built = of(MeshConfig(), 1)
     _, state = trained(built, steps=2)

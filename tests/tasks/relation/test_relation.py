@@ -301,7 +301,9 @@ def test_f1_against_sets() -> None:
         assert found["f1"] == pytest.approx(relation_f1(gold, predicted))
 
 
-@pytest.mark.parametrize("marking", ["types", pytest.param("typed_markers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "marking", [pytest.param("types", marks=pytest.mark.slow), pytest.param("typed_markers", marks=pytest.mark.slow)]
+)
 def test_a_tiny_model_learns_sixteen_examples(
     marking: Marking, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
