@@ -8,8 +8,9 @@ MINI := models/spanbert_mini/spanbert_mini/model
 WEIGHTS = $(wildcard $(MINI)/*.safetensors)
 NO_WEIGHTS := $(MINI) holds no weights (*.safetensors), which a complete clone has
 PYTEST_ARGS ?=
-# A process a core, at most four (each takes up to 3 GB); the tests of one file stay together, as they share what they made.
-WORKERS ?= -n auto --maxprocesses 4 --dist loadfile
+# A process more than cores, since some wait for others, and at most four (each takes up to 3 GB); the tests of one file stay
+# together, as they share what they made.
+WORKERS ?= -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 PODS ?=
 EXECUTE ?=
 CHAOS ?=

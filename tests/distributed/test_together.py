@@ -52,6 +52,7 @@ def end(processes: list[subprocess.Popen], codes: list[int]) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 def test_two_of_three_name_the_third() -> None:
     began = time.monotonic()
     for text in end(begin(3, [0, 1], SPANJAX_STARTUP_TIMEOUT="4"), [3, 3]):
@@ -117,6 +118,7 @@ for when, number in ((0, signal.SIGTERM), (30, signal.SIGUSR1)):
 """
 
 
+@pytest.mark.slow
 def test_all_stop_after_the_same_step() -> None:
     """A signal before the loop, by jax's preemption service; another one within it, by ours."""
     body = STOPPING.replace("import jax, os", "from spanjax.training import preemption\nimport jax, os", 1)
@@ -126,6 +128,7 @@ def test_all_stop_after_the_same_step() -> None:
     assert steps[0][0] < 10_000 and 30 < steps[0][1] < 10_000 - 1
 
 
+@pytest.mark.slow
 def test_a_wrong_number_of_devices_ends_all() -> None:
     for text in end(begin(2, [0, 1], SPANJAX_EXPECTED_DEVICES="4"), [3, 3]):
         assert "jax sees 2 device(s) on 2 process(es), expected 4" in text

@@ -116,6 +116,7 @@ def test_batches_of_a_branch_are_those_of_the_planned_run(
             np.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_start_that_was_killed_while_copying_begins_again(
     runs: pathlib.Path, rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture,

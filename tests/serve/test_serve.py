@@ -38,7 +38,7 @@ def begin(model: pathlib.Path, *more: str) -> tuple[subprocess.Popen, str]:
     return process, found[1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_pretrained_run(run_folder: pathlib.Path, number: signal.Signals) -> None:
     process, url = begin(run_folder)
     body = json.dumps({"text": "the long time was good", "hide": [[4, 13]]}).encode()
