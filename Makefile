@@ -8,6 +8,7 @@ MINI := models/spanbert_mini/spanbert_mini/model
 WEIGHTS = $(wildcard $(MINI)/*.safetensors)
 NO_WEIGHTS := $(MINI) holds no weights (*.safetensors), which a complete clone has
 PYTEST_ARGS ?=
+TYPES := $(PY) -m pyright --pythonpath $(PY)
 # A process more than cores, since some wait for others, and at most four (each takes up to 3 GB); the tests of one file stay
 # together, as they share what they made.
 WORKERS ?= -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
@@ -58,9 +59,9 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 
 # Types are checked next to the tests, which wait for processes now and then; its findings stand above their summary.
 test: style $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
-	@$(MAKE) --no-print-directory types & types=$$!; \
+	@$(TYPES) & types=$$!; \
 		$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS); tests=$$?; \
-		wait $$types || { echo "make types failed, see above"; exit 1; }; exit $$tests
+		wait $$types || { echo "pyright found errors, see above"; exit 1; }; exit $$tests
 
 quick: $(VENV)/.installed-dev  ## the unit tests, in less than a minute
 	UNIT_CPU_SECONDS=2 $(PY) -m pytest -q -m "unit and not slow" -n 2 --dist worksteal $$(grep -rl --include='test_*.py' '^pytestmark = pytest.mark.unit' tests)
@@ -106,7 +107,7 @@ style: $(VENV)/.installed-dev
 	$(PY) -m ruff format --check .
 
 types: $(VENV)/.installed-dev
-	$(PY) -m pyright --pythonpath $(PY)
+	$(TYPES)
 
 format: $(VENV)/.installed-dev  ## format and sort imports in place
 	$(PY) -m ruff check --fix .
