@@ -244,7 +244,7 @@ def test_every_kind_of_encoder_is_fine_tuned(
         (tmp_path / name).write_bytes(content)
     settings = [f"--encoder.{each}" for each in (*SIZES, *KINDS[kind])]
     command = [*arguments(files, run_folder, tmp_path / "run", *settings), f"--objective.vocabulary={tmp_path}"]
-    assert train.main([*command, "--init-from=", "--objective.epochs=5", "--optimizer.learning-rate=3e-3"]) == 0
+    assert train.main([*command, "--init-from=", "--objective.epochs=8", "--optimizer.learning-rate=3e-3"]) == 0
     scores = records(tmp_path / "run", "eval/score/accuracy")
     assert max(scores.values()) > 85
 
