@@ -10,6 +10,7 @@ folder's rows continue behind those that the stages before read, so that none is
 Shapes: B places, F folders, N rows of a folder, V ids, M blocks.
 """
 
+import bisect
 import dataclasses
 import functools
 import hashlib
@@ -73,11 +74,29 @@ def stage_of(text: str) -> MixtureStage:
         ) from None
 
 
-def dealt_places(seed: int, places: int, share_F: Integers) -> Integers:
-    """Number of places that each folder has [F] among the first of a stage."""
+def _dealing_seed(seed: int, begin: int) -> int:
+    """Seed of the cycles of the stage that begins at a step: stages of equal weights would else repeat an order."""
+    return int(fold(seed, begin)) if begin else seed
+
+
+@functools.lru_cache(maxsize=64)
+def _rows_before(
+    seed: int, batch_size: int, begins: tuple[int, ...], share: tuple[tuple[int, ...], ...], alone: bool
+) -> Integers:
+    """Rows of every folder [F] that are read before the last of these steps, at each of which a stage with these shares begins.
+
+    Every batch of a stage needs it, so it is counted once.
+    """
+    if len(begins) == 1:
+        return np.zeros(len(share[0]), np.int64)
+    before_F = _rows_before(seed, batch_size, begins[:-1], share[:-1], alone)
+    begin, end, share_F = begins[-2], begins[-1], np.asarray(share[-2])
+    places = (end - begin) * batch_size
+    if alone and not begin:
+        return before_F + places * (share_F > 0)
     cycles, rest = divmod(places, CYCLE)
-    folder, _ = _dealt(seed, cycles, tuple(share_F.tolist()))
-    return cycles * share_F + np.bincount(folder[:rest], minlength=len(share_F))
+    folder, _ = _dealt(_dealing_seed(seed, begin), cycles, share[-2])
+    return before_F + cycles * share_F + np.bincount(folder[:rest], minlength=len(share_F))
 
 
 def mixed_rows(
@@ -86,22 +105,21 @@ def mixed_rows(
     batch_size: int,
     sizes: Sequence[int],
     share_F: Integers,
+    begin: int = 0,
     before_F: Integers | None = None,
     alone: bool = False,
-    dealt_by: int | None = None,
 ) -> tuple[Integers, Integers]:
     """Row indices, counted through all folders, and epochs of their folders, of global batch `step`: ([B], [B]).
 
-    In a later stage `step` counts from its first one, and `before_F` are the rows that were read of each folder before it. Where
-    the first folder was read `alone` before, its epochs are those of a run without a mixture. `dealt_by` is the seed of the
-    cycles where it is another one.
+    `begin` is the first step of its stage, and `before_F` are the rows that were read of each folder before that. Where the
+    first folder was read `alone` in the first stage, its epochs are those of a run without a mixture.
     """
-    place_B = np.int64(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+    place_B = np.int64(step - begin) * batch_size + np.arange(batch_size, dtype=np.int64)
     cycle_B = place_B // CYCLE
     folder_B, turn_B = np.empty_like(place_B), np.empty_like(place_B)
     for cycle in np.unique(cycle_B).tolist():
         here = cycle_B == cycle
-        folder, turn = _dealt(seed if dealt_by is None else dealt_by, cycle, tuple(share_F.tolist()))
+        folder, turn = _dealt(_dealing_seed(seed, begin), cycle, tuple(share_F.tolist()))
         folder_B[here], turn_B[here] = folder[place_B[here] % CYCLE], turn[place_B[here] % CYCLE]
     turn_B += cycle_B * share_F[folder_B]
     if before_F is not None:
@@ -111,8 +129,8 @@ def mixed_rows(
     for folder, size in enumerate(sizes):
         here = np.flatnonzero(folder_B == folder)
         epoch_B[here] = turn_B[here] // size
-        # a folder keeps the order that it had without the others, or its epochs would repeat rows
         order = fold(seed, int(Purpose.ORDER))
+        # a folder keeps the order that it had without the others, or its epochs would repeat rows
         own = fold(order if alone and not folder else fold(order, folder), epoch_B[here])
         index_B[here] = first_F[folder] + permuted(turn_B[here] % size, size, own)
     return index_B, epoch_B
@@ -170,7 +188,8 @@ class MixedRows:
         self.share_F, self.sizes = shares(self.weights), sizes
         self._first = np.cumsum([0, *sizes])
         self.length, self.vocabulary = parts[0].length, parts[0].vocabulary
-        self.share_SF = [self.share_F, *(shares(stage.weights) for stage in self.stages)]
+        self._begins = (0, *(stage.begin for stage in self.stages))
+        self._shares = (self.share_F, *(shares(stage.weights) for stage in self.stages))
         self.manifest = self._manifest(first)
         self.checks = tuple(check for part in self.parts for check in part.checks)
 
@@ -201,34 +220,17 @@ class MixedRows:
         every = [part.manifest.fingerprint for part in self.parts]
         return [
             [stage.begin, _fingerprint(every, share_F)]
-            for stage, share_F in zip(self.stages, self.share_SF[1:], strict=True)
+            for stage, share_F in zip(self.stages, self._shares[1:], strict=True)
         ]
 
     def global_rows(self, seed: int, step: int, batch_size: int) -> tuple[Integers, Integers]:
         """Row indices, counted through all folders, and epochs, of global batch `step`: ([B], [B])."""
-        begins = [0, *(stage.begin for stage in self.stages)]
-        number = int(np.searchsorted(begins, step, side="right")) - 1
+        number = bisect.bisect_right(self._begins, step) - 1
         if number == 0 and self._alone:
             return global_rows(seed, step, batch_size, self.sizes[0])
-        before_F = self._rows_before(seed, number, batch_size) if number else None
-        # cycles of each stage are dealt anew, or two stages of equal weights would repeat an order
-        dealt = seed if number == 0 else int(fold(seed, begins[number]))
-        return mixed_rows(
-            seed, step - begins[number], batch_size, self.sizes, self.share_SF[number], before_F, self._alone, dealt
-        )
-
-    def _rows_before(self, seed: int, number: int, batch_size: int) -> Integers:
-        """Rows that the stages before stage `number` read of every folder [F]."""
-        begins = [0, *(stage.begin for stage in self.stages)]
-        before_F = np.zeros(len(self.parts), np.int64)
-        for stage in range(number):
-            places = (begins[stage + 1] - begins[stage]) * batch_size
-            if stage == 0 and self._alone:
-                before_F[0] += places
-            else:
-                dealt = seed if stage == 0 else int(fold(seed, begins[stage]))
-                before_F += dealt_places(dealt, places, self.share_SF[stage])
-        return before_F
+        begins, share = self._begins[: number + 1], self._shares[: number + 1]
+        before_F = _rows_before(seed, batch_size, begins, tuple(tuple(each.tolist()) for each in share), self._alone)
+        return mixed_rows(seed, step, batch_size, self.sizes, share[-1], begins[-1], before_F, self._alone)
 
     def _manifest(self, first: Manifest) -> Manifest:
         """The manifest of all folders; its fingerprint is that of the mixture before the first stage, as a run began."""
