@@ -25,7 +25,7 @@ from spanjax.data.vocab.loading import (
     load_vocabulary,
 )
 from spanjax.data.vocab.sentencepiece import LAYOUTS, WORD_MARK
-from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, JsonVocabulary
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WORDPIECE_FILE
 from spanjax.json_files import parse_json
 from spanjax.torch_format import sentencepiece_json
@@ -163,7 +163,7 @@ def _blank_goes_with_mask(vocabulary: Vocabulary) -> bool:
     """True if the mask replaces a token together with the blank before it, as RoBERTa's <mask> does."""
     if isinstance(vocabulary, SentencePieceVocabulary):
         return not sentencepiece_json.read_model(vocabulary).normalizer_spec.remove_extra_whitespaces
-    if not isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
+    if not isinstance(vocabulary, JsonVocabulary):
         return False
     mask = vocabulary.pieces[vocabulary.specials.mask]
     added = parse_json(vocabulary.tokenizer_json).get("added_tokens") or []

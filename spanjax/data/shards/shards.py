@@ -220,7 +220,7 @@ def shard_files(
     for row in rows:
         by_blocks[len(row)] = max(by_blocks[len(row)], sum(map(len, row)))
     about = {
-        **{field.name: getattr(source, field.name) for field in dataclasses.fields(source)},
+        **dataclasses.asdict(source),
         "words": int(np.count_nonzero(found["marks"] & WORD_START)),
         "sha256": hashlib.sha256(content).hexdigest(),
     }
@@ -268,9 +268,8 @@ class _Totals:
             self.shards.append(Shard(f"{path.stem}.bin", rows, about["sha256"]))
         self.skipped.update(about["skipped"])
         self.tagged.update(about["tagged"])
-        self.skipped_blocks += [
-            SkippedBlock(*each) for each in about.get("skipped_blocks", ())
-        ]  # absent in work begun by older versions
+        # absent in work begun by older versions
+        self.skipped_blocks += [SkippedBlock(*each) for each in about.get("skipped_blocks", ())]
         self.counts.update({name: about[name] for name in ("documents", "sentences", "words")})
 
 

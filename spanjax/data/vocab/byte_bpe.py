@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
 import tokenizers
 
 from spanjax.bounds import raise_problems
@@ -18,17 +17,14 @@ from spanjax.data.vocab.base import (
     SETTINGS_FILE,
     SPECIAL_PIECES,
     Specials,
-    Vocabulary,
-    after_blanks,
     bytes_begin_unspaced,
 )
-from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, JsonVocabulary, pieces_by_id, read_tokenizer_json
 from spanjax.json_files import parse_json
 
 _BLANKS = " \t\n\v\f\r"
 # Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
 _NAMES = (("<pad>", "[PAD]"), ("<unk>", "[UNK]"), ("<s>", "[CLS]"), ("</s>", "[SEP]"), ("<mask>", "[MASK]"))
-_ROBERTA = ("<s>", "</s>")
 
 
 @functools.cache
@@ -40,7 +36,7 @@ def _bytes_of() -> dict[str, int]:
 
 
 @final
-class ByteBpeVocabulary(Vocabulary):
+class ByteBpeVocabulary(JsonVocabulary):
     """A byte-level BPE. Specials that it lacks get the ids after its own, so the file stays unchanged.
 
     RoBERTa's names (<s> <pad> </s> <unk> <mask>) and BERT's ([CLS] ...) are known. No text is ever encoded to a special or
@@ -72,11 +68,6 @@ class ByteBpeVocabulary(Vocabulary):
         self._tokenizer = _text_tokenizer(settings, self.pieces[self.specials.unk], self.specials.unk)
         self._never_text(name)
 
-    @property
-    def separators(self) -> int:
-        """Implements `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
-        return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
-
     def _never_text(self, name: str) -> None:
         ids = self._tokenizer.encode("".join(self.pieces[i] for i in self.specials), add_special_tokens=False).ids
         begins = self._tokenizer.encode(" a", add_special_tokens=False).tokens[:1]
@@ -97,23 +88,9 @@ class ByteBpeVocabulary(Vocabulary):
         content = bytes(_bytes_of().get(letter, ord("x")) for letter in piece)
         return content[:1].decode("latin-1") in tuple(_BLANKS) or bytes_begin_unspaced(content)
 
-    def _prefixed(self, texts: Sequence[str]) -> list[str]:
+    def prefixed(self, texts: Sequence[str]) -> list[str]:
+        """Implements `JsonVocabulary.prefixed`: a blank in front."""
         return [text if text[:1] in _BLANKS else " " + text for text in texts]  # "" is in _BLANKS
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Implements `Vocabulary.encode`."""
-        found = self._tokenizer.encode_batch_fast(self._prefixed(texts), add_special_tokens=False)
-        return [np.array(each.ids, np.int32) for each in found]
-
-    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Implements `Vocabulary.encode_with_starts`."""
-        prefixed = self._prefixed(texts)
-        results = []
-        for text, longer, found in zip(texts, prefixed, self._tokenizer.encode_batch(prefixed), strict=True):
-            shift = len(longer) - len(text)
-            starts = [after_blanks(text, max(0, start - shift)) for start, _ in found.offsets]
-            results.append((np.array(found.ids, np.int32), np.array(starts, np.int32)))
-        return results
 
     def _text(self, ids: list[int]) -> str:
         known = _bytes_of()

@@ -6,11 +6,9 @@ this word has the ids that it has inside of a text.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
 import tokenizers
 
 from spanjax.bounds import raise_problems
@@ -18,14 +16,10 @@ from spanjax.data.vocab.base import (
     SETTINGS_FILE,
     SPECIAL_PIECES,
     Specials,
-    Vocabulary,
-    after_blanks,
-    begins_unspaced,
-    bytes_begin_unspaced,
     unused_pieces,
 )
-from spanjax.data.vocab.sentencepiece import WORD_MARK
-from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, pieces_by_id, read_tokenizer_json
+from spanjax.data.vocab.sentencepiece import WORD_MARK, begins_word
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, JsonVocabulary, pieces_by_id, read_tokenizer_json
 
 # Names of the specials by role, in the order of `Specials`; the first that a file has is taken.
 _NAMES = (
@@ -35,7 +29,6 @@ _NAMES = (
     ("[SEP]", "</s>", "<sep>", "<eos>"),
     ("<mask>", "[MASK]"),
 )
-_ROBERTA = ("<s>", "</s>")
 _HIDDEN = "\ue002"  # private use, which clean text has not: no text spells a name with it
 
 
@@ -49,7 +42,7 @@ def is_sentencepiece(settings: Mapping[str, Any]) -> bool:
 
 
 @final
-class MetaspaceVocabulary(Vocabulary):
+class MetaspaceVocabulary(JsonVocabulary):
     """A SentencePiece model of a tokenizer.json. Specials that it lacks get the ids after its own, so the file stays unchanged;
     unused ids follow up to `size`.
 
@@ -89,34 +82,12 @@ class MetaspaceVocabulary(Vocabulary):
         self.prefix = "" if first.startswith(WORD_MARK) else " "
         """Blank that is put before a text that does not begin with one; "" where the file puts a word mark there itself."""
 
-    @property
-    def separators(self) -> int:
-        """Implements `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
-        return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
-
     def prefixed(self, texts: Sequence[str]) -> list[str]:
-        """The texts as `tokenizers` reads them."""
+        """Implements `JsonVocabulary.prefixed`."""
         return [text if text[:1] in ("", " ") else self.prefix + text for text in texts]
 
     def _begins_word(self, piece: str) -> bool:
-        if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # a byte of a character that has no piece
-            return bytes_begin_unspaced(bytes([int(piece[3:5], 16)]))
-        return piece.startswith(WORD_MARK) or not piece.strip() or begins_unspaced(piece)
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Implements `Vocabulary.encode`."""
-        found = self._tokenizer.encode_batch_fast(self.prefixed(texts), add_special_tokens=False)
-        return [np.array(each.ids, np.int32) for each in found]
-
-    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Implements `Vocabulary.encode_with_starts`."""
-        prefixed = self.prefixed(texts)
-        results = []
-        for text, longer, found in zip(texts, prefixed, self._tokenizer.encode_batch(prefixed), strict=True):
-            shift = len(longer) - len(text)
-            starts = [after_blanks(text, max(0, start - shift)) for start, _ in found.offsets]
-            results.append((np.array(found.ids, np.int32), np.array(starts, np.int32)))
-        return results
+        return not piece.strip() or begins_word(piece)
 
     def _text(self, ids: list[int]) -> str:
         found = self._tokenizer.decode(ids, skip_special_tokens=False).replace(_HIDDEN, "")

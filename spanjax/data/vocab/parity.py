@@ -29,7 +29,7 @@ from spanjax.data.vocab.loading import (
     Vocabulary,
     WordPieceVocabulary,
 )
-from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE
+from spanjax.data.vocab.tokenizer_json import TOKENIZER_FILE, JsonVocabulary
 from spanjax.json_files import parse_json
 
 OTHER = "other"
@@ -104,7 +104,7 @@ def reference(vocabulary: Vocabulary, path: str | pathlib.Path) -> Reference:
     file = path / TOKENIZER_FILE if path.is_dir() else path
     if isinstance(vocabulary, SentencePieceVocabulary):
         return Reference(vocabulary)
-    if isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
+    if isinstance(vocabulary, JsonVocabulary):
         return Reference(vocabulary, vocabulary.tokenizer_json.decode())
     assert isinstance(vocabulary, WordPieceVocabulary)
     if file.suffix == ".json" and file.is_file() and "model" in parse_json(file.read_bytes(), dict):

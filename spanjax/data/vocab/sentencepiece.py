@@ -25,6 +25,13 @@ XLNET_NAMES = {"[PAD]": "<pad>", "[CLS]": "<cls>", "[SEP]": "<sep>", "[MASK]": "
 WORD_MARK = "\u2581"  # how SentencePiece writes the space before a word
 
 
+def begins_word(piece: str) -> bool:
+    """True if a piece of SentencePiece begins a word: by its mark, or by a script without blanks."""
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # a byte of a character that has no piece
+        return bytes_begin_unspaced(bytes([int(piece[3:5], 16)]))
+    return piece.startswith(WORD_MARK) or begins_unspaced(piece)
+
+
 class Layout(NamedTuple):
     """Order of ids that differs from a model file's own: `first`, the file's pieces from `skipped` on, then <mask>."""
 
@@ -103,9 +110,7 @@ class SentencePieceVocabulary(Vocabulary):
         return 2 if self.layout else 1
 
     def _begins_word(self, piece: str) -> bool:
-        if re.fullmatch("<0x[0-9A-F]{2}>", piece):  # a byte of a character that has no piece
-            return bytes_begin_unspaced(bytes([int(piece[3:5], 16)]))
-        return piece.startswith(WORD_MARK) or begins_unspaced(piece)
+        return begins_word(piece)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implements `Vocabulary.encode`."""

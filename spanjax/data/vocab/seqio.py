@@ -18,11 +18,11 @@ import tokenizers
 
 from spanjax.data.vocab.loading import (
     ByteBpeVocabulary,
-    MetaspaceVocabulary,
     SentencePieceVocabulary,
     Vocabulary,
     WordPieceVocabulary,
 )
+from spanjax.data.vocab.tokenizer_json import JsonVocabulary
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS
 
 # Ends of words: blanks, BERT's punctuation (ASCII that is no letter or digit, Unicode's P categories), and the Chinese
@@ -183,7 +183,7 @@ def seqio_vocabulary(vocabulary: Vocabulary) -> SeqioWordPiece | SeqioSentencePi
         return SeqioWordPiece(vocabulary)
     if isinstance(vocabulary, SentencePieceVocabulary):
         return SeqioSentencePiece(vocabulary)
-    assert isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary), vocabulary.kind
+    assert isinstance(vocabulary, JsonVocabulary), vocabulary.kind
     return SeqioOfTokenizers(vocabulary)
 
 
@@ -195,7 +195,7 @@ def _name(vocabulary: Vocabulary) -> str:
 
 def encode_in_graph(vocabulary: Vocabulary, texts: Sequence[str]) -> list[np.ndarray]:
     """int32 ids of every text by the TensorFlow graph; ValueError for a vocabulary that has no graph form."""
-    if isinstance(vocabulary, ByteBpeVocabulary | MetaspaceVocabulary):
+    if isinstance(vocabulary, JsonVocabulary):
         raise ValueError(
             f"{_name(vocabulary)} is not encoded in TensorFlow graphs: there is nothing to compare; leave it out"
         )

@@ -1,13 +1,50 @@
-"""Hugging Face's tokenizer.json: parsing, and the WordPiece vocabulary in one."""
+"""Hugging Face's tokenizer.json: parsing, the WordPiece vocabulary in one, and the base of vocabularies that keep the file."""
 
-from collections.abc import Mapping
+import abc
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import tokenizers
+
 from spanjax.bounds import raise_problems
+from spanjax.data.vocab.base import Vocabulary, after_blanks
 from spanjax.data.vocab.wordpiece import MAX_WORD_CHARACTERS, WordPieceVocabulary
 from spanjax.json_files import parse_json
 
 TOKENIZER_FILE = "tokenizer.json"
+_ROBERTA = ("<s>", "</s>")
+
+
+class JsonVocabulary(Vocabulary):
+    """A vocabulary whose text `tokenizers` encodes by a tokenizer.json."""
+
+    tokenizer_json: bytes
+    _tokenizer: tokenizers.Tokenizer
+
+    @property
+    def separators(self) -> int:
+        """Implements `Vocabulary.separators`: 2 with <s> and </s> (<s> A </s></s> B </s>)."""
+        return 2 if (self.pieces[self.specials.cls], self.pieces[self.specials.sep]) == _ROBERTA else 1
+
+    @abc.abstractmethod
+    def prefixed(self, texts: Sequence[str]) -> list[str]:
+        """The texts as `tokenizers` reads them, some with a blank in front."""
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Implements `Vocabulary.encode`."""
+        found = self._tokenizer.encode_batch_fast(self.prefixed(texts), add_special_tokens=False)
+        return [np.array(each.ids, np.int32) for each in found]
+
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Implements `Vocabulary.encode_with_starts`."""
+        prefixed = self.prefixed(texts)
+        results = []
+        for text, longer, found in zip(texts, prefixed, self._tokenizer.encode_batch(prefixed), strict=True):
+            shift = len(longer) - len(text)
+            starts = [after_blanks(text, max(0, start - shift)) for start, _ in found.offsets]
+            results.append((np.array(found.ids, np.int32), np.array(starts, np.int32)))
+        return results
 
 
 def read_tokenizer_json(content: bytes, name: str) -> dict[str, Any]:
