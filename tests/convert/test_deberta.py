@@ -8,13 +8,12 @@ import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
-from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import EXTRA_HEADS, read_folder
+from tests.convert.continued import continuing, rows_of
 from tests.experiment.test_finetune import arguments as task_arguments
 from tests.experiment.test_finetune import sentences
-from tests.running import ROOT
-from tests.torch_format.references import WORDS, saved, tensors
+from tests.torch_format.references import saved, tensors
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +21,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder with transformers' model in `theirs` and packed rows of 32 in `rows`."""
     folder = tmp_path_factory.mktemp("deberta")
     saved("deberta-v2", folder / "theirs")
-    random = np.random.default_rng(0)
-    text = "\n\n".join(" ".join(random.choice(WORDS, int(count))) + "." for count in random.integers(5, 60, 60))
-    (folder / "text.txt").write_text(text)
-    words = ["--input", str(folder / "text.txt"), "--vocab", str(folder / "theirs"), "--length", "32"]
-    assert prepare([*words, "--holdout", "0.2", "--workers", "1", "--output", str(folder / "rows")]) == 0
+    rows_of(folder)
     return folder
 
 
@@ -35,9 +30,7 @@ def test_continue_a_deberta_and_write_it_back(
     rows: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SpanBERT's objective; no flag of the architecture, the settings of distances are those of the weights."""
-    words = [f"--config={ROOT / 'configs/pretrain/continue_spanbert.py'}", f"--init-from={rows / 'theirs'}"]
-    words += [f"--rows={rows / 'rows'}", f"--workdir={tmp_path / 'run'}", "--steps=2", "--batch-size=4"]
-    words += ["--encoder.positions=64", "--cadence.eval-batches=1", "--data.feed=numpy", "--optimizer.warmup-steps=1"]
+    words = continuing(rows / "theirs", rows / "rows", tmp_path / "run")
     capsys.readouterr()
     assert train.main(words) == 0
     told = "".join(capsys.readouterr())

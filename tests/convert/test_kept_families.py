@@ -11,13 +11,13 @@ import pytest
 from spanjax import train
 from spanjax.convert import main as convert
 from spanjax.data.vocab.metaspace import MetaspaceVocabulary
-from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import equal_weights
 from spanjax.torch_format.folder import read_folder
+from tests.convert.continued import continuing, rows_of
 from tests.data.vocab.sentencepiece_files import SCRIPTS, model_file, tokenizer_json
 from tests.running import ROOT
-from tests.torch_format.references import REASON, WORDS, saved, tensors
+from tests.torch_format.references import REASON, saved, tensors
 
 TOKENIZERS = {
     "xlm-roberta": ("tokenizer.json", tokenizer_json("xlm-roberta")),
@@ -55,14 +55,7 @@ def test_continue_resume_fine_tune_and_write_back(
     family: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = tensors(weights(family, tmp_path / "theirs"))
-    random = np.random.default_rng(0)
-    text = "\n\n".join(" ".join(random.choice(WORDS, 60)) + "." for _ in range(40))
-    (tmp_path / "text.txt").write_text(text)
-    rows = ["--input", str(tmp_path / "text.txt"), "--vocab", str(tmp_path / "theirs"), "--length", "32"]
-    assert prepare([*rows, "--holdout", "0.2", "--workers", "1", "--output", str(tmp_path / "rows")]) == 0
-    words = [f"--config={ROOT / 'configs/pretrain/continue_spanbert.py'}", f"--init-from={tmp_path / 'theirs'}"]
-    words += [f"--rows={tmp_path / 'rows'}", f"--workdir={tmp_path / 'run'}", "--steps=2", "--batch-size=4"]
-    words += ["--cadence.eval-batches=1", "--data.feed=numpy", "--optimizer.warmup-steps=1", "--encoder.positions=64"]
+    words = continuing(tmp_path / "theirs", rows_of(tmp_path), tmp_path / "run")
     assert train.main(words) == 0
     shutil.move(tmp_path / "theirs", tmp_path / "gone")
     assert train.main(words) == 0, "a run that resumes needs no weights to know its family"

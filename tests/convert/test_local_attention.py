@@ -8,11 +8,10 @@ import pytest
 
 from spanjax import train
 from spanjax.convert import main as convert
-from spanjax.prepare import main as prepare
 from spanjax.pretrained.load import load_model
 from spanjax.torch_format.folder import read_folder
-from tests.running import ROOT
-from tests.torch_format.references import REASON, WORDS, saved, tensors
+from tests.convert.continued import continuing, rows_of
+from tests.torch_format.references import REASON, saved, tensors
 
 
 @pytest.mark.slow
@@ -21,14 +20,7 @@ def test_continue_a_modernbert_and_write_it_back(
 ) -> None:
     """No flag of the architecture: kinds of layers, window, bases and types are those of the weights."""
     theirs = saved("modernbert_local", tmp_path / "theirs")
-    random = np.random.default_rng(0)
-    text = "\n\n".join(" ".join(random.choice(WORDS, 60)) + "." for _ in range(40))
-    (tmp_path / "text.txt").write_text(text)
-    rows = ["--input", str(tmp_path / "text.txt"), "--vocab", str(tmp_path / "theirs"), "--length", "32"]
-    assert prepare([*rows, "--holdout", "0.2", "--workers", "1", "--output", str(tmp_path / "rows")]) == 0
-    words = [f"--config={ROOT / 'configs/pretrain/continue_spanbert.py'}", f"--init-from={tmp_path / 'theirs'}"]
-    words += [f"--rows={tmp_path / 'rows'}", f"--workdir={tmp_path / 'run'}", "--steps=2", "--batch-size=4"]
-    words += ["--encoder.positions=64", "--cadence.eval-batches=1", "--data.feed=numpy", "--optimizer.warmup-steps=1"]
+    words = continuing(tmp_path / "theirs", rows_of(tmp_path), tmp_path / "run")
     capsys.readouterr()
     assert train.main(words) == 0
     said = "".join(capsys.readouterr())
