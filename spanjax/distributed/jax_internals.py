@@ -16,9 +16,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "jax._src.lib": ("_jax.make_gloo_tcp_collectives",),
     # the answer of a TPU VM's metadata server, without joining the other processes yet
     "jax._src.clusters": ("ClusterEnv.auto_detect_unset_distributed_params",),
-    # questions to a GPU that is only planned for
+    # questions to a GPU that is only planned for, and packed rows, which `jax.nn.dot_product_attention` does not take
     "jax._src.cudnn.fused_attention_stablehlo": (
         *("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal"),
+        *("dot_product_attention", "MaskType.PADDING"),
     ),
 }
 """Module -> the names in it that are used here."""
@@ -95,3 +96,17 @@ def cudnn_answers(version: int, capability: float) -> Iterator[None]:
     finally:
         for name, function in before.items():
             setattr(module, name, function)
+
+
+def packed_cudnn_attention(
+    query_BLNH: Any, key_BLNH: Any, value_BLNH: Any, lengths_BM: Any, begins_BM1: Any, scale: float
+) -> Any:
+    """cuDNN's fused attention inside of the blocks of each row: [B, L, N, H] -> [B, L, N, H].
+
+    int32 lengths and begins are -1 beyond the blocks of a row; positions of no block are not written. Needs cuDNN and a GPU of
+    compute capability 9.0 or later, or `cudnn_answers`, where it is traced.
+    """
+    from jax._src.cudnn.fused_attention_stablehlo import MaskType, dot_product_attention
+
+    bounds = {"q_seqlen": lengths_BM, "kv_seqlen": lengths_BM, "q_offsets": begins_BM1, "kv_offsets": begins_BM1}
+    return dot_product_attention(query_BLNH, key_BLNH, value_BLNH, **bounds, scale=scale, mask_type=MaskType.PADDING)

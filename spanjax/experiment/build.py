@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend
+from spanjax.nn.attention import choose_backend, cudnn_packed
 from spanjax.run import Run
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
@@ -146,16 +146,21 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         return "xla", "the one that splits its heads over mesh.tensor"
     if encoder.relative_attention or encoder.disentangled:
         return "xla", "the one for distances"
-    return choose_backend(
+    head_size, dtype = encoder.hidden_size // encoder.heads, jnp.dtype(run.compute_dtype)
+    backend, reason = choose_backend(
         wanted,
         device.platform,
         length=length,
-        head_size=encoder.hidden_size // encoder.heads,
-        dtype=jnp.dtype(run.compute_dtype),
+        head_size=head_size,
+        dtype=dtype,
         dropout=encoder.attention_dropout,
         device_kind=device.device_kind,
         window=encoder.local_window,
     )
+    if backend == "cudnn_packed" and device in jax.local_devices():  # and not one that is only planned for
+        cudnn_packed.verify(length, head_size, dtype.name)
+        reason += "; equal to xla on this device"
+    return backend, reason
 
 
 def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:

@@ -98,6 +98,7 @@ class Layer(nnx.Module):
         self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
         self.activation, self.gated_mlp, self.norm_first = config.activation, config.gated_mlp, config.norm_first
         self.backend = "xla" if config.attention == "auto" else config.attention
+        self.blocks = config.attention_blocks
 
     def __call__(
         self,
@@ -170,6 +171,7 @@ class Layer(nnx.Module):
             backend=self.backend,
             window=window,
             causal=causal,
+            blocks=self.blocks,
         )
 
     def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:

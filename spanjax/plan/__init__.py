@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> Any:
         length: int = 512
         """Tokens of a row."""
         blocks: int = 1
-        """Most blocks packed into a row; more need a few more slots."""
+        """Most blocks packed into a row; more need a few more slots, and cudnn_packed computes less."""
         memory_fraction: Share = 0.75
         """Share of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). On a TPU it takes all."""
         flags: str = ""
@@ -171,7 +171,7 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         pathlib.Path(command.hlo).write_text(text)
     memory, program = memory_of(result.memory_analysis()), Program(text)
     flops = run.objective.flops_per_row(run.encoder, command.length, slots_of(command, run)) * run.batch_size
-    model = cost.CostModel(program, topology.chip.achievable)
+    model = cost.CostModel(program, topology.chip.achievable, command.blocks)
     rows = places.moved(cost.transfers(model, topology.seconds_of), topology)
     tokens = run.batch_size // topology.size * command.length
     near = [row for row in rows if not row["slices"]]

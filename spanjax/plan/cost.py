@@ -94,10 +94,14 @@ def is_kernel(line: Instruction) -> bool:
 
 
 class CostModel:
-    """The kernels of a program at the achievable rates of a device."""
+    """The kernels of a program at the achievable rates of a device.
 
-    def __init__(self, program: Program, rates: Achievable):
-        self.program, self.rates = program, rates
+    An attention kernel that gets the bounds of blocks computes nothing outside of them: it is priced for rows that are full, of
+    `blocks` equal ones.
+    """
+
+    def __init__(self, program: Program, rates: Achievable, blocks: int = 1):
+        self.program, self.rates, self.blocks = program, rates, blocks
         self._names = {name: {line.name: line for line in body} for name, body in program.computations.items()}
         self._readers = dict[str, Mapping[str, list[tuple[Instruction, int]]]]()
 
@@ -277,7 +281,9 @@ class CostModel:
         rows, *inner, width = arrays[0]
         length, heads = inner if "fmha" in target else reversed(inner)
         backward = "Backward" in target if "fmha" in target else len(arrays) > 3
-        flops = (10 if backward else 4) * rows * heads * length**2 * width
+        bounded = "fmha" in target and any(kind == "s32" for each in operands for kind, _ in shapes(each.result))
+        keys = length / self.blocks if bounded else length
+        flops = (10 if backward else 4) * rows * heads * length * keys * width
         return flops, flops / self.rates.attention[backward]
 
 

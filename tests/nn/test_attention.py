@@ -218,7 +218,12 @@ def test_auto_takes_the_first_that_can(platform: str, changes: dict[str, Any], c
 @pytest.mark.parametrize(
     ("wanted", "platform", "changes", "message"),
     [
-        ("flash", "gpu", {}, "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, pallas_triton"),
+        (
+            "flash",
+            "gpu",
+            {},
+            "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, cudnn_packed, pallas_triton",
+        ),
         ("splash", "gpu", {}, "'splash' cannot be used: it runs on tpu, and these devices are gpu; take 'auto'"),
         ("cudnn", "gpu", {"dropout": 0.1}, "'cudnn' cannot .* set attention dropout to 0, or take 'auto'"),
         ("pallas_triton", "cpu", {}, "'pallas_triton' cannot be used: it runs on gpu"),
@@ -236,7 +241,7 @@ def test_a_backend_that_can_is_taken_as_asked() -> None:
 
 
 def test_unknown_backends_are_named() -> None:
-    assert set(BACKENDS) == {"xla", "xla_chunked", "splash", "cudnn", "pallas_triton"}
+    assert set(BACKENDS) == {"xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_triton"}
     for name in ("auto", "flash"):
         with pytest.raises(ValueError, match=f"'{name}': expected one of xla, xla_chunked"):
             attention(*inputs(), ragged(), backend=name)

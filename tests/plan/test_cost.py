@@ -199,6 +199,25 @@ ENTRY %main (a: bf16[512,64,32], b: bf16[128,64,32]) -> bf16[512,128,32] {
     assert kernel.bytes == 2 * 32 * (512 * 64 + 512 * 128)  # the second operand is on the chip
 
 
+@pytest.mark.parametrize(("bounds", "share"), [("s32[2,3]", 4), ("bf16[2,1,64,64]", 1)])
+def test_attention_inside_of_blocks_costs_less(bounds: str, share: int) -> None:
+    """Rows of four equal blocks, with the bounds of blocks as an operand or with a mask."""
+    queries = "bf16[2,64,4,16]"
+    text = f"""
+HloModule m
+
+ENTRY %main (a: {queries}, b: {queries}, c: {queries}, d: {bounds}) -> {queries} {{
+  %a = {queries} parameter(0)
+  %b = {queries} parameter(1)
+  %c = {queries} parameter(2)
+  %d = {bounds} parameter(3)
+  ROOT %e = {queries} custom-call(%a, %b, %c, %d), custom_call_target="__cudnn$fmhaSoftmax"
+}}
+"""
+    (kernel,) = CostModel(Program(text), CHIPS["h200"].achievable, blocks=4).kernels
+    assert kernel.flops == 4 * 2 * 64 * 4 * 64 / share * 16
+
+
 BESIDE = """
 HloModule m
 

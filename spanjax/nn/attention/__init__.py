@@ -12,11 +12,16 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from spanjax.nn.attention import cudnn, pallas_triton, splash, xla, xla_chunked
+from spanjax.nn.attention import cudnn, cudnn_packed, pallas_triton, splash, xla, xla_chunked
 from spanjax.nn.attention.request import KEPT, Request
 from spanjax.nn.dropout import DropoutKey
 
-KERNELS: dict[str, types.ModuleType] = {"splash": splash, "cudnn": cudnn, "pallas_triton": pallas_triton}
+KERNELS: dict[str, types.ModuleType] = {
+    "splash": splash,
+    "cudnn": cudnn,
+    "cudnn_packed": cudnn_packed,
+    "pallas_triton": pallas_triton,
+}
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
 CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
@@ -88,6 +93,7 @@ def attention(
     backend: str = "xla",
     window: int = 0,
     causal: bool = False,
+    blocks: int = 0,
 ) -> jax.Array:
     """Softmax attention of every position over the positions of its own block; [B, L, N, H] -> [B, L, N, H].
 
@@ -95,7 +101,8 @@ def attention(
     softmax has a position to attend to; nothing else attends to it. Dropout with `rate` applies to the probabilities, and its
     mask is the same in every backend that has it. `backend` is one of BACKENDS, as `choose_backend` returns it. With a
     `window` above 0 a position attends to those at most that far from it on either side; blocks are contiguous, so a distance in
-    the row is the one in the block. With `causal` a position attends to no later one. Raises ValueError for another backend, and
+    the row is the one in the block. With `causal` a position attends to no later one. `blocks` is the most that a row has,
+    padding included, which `cudnn_packed` needs to know; 0 if the caller does not. Raises ValueError for another backend, and
     for a fused kernel with dropout or with a window that it cannot compute.
     """
     if backend == "xla":
@@ -113,4 +120,5 @@ def attention(
             f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "
             f"set attention dropout to 0, or take the backend 'xla'"
         )
-    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal)
+    room = {"blocks": blocks} if backend == "cudnn_packed" else {}
+    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal, **room)
