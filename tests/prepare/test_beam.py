@@ -1,10 +1,15 @@
-"""The Beam runner writes the files of the local runner, byte for byte. Small corpora, Beam's in-process runner."""
+"""The Beam runner writes the files of the local runner, byte for byte: in this process, in several, on a Dask cluster."""
 
 import builtins
+import contextlib
 import importlib.util
 import json
+import os
 import pathlib
+import re
+import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,8 @@ import pytest
 from spanjax.data.vocab.base import SPECIAL_PIECES
 from spanjax.prepare import rows as command
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SEVERAL = "--runner=DirectRunner --direct_running_mode=multi_processing --direct_num_workers=2"
 IN_PROCESS = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
 
@@ -65,6 +72,69 @@ def test_beam_writes_the_files_of_the_local_runner(text: pathlib.Path, tmp_path:
     skipped = json.loads(found["train/manifest.json"])["skipped"]
     assert skipped["lines not JSON"] == 1 and bool(more) == ("duplicate documents" in skipped)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beam", "local"]
+
+
+def run_apart(text: pathlib.Path, out: pathlib.Path, options: str, *more: str) -> None:
+    """`run` by Beam in a process of its own, which its workers import spanjax like."""
+    own = ["--input", f"{text}/?.jsonl", "--output", str(out), "--vocab", str(text / "vocab.txt"), "--skip-bad"]
+    words = [*own, "--length", "64", "--portion", "9000", "--runner", "beam", f"--beam-options={options}", *more]
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "spanjax.prepare", *words]
+    done = subprocess.run(command, env=found, cwd=text, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@contextlib.contextmanager
+def dask_cluster(folder: pathlib.Path, workers: int) -> Iterator[str]:
+    """Address of a scheduler on loopback with so many worker processes, which end with the block or after ten minutes."""
+    code = (
+        "import sys, time\n"
+        "from distributed import LocalCluster\n"
+        "if __name__ == '__main__':\n"
+        f"    cluster = LocalCluster(n_workers={workers}, threads_per_worker=1, processes=True, host='127.0.0.1',"
+        " dashboard_address=None)\n"
+        "    print(cluster.scheduler_address, flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    (folder / "cluster.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, str(folder / "cluster.py")], stdout=subprocess.PIPE, text=True, cwd=folder, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            found = re.match(r"tcp://127\.0\.0\.1:\d+", process.stdout.readline())
+            assert found, "the cluster did not start"
+            yield found.group()
+        finally:
+            process.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("beam")
+@pytest.mark.parametrize("more", [(), ("--deduplicate", "--holdout", "0.1")], ids=["plain", "deduplicated"])
+def test_several_processes_write_the_same_files(
+    text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.undo()  # the processes know nothing of the small groups of this one
+    assert run(text, tmp_path / "local", "--workers", "1", *more) == 0
+    run_apart(text, tmp_path / "several", SEVERAL, *more)
+    assert files(tmp_path / "several") == files(tmp_path / "local")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("beam")
+def test_a_dask_cluster_writes_the_same_files(
+    text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("distributed", reason="Dask is not installed (pip install distributed)")
+    monkeypatch.undo()
+    assert run(text, tmp_path / "local", "--workers", "1", "--deduplicate") == 0
+    with dask_cluster(tmp_path, workers=2) as address:
+        run_apart(text, tmp_path / "dask", f"--runner=DaskRunner --dask_client_address={address}", "--deduplicate")
+    assert files(tmp_path / "dask") == files(tmp_path / "local")
 
 
 @pytest.mark.usefixtures("beam")

@@ -3,7 +3,7 @@
 import collections
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import numpy as np
@@ -32,7 +32,7 @@ class WordPieceVocabulary(Vocabulary):
         self.lower_case = not cased_pieces(self.pieces) if lower_case is None else lower_case
         self.casing = "lower" if self.lower_case else "cased"
         model = tokenizers.models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
-        self._known: dict[str, tuple[int, ...]] = {}
+        self._known = _Known()
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lower_case)  # pyright: ignore
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
@@ -43,13 +43,19 @@ class WordPieceVocabulary(Vocabulary):
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implements `Vocabulary.encode`. Parts between blanks are encoded on their own: each distinct one only once."""
         parts = [text.split(" ") for text in texts]
-        if len(self._known) > _KNOWN_PARTS:
-            self._known.clear()
-        new = [part for part in set(itertools.chain.from_iterable(parts)) if part not in self._known]
-        found = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        self._known.update(zip(new, (tuple(encoding.ids) for encoding in found), strict=True))
-        known = self._known.__getitem__
-        return [np.fromiter(itertools.chain.from_iterable(map(known, each)), np.int32) for each in parts]
+        if self._known.count > _KNOWN_PARTS:
+            self._known = _Known()
+        try:
+            ids_T, ends_P = self._known.joined(list(itertools.chain.from_iterable(parts)), self._encode_parts)
+        except BaseException:
+            self._known = _Known()  # some parts have numbers and no ids
+            raise
+        ends = ends_P[np.cumsum([len(each) for each in parts]) - 1].tolist() if parts else []
+        return [ids_T[start:end] for start, end in itertools.pairwise([0, *ends])]
+
+    def _encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        return [encoding.ids for encoding in found]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Implements `Vocabulary.encode_with_starts`; an unknown word is one piece, which begins where the word does."""
@@ -73,6 +79,46 @@ class WordPieceVocabulary(Vocabulary):
         """Implements `Vocabulary.files`."""
         settings = {"kind": self.kind, "lower_case": self.lower_case}
         return {SETTINGS_FILE: json.dumps(settings).encode(), WORDPIECE_FILE: ("\n".join(self.pieces) + "\n").encode()}
+
+
+class _Known:
+    """Encodings of parts of text, in one array, so that those of many parts are joined without a loop over tokens.
+
+    Shapes: K known parts, P parts to join, N new ones among them, T their tokens.
+    """
+
+    def __init__(self) -> None:
+        # a part that is asked for the first time gets the next number
+        self._numbers = collections.defaultdict[str, int](itertools.count().__next__)
+        self._starts_K = self._sizes_K = np.zeros(0, np.int64)
+        self._ids = np.zeros(0, np.int32)
+
+    @property
+    def count(self) -> int:
+        """Number of known parts."""
+        return len(self._sizes_K)
+
+    def joined(
+        self, parts: Sequence[str], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ids of all these parts, one after the other [T], and where those of each end [P]; `encode` gives new ones'."""
+        known = self.count
+        number_P = np.fromiter(map(self._numbers.__getitem__, parts), np.int64, len(parts))
+        new_N = np.flatnonzero(number_P >= known)
+        if len(new_N):
+            first: list[int] = new_N[np.unique(number_P[new_N], return_index=True)[1]].tolist()  # in their numbers' order
+            self._add(encode([parts[place] for place in first]))
+        sizes_P = self._sizes_K[number_P]
+        ends_P = np.cumsum(sizes_P)
+        shift_P = self._starts_K[number_P] - ends_P + sizes_P
+        return self._ids[np.repeat(shift_P, sizes_P) + np.arange(ends_P[-1] if len(parts) else 0)], ends_P
+
+    def _add(self, ids: Sequence[Sequence[int]]) -> None:
+        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
+        self._starts_K = np.concatenate([self._starts_K, len(self._ids) + np.cumsum(sizes) - sizes])
+        self._sizes_K = np.concatenate([self._sizes_K, sizes])
+        new = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum()))
+        self._ids = np.concatenate([self._ids, new])
 
 
 def cased_pieces(pieces: Sequence[str]) -> list[str]:
