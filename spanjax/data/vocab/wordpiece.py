@@ -88,7 +88,7 @@ class _Known:
     """
 
     def __init__(self) -> None:
-        # a part that is asked for the first time gets the next number
+        # a part that is requested the first time gets the next number
         self._numbers = collections.defaultdict[str, int](itertools.count().__next__)
         self._starts_K = self._sizes_K = np.zeros(0, np.int64)
         self._ids = np.zeros(0, np.int32)
