@@ -81,8 +81,8 @@ def needed(family: Family, kind: HfHead, parts: Collection[str] = ()) -> tuple[s
 
 
 def with_heads(family: Family, kind: HfHead | None, parts: Collection[str] = ()) -> Family:
-    """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter and
-    pretraining heads with a parameter of the same name there.
+    """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter
+    and pretraining heads with a parameter of that name.
 
     `parts` as in `needed`. ValueError for a class that computes its scores differently.
     """
@@ -175,8 +175,8 @@ def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Fami
     if family is MODERNBERT and "classifier.weight" in names:
         own = ", ".join(class_name(family, each) for each in CLASSES)
         raise ValueError(
-            f"config.json: architectures is {listed!r}: expected one of {own}, whose parameters have the same names; add the class"
-            " that the weights were trained with"
+            f"config.json: architectures is {listed!r}: expected one of {own}, whose parameters have the same names; name the"
+            " class that the weights were trained with"
         )
     if "qa_outputs.weight" in names:
         return "question"
