@@ -172,6 +172,7 @@ def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Fami
             )
     if any(name.endswith(OTHER_CLASSIFIERS) for name in classes):
         return None
+    # the three classes of ModernBERT have the same names, and a guess would read answers as two tags
     if family is MODERNBERT and "classifier.weight" in names:
         own = ", ".join(class_name(family, each) for each in CLASSES)
         raise ValueError(
