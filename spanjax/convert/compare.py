@@ -25,13 +25,13 @@ from flax import nnx
 
 from spanjax.convert import TOLERANCE
 from spanjax.data.vocab.loading import Vocabulary
-from spanjax.nn.heads import DetectionHead
+from spanjax.nn.heads import DetectionHead, PredictionHead, row_mean
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.pretrained.electra import FOLDER, PART, generator_of
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.torch_format.folder import is_weights
-from spanjax.torch_format.task_tables import CLASSES, OUTPUTS, RELU
+from spanjax.torch_format.task_tables import CLASSES, OUTPUTS, PREDICTION_HEAD, RELU
 from spanjax.training.state import abstract_module
 
 SENTENCES = (
@@ -143,7 +143,8 @@ def computed_here(model: Model, inputs: Inputs, sentences: Sequence[str]) -> Out
             # of several heads of a kind the first, which is the one that other libraries may have
             heads = reversed([*enumerate(objective.fill_heads)])
             scores = {head.neighbours: logits_STLV[:, place] for place, head in heads}
-        task, rtd_SL = scores_here(model, states_NSLD[-1]), detection_here(model, states_NSLD[-1])
+        task = scores_here(model, states_NSLD[-1], inputs.used_SL)
+        rtd_SL = detection_here(model, states_NSLD[-1])
     ids = _ids(model.vocabulary, sentences) if model.vocabulary else None
     return Outputs(np.asarray(states_NSLD), scores.get(False), scores.get(True), ids, "spanjax", task, rtd_SL)
 
@@ -307,14 +308,18 @@ def print_differences(found: tuple[str, list[Difference]], tolerance: float = TO
     return 1 if above else 0
 
 
-def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
-    """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head."""
+def scores_here(model: Model, hidden_SLD: Any, used_SL: np.ndarray) -> np.ndarray | None:
+    """Scores of each row [S, C] or position [S, L, C], from the hidden states of the last layer; None without such a head.
+
+    `used_SL` is False on padding.
+    """
     if model.kind is None or "span_network" in model.params:
         return None
     head = model.params[OUTPUTS[model.kind]]
     read_SLD = jnp.asarray(hidden_SLD)
     if model.kind == "sequence":
-        read_SLD = read_SLD[:, 0]
+        pooling = (model.task or {}).get("pooling", "cls")
+        read_SLD = row_mean(read_SLD, jnp.asarray(used_SL)) if pooling == "mean" else read_SLD[:, 0]
         if "pooler" in model.params:
             dense = model.params["pooler"]["dense"]
             read_SLD = jnp.tanh(read_SLD @ dense["kernel"] + dense["bias"][None])
@@ -322,6 +327,8 @@ def scores_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
             if part in model.params:
                 dense = model.params[part]
                 read_SLD = ACTIVATIONS[activation](read_SLD @ dense["kernel"] + dense["bias"][None])
+    if PREDICTION_HEAD in model.params:
+        read_SLD = _applied(PredictionHead(model.encoder, nnx.Rngs(0)), model.params[PREDICTION_HEAD], read_SLD)
     scores_SLC = jnp.einsum("...d,dc->...c", read_SLD, jnp.asarray(head["kernel"]))
     return np.asarray(scores_SLC) + head["bias"]
 
@@ -330,9 +337,13 @@ def detection_here(model: Model, hidden_SLD: Any) -> np.ndarray | None:
     """Log-odds that a token was replaced, [S, L]; None without such a head."""
     if "rtd" not in model.params:
         return None
-    structure = nnx.split(nnx.eval_shape(lambda: DetectionHead(model.encoder, nnx.Rngs(0))))[0]
-    head: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, model.params["rtd"]))
-    return np.asarray(head(jnp.asarray(hidden_SLD)))
+    return np.asarray(_applied(DetectionHead(model.encoder, nnx.Rngs(0)), model.params["rtd"], hidden_SLD))
+
+
+def _applied(head: Any, params: Any, hidden_SLD: Any) -> jax.Array:
+    """Outputs of the head with these parameters in place of its own."""
+    made: Any = nnx.merge(nnx.split(head)[0], jax.tree.map(jnp.asarray, params))
+    return made(jnp.asarray(hidden_SLD))
 
 
 def transformers_class(transformers: Any, model: Model) -> Any:

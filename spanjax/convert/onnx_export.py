@@ -32,7 +32,7 @@ from spanjax.storage.outputs import output_folder
 from spanjax.torch_format.configs import config_to_hf
 from spanjax.torch_format.folder import read_json
 from spanjax.torch_format.task_configs import default_labels, task_to_hf
-from spanjax.torch_format.task_tables import OUTPUTS, RELU
+from spanjax.torch_format.task_tables import OUTPUTS, PREDICTION_HEAD, RELU
 from spanjax.torch_format.tokenizer_files import FILES, tokenizer_files
 
 GRAPH, INT8 = "model.onnx", "model_int8.onnx"
@@ -48,8 +48,8 @@ def of_task(model: Model, task: GraphTask) -> Model:
     kept = {
         "encoder": (),
         "fill-mask": ("mlm", "sbo"),
-        "classification": ("classifier", "pooler", "pre_classifier", RELU, "span_network"),
-        "question-answering": ("qa", "span_network"),
+        "classification": ("classifier", "pooler", "pre_classifier", RELU, PREDICTION_HEAD, "span_network"),
+        "question-answering": ("qa", PREDICTION_HEAD, "span_network"),
     }[task]
     tuned = {"classification": ("sequence", "token"), "question-answering": ("question",)}.get(task)
     if (tuned and model.kind not in tuned) or (task == "fill-mask" and "mlm" not in model.params):

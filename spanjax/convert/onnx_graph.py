@@ -20,7 +20,7 @@ from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import Specials
 from spanjax.nn.config import EncoderConfig
 from spanjax.pretrained.model import Model
-from spanjax.torch_format.task_tables import OUTPUTS, RELU
+from spanjax.torch_format.task_tables import OUTPUTS, PREDICTION_HEAD, RELU
 
 OPSET, IR_VERSION = 20, 9  # the first opset with Gelu; onnxruntime has read both since 1.17
 ONE_FILE = 2**31 - 2**24  # bytes of parameters: protobuf ends at 2 GiB, nodes and names take the rest
@@ -203,8 +203,19 @@ class _EncoderGraph(_Graph):
 
     def masked_tokens(self, head: Tree) -> str:
         """The masked token head, [B, L, V]."""
-        inner = self.activated(self.dense(self.hidden_BLD, "mlm.dense", head["dense"]))
-        return self.decoded(self.norm(inner, "mlm.norm", head["norm"]), "mlm", head["bias"], LOGITS)
+        return self.decoded(self.predicted(self.hidden_BLD, "mlm", head), "mlm", head["bias"], LOGITS)
+
+    def predicted(self, x: str, path: str, head: Tree) -> str:
+        """`nn.heads.PredictionHead`."""
+        inner = self.activated(self.dense(x, f"{path}.dense", head["dense"]))
+        return self.norm(inner, f"{path}.norm", head["norm"])
+
+    def mean(self) -> str:
+        """The mean over the tokens of a row that are no padding, [B, D]; 0 for a row of padding alone."""
+        real_BL1 = self.add("Cast", self.add("Unsqueeze", MASK, self.constant([2])), to=TensorProto.FLOAT)
+        parts = (self.add("Mul", self.hidden_BLD, real_BL1), real_BL1)
+        sum_BD, count_B1 = (self.add("ReduceSum", each, self.constant([1]), keepdims=0) for each in parts)
+        return self.add("Div", sum_BD, self.add("Max", count_B1, self.constant(1, np.float32)))
 
     def boundaries(self, head: Tree, mask: int) -> str:
         """The span boundary head, [B, L, V], for every token `mask` of `input_ids`: a span is a run of them, as in
@@ -237,10 +248,14 @@ class _EncoderGraph(_Graph):
             state = self.norm(state, f"sbo.norm{number}", head[f"norm{number}"])
         return self.decoded(state, "sbo", head["bias"], BOUNDARIES)
 
-    def classes(self, params: Tree, part: str, whole_row: bool) -> list[str]:
-        """Scores of rows [B, C] or tokens [B, L, C]; of answers the two outputs ANSWERS."""
-        x = self.add("Gather", self.hidden_BLD, self.constant(0), axis=1) if whole_row else self.hidden_BLD
-        if whole_row and "pooler" in params:
+    def classes(self, params: Tree, part: str, whole_row: bool, mean: bool = False) -> list[str]:
+        """Scores of rows [B, C], read from [CLS] or from the mean, or of tokens [B, L, C]; of answers the two outputs ANSWERS."""
+        x = self.hidden_BLD
+        if whole_row:
+            x = self.mean() if mean else self.add("Gather", x, self.constant(0), axis=1)
+        if PREDICTION_HEAD in params:
+            x = self.predicted(x, PREDICTION_HEAD, params[PREDICTION_HEAD])
+        elif whole_row and "pooler" in params:
             x = self.add("Tanh", self.dense(x, "pooler", params["pooler"]["dense"]))
         elif whole_row and "pre_classifier" in params:
             x = self.activated(self.dense(x, "pre_classifier", params["pre_classifier"]), "gelu")
@@ -283,7 +298,8 @@ def onnx_model(model: Model, boundaries: bool = False) -> onnx.ModelProto:
     bare = not head and "mlm" not in params
     graph = _EncoderGraph(encoder, params["encoder"], HIDDEN if bare else "")
     if head:
-        outputs = graph.classes(params, head, model.kind == "sequence")
+        mean = (model.task or {}).get("pooling") == "mean"
+        outputs = graph.classes(params, head, model.kind == "sequence", mean)
         shape = [_ROWS] if model.kind == "sequence" else [_ROWS, _POSITIONS]
         shape += [] if model.kind == "question" else [params[head]["kernel"].shape[1]]
     elif bare:

@@ -21,6 +21,7 @@ from spanjax.pretrained.model import Model
 from spanjax.sharding import named_leaves
 from spanjax.torch_format.families import has_pieces
 from spanjax.torch_format.task_configs import default_labels
+from spanjax.torch_format.task_tables import PREDICTION_HEAD
 
 LEAST_KNOWN = 0.5  # share of tokens that the model must know
 # Every other setting but those of training and execution must be that of the weights. Tables are resized, and the
@@ -80,6 +81,8 @@ def start_from(
         problems.append(str(error))
     found, changes = _classifier(found, wanted, (model.task or {}).get("labels") or (), labels)
     lines += changes
+    found, changes = _prediction_head(found, wanted)
+    lines += changes
     leaves: dict[str, np.ndarray] = {}
     comparable = not problems  # with other sizes or tokens every shape would differ, and tell nothing new
     unequal: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -125,6 +128,26 @@ def _classifier(
     before = ", ".join(theirs[:SHOWN]) or f"{found[kernel].shape[-1]} outputs"
     note = f"classifier: it was trained for {before}{', ...' * (len(theirs) > SHOWN)}, not for the labels of this run"
     return {name: leaf for name, leaf in found.items() if name not in CLASSIFIER}, [note]
+
+
+def _prediction_head(
+    found: Mapping[str, np.ndarray], wanted: Mapping[str, Any]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns the parameters with the layers of the masked token head as the prediction head of a task that the weights lack, as
+    transformers loads them for ModernBERT; and a message on it."""
+    names = {name: name.replace(PREDICTION_HEAD, "mlm", 1) for name in wanted if _part(name) == PREDICTION_HEAD}
+    # that of an ELECTRA is its generator's, and one of another width decodes narrower embeddings
+    if (
+        not names
+        or found.keys() & names.keys()
+        or any(_part(name) == "rtd" for name in found)
+        or any(name not in found or found[name].shape != wanted[own].shape for own, name in names.items())
+    ):
+        return dict(found), []
+    others = {name: leaf for name, leaf in found.items() if name not in names.values()}
+    return {**others, **{own: found[name] for own, name in names.items()}}, [
+        f"{PREDICTION_HEAD}: starts as the layers of the masked token head"
+    ]
 
 
 def _part(name: str) -> str:

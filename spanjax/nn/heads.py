@@ -1,9 +1,8 @@
 """Heads of pretraining. Those of tokens end in a vector per slot that the tied token table decodes, so that their logits are
-one product.
+one product. Tasks share the pooler and the prediction head.
 
-Shapes: B rows, K slots, T terms, S slots of all rows, P pairs a row, D hidden size, E width of the
-token table (D but in ALBERT), C the offset embedding and
-two hidden states, V padded vocabulary.
+Shapes: B rows, L positions, K slots, T terms, S slots of all rows, P pairs a row, D hidden size, E width of the token table
+(D but in ALBERT), C the offset embedding and two hidden states, V padded vocabulary.
 """
 
 import dataclasses
@@ -17,18 +16,27 @@ from spanjax.nn.layer import float32_outputs, inner_linear, layer_norm, linear, 
 from spanjax.nn.pointwise import ACTIVATIONS
 
 
-class TokenHead(nnx.Module):
-    """BERT's masked token head: dense, activation, LayerNorm; decoded by the token table with a bias of its own."""
+class PredictionHead(nnx.Module):
+    """Dense layer, activation and LayerNorm: the layers of the masked token head, and those before ModernBERT's classifiers."""
 
-    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
-        self.dense = inner_linear(config.hidden_size, config.embedding_width, config, rngs)
-        self.norm = layer_norm(config.embedding_width, config, rngs)
-        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs, width: int = 0):
+        """`width` is that of the outputs; 0 takes the hidden size."""
+        width = width or config.hidden_size
+        self.dense = inner_linear(config.hidden_size, width, config, rngs)
+        self.norm = layer_norm(width, config, rngs)
         self.activation = config.activation
 
-    def __call__(self, hidden_BKD: jax.Array) -> jax.Array:
-        """Hidden states at the masked positions [B, K, D] -> vectors to decode [B, K, E]."""
-        return self.norm(ACTIVATIONS[self.activation](self.dense(hidden_BKD)))
+    def __call__(self, hidden_D: jax.Array) -> jax.Array:
+        """Hidden states [..., D] -> vectors [..., width]."""
+        return self.norm(ACTIVATIONS[self.activation](self.dense(hidden_D)))
+
+
+class TokenHead(PredictionHead):
+    """BERT's masked token head: `PredictionHead`; decoded by the token table with a bias of its own."""
+
+    def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
+        super().__init__(config, rngs, config.embedding_width)
+        self.bias = nnx.Param(jnp.zeros(config.padded_vocab_size, jnp.float32))
 
 
 class QueryStart(nnx.Module):
@@ -105,6 +113,14 @@ class DetectionHead(nnx.Module):
         return jnp.einsum("bld,d->bl", inner_BLD, kernel_D, preferred_element_type=jnp.float32) + bias.astype(
             jnp.float32
         )
+
+
+def row_mean(hidden_BLD: jax.Array, real_BL: jax.Array) -> jax.Array:
+    """Mean over the positions of a row that are no padding, summed in float32: [B, L, D], bool [B, L] -> [B, D]; 0 for an empty
+    row."""
+    sum_BD = jnp.sum(jnp.where(real_BL[..., None], hidden_BLD, 0), axis=1, dtype=jnp.float32)
+    count_B1 = jnp.maximum(jnp.sum(real_BL, axis=1, keepdims=True), 1)
+    return (sum_BD / count_B1).astype(hidden_BLD.dtype)
 
 
 def gather_positions(hidden_BLD: jax.Array, position_BK: jax.Array) -> jax.Array:

@@ -24,6 +24,7 @@ from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey
 from spanjax.nn.encoder import Encoder
+from spanjax.nn.heads import PredictionHead
 from spanjax.objectives.base import Batch, Mean, Objective
 from spanjax.tasks.rows import Row, lengths_up_to
 
@@ -245,6 +246,29 @@ class Task(Objective):
     def loss_weights(self) -> dict[str, float]:
         """The one loss of a task."""
         return {LOSS: 1.0}
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenTask(Task):
+    """A task that scores every position."""
+
+    pooler: Literal["prediction_head", "none"] = "none"
+    """Layers between a position and its scores. none: nothing, as in BERT; prediction_head: ModernBERT's dense layer, activation
+    and LayerNorm, which start as those of the masked token head of --init-from."""
+
+    @classmethod
+    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any] | None:
+        """The layers before the scores, if there are any."""
+        return {"pooler": "prediction_head"} if "prediction_head" in parts else {}
+
+    def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
+        """Adds the requested `prediction_head`. Subclasses add the scores."""
+        if self.pooler == "prediction_head":
+            module.prediction_head = PredictionHead(encoder, rngs)
+
+    def read_vectors(self, module: Any, hidden_BLD: jax.Array) -> jax.Array:
+        """The vectors that the scores read, of the encoder's hidden states: [B, L, D] -> [B, L, D]."""
+        return module.prediction_head(hidden_BLD) if self.pooler == "prediction_head" else hidden_BLD
 
 
 class TaskModule(nnx.Module):

@@ -118,8 +118,8 @@ class Glue(SentenceTask):
 
     @classmethod
     def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
-        """Labels of the user's own, or one number; ELECTRA's or DistilBERT's layers before the classifier."""
-        names = {"pre_classifier": "gelu", "pre_classifier_relu": "relu"}
+        """Labels of the user's own, or one number; the layers before the classifier, if they are not BERT's."""
+        names = {"pre_classifier": "gelu", "pre_classifier_relu": "relu", "prediction_head": "prediction_head"}
         pooler = next((name for part, name in names.items() if part in parts), "")
         return {
             **({"pooler": pooler} if pooler else {}),

@@ -18,12 +18,12 @@ from spanjax.bounds import Bounds
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import SITES, DropoutKey, dropout
-from spanjax.nn.heads import Pooler, cross_entropy
+from spanjax.nn.heads import Pooler, PredictionHead, cross_entropy, row_mean
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring.compare import PREDICTIONS
-from spanjax.tasks.base import HEAD_SITE, LOSS, Outputs, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Outputs, Task, TextPooling
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import SpanTuning
 
@@ -39,9 +39,12 @@ class SentenceTask(Task):
     """Names of the classes, in the order of their numbers; empty: those of the task, or of the training examples."""
     class_weights: Annotated[tuple[float, ...], Bounds(0)] = ()
     """Weight in the loss of an example of each class, in the order of `labels`; empty: all alike."""
-    pooler: Literal["dense", "gelu", "relu", "none"] = "dense"
+    pooler: Literal["dense", "gelu", "relu", "prediction_head", "none"] = "dense"
     """Layers between [CLS] and the classifier. dense: BERT's pooler, as released; none: nothing (paper 4.1); gelu: ELECTRA's
-    dropout, dense layer and gelu; relu: DistilBERT's dense layer and relu."""
+    dropout, dense layer and gelu; relu: DistilBERT's dense layer and relu; prediction_head: ModernBERT's dense layer, activation
+    and LayerNorm, which start as those of the masked token head of --init-from."""
+    pooling: TextPooling = "cls"
+    """Vector that these layers read. cls: that of [CLS]; mean: the mean over all tokens of the row, [CLS] and [SEP] included."""
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the row's spans; set by a config file, see `SpanTuning`."""
 
@@ -77,7 +80,8 @@ class SentenceTask(Task):
         return dataclasses.replace(self, spans=self.spans.with_fingerprint()) if self.spans else self
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """Adds the requested `pooler`, `pre_classifier` or `pre_classifier_relu`, `span_network` with spans, and `classifier`."""
+        """Adds the requested `pooler`, `pre_classifier`, `pre_classifier_relu` or `prediction_head`; `span_network` with spans;
+        and `classifier`."""
         if self.spans is None or self.spans.concatenated:
             if self.pooler == "dense":
                 module.pooler = Pooler(encoder, rngs)
@@ -85,6 +89,8 @@ class SentenceTask(Task):
                 module.pre_classifier = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
             elif self.pooler == "relu":
                 module.pre_classifier_relu = linear(encoder.hidden_size, encoder.hidden_size, encoder, rngs)
+            elif self.pooler == "prediction_head":
+                module.prediction_head = PredictionHead(encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs)
         module.classifier = linear(self.vector_size(encoder), self.classes, encoder, rngs)
@@ -98,21 +104,23 @@ class SentenceTask(Task):
         """Input of the classifier, [B, D]; with spans that of `SpanTuning.vector`, [B, 2 D] or [B, D]."""
         hidden_BLD = self.hidden(module, batch, key)
         if self.spans is None:
-            return self._first(module, hidden_BLD, key)
-        first_BD = self._first(module, hidden_BLD, key) if self.spans.concatenated else None
+            return self._pooled(module, hidden_BLD, batch, key)
+        first_BD = self._pooled(module, hidden_BLD, batch, key) if self.spans.concatenated else None
         return self.spans.vector(module, hidden_BLD, first_BD, batch, key)
 
-    def _first(self, module: Any, hidden_BLD: jax.Array, key: DropoutKey | None) -> jax.Array:
+    def _pooled(self, module: Any, hidden_BLD: jax.Array, batch: Batch, key: DropoutKey | None) -> jax.Array:
+        read_BD = hidden_BLD[:, 0] if self.pooling == "cls" else row_mean(hidden_BLD, batch["segments_BL"] > 0)
         match self.pooler:
             case "dense":
-                return module.pooler(hidden_BLD[:, :1])[:, 0]
+                return module.pooler(read_BD[:, None])[:, 0]
             case "gelu":
-                first_BD = dropout(hidden_BLD[:, 0], module.rate, key, FIRST_SITE)
-                return ACTIVATIONS["gelu"](module.pre_classifier(first_BD))
+                return ACTIVATIONS["gelu"](module.pre_classifier(dropout(read_BD, module.rate, key, FIRST_SITE)))
             case "relu":
-                return ACTIVATIONS["relu"](module.pre_classifier_relu(hidden_BLD[:, 0]))
+                return ACTIVATIONS["relu"](module.pre_classifier_relu(read_BD))
+            case "prediction_head":
+                return module.prediction_head(read_BD)
             case "none":
-                return hidden_BLD[:, 0]
+                return read_BD
 
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the classes, float32 [B, C]."""

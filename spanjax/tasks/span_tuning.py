@@ -221,10 +221,13 @@ class SpanTuning:
             spans_BD = network.without_spans(hidden_BLD, batch["segments_BL"] > 0, key, SPAN_SITE)
         return spans_BD if first_BD is None else jnp.concatenate([first_BD, spans_BD], axis=-1)
 
-    def token_vectors(self, module: Any, hidden_BLD: jax.Array, batch: Batch, key: DropoutKey | None) -> jax.Array:
-        """[hidden ; that of its span or window] of every position, [B, L, 2 D], or the second alone (`concatenated`)."""
+    def token_vectors(
+        self, module: Any, hidden_BLD: jax.Array, own_BLD: jax.Array | None, batch: Batch, key: DropoutKey | None
+    ) -> jax.Array:
+        """[own ; that of its span or window] of every position, [B, L, 2 D], where `own_BLD` are the vectors of the positions
+        themselves; the second alone, [B, L, D], without them."""
         spans_BLD = module.span_network.of_pieces(hidden_BLD, batch[FIELD], self.token == "span", key, SPAN_SITE)
-        return jnp.concatenate([hidden_BLD, spans_BLD], axis=-1) if self.concatenated else spans_BLD
+        return spans_BLD if own_BLD is None else jnp.concatenate([own_BLD, spans_BLD], axis=-1)
 
 
 @functools.lru_cache(2)

@@ -167,7 +167,7 @@ def config_to_hf(
     family, task = family_of(encoder, parts, model_type), dict(task or {})
     problems = _unknown_settings(encoder, family)
     if family.model_type == "modernbert":
-        problems += _modern_problems(encoder, parts, task)
+        problems += _modern_problems(encoder, parts)
     elif family.model_type != "xlnet":
         problems += _problems_for_hf(encoder, specials, parts, family)
     # one error with everything that transformers' class of the family lacks or computes differently
@@ -175,6 +175,7 @@ def config_to_hf(
     found = {"architectures": [pretraining_class(family, parts)], "model_type": family.model_type}
     if family.model_type == "modernbert":
         found |= _modern_config_to_hf(encoder, specials)
+        found |= {"classifier_dropout": encoder.dropout} if task else {}
     elif family.model_type == "xlnet":
         found |= _xlnet_config_to_hf(encoder)
     elif family.model_type == "distilbert":
@@ -248,11 +249,8 @@ def _problems_for_hf(encoder: EncoderConfig, specials: Specials | None, parts: s
     return problems
 
 
-def _modern_problems(encoder: EncoderConfig, parts: set[str], task: Mapping[str, Any]) -> list[str]:
-    """Settings of which transformers' ModernBERT has only the whole recipe, and heads that it lacks, as text.
-
-    Its classes of fine-tuned models read other heads than ours.
-    """
+def _modern_problems(encoder: EncoderConfig, parts: set[str]) -> list[str]:
+    """Settings of which transformers' ModernBERT has only the whole recipe, and heads that it lacks, as text."""
     # half of the recipe has no class in transformers, and a near one would compute something else in silence
     layers = {"norm_first": True, "gated_mlp": True, "biases": False, "activation": "gelu"}
     expected = {**layers, "types": 0, "num_layer_groups": 0, "embedding_size": 0}
@@ -267,8 +265,6 @@ def _modern_problems(encoder: EncoderConfig, parts: set[str], task: Mapping[str,
         )
     if "rtd" in parts:
         problems.append("the head that detects replaced tokens: transformers has none for ModernBERT")
-    for kind in task.get("architectures", ()):
-        problems.append(f"the head of a fine-tuned model ({kind}): ModernBERT's has a dense layer and a LayerNorm more")
     return problems
 
 

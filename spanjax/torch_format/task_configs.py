@@ -7,13 +7,21 @@ from spanjax.bounds import raise_problems
 from spanjax.nn.config import EncoderConfig
 from spanjax.tasks.base import HfHead
 from spanjax.tasks.included import task_from_hf
-from spanjax.torch_format.families import family_of
-from spanjax.torch_format.task_tables import OUTPUTS, RELU, class_name, head_of, needed
+from spanjax.torch_format.families import MODERNBERT, Family, family_of
+from spanjax.torch_format.task_tables import OUTPUTS, PREDICTION_HEAD, RELU, class_name, head_of, needed
 
 OWN = "spanjax"  # the key of our settings in task_specific_params
 PLACES = ("train", "dev", "vocabulary")  # settings that are paths, which mean nothing on another machine
-_POOLERS = {"pooler": "dense", "pre_classifier": "gelu", RELU: "relu"}
-"""Parts between [CLS] and a classifier -> the value of objective.pooler that makes them."""
+_POOLERS = {"pooler": "dense", "pre_classifier": "gelu", RELU: "relu", PREDICTION_HEAD: "prediction_head"}
+"""Parts between the encoder and a classifier -> the value of objective.pooler that makes them."""
+_LAYERS = {
+    "pooler": "BERT's pooler",
+    "pre_classifier": "a layer with gelu",
+    RELU: "a layer with relu",
+    PREDICTION_HEAD: "a dense layer and a LayerNorm",
+}
+POOLING, POOLINGS = "classifier_pooling", ("cls", "mean")
+"""Setting of ModernBERT's config.json for the vector of a row, and its values; the first one is the default."""
 REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
@@ -32,15 +40,8 @@ def task_to_hf(
             "the weights have a span_network (span fine-tuning), for which transformers has no class: fine-tune without spans "
             "to write such a folder, or use these weights with spanjax"
         )
-    elif not {*needed(family, kind, params)} <= {*params}:
-        own = next((setting for part, setting in _POOLERS.items() if part in params), "none")
-        layer, setting = (
-            ("a layer with relu", "relu") if RELU in needed(family, kind, params) else ("BERT's pooler", "dense")
-        )
-        problems.append(
-            f"objective.pooler is {own}: {name} reads [CLS] through {layer}; fine-tune with --objective.pooler {setting} to write"
-            " such a folder"
-        )
+    else:
+        problems += _pooler_problems(family, kind, params, str(task.get("pooling", POOLINGS[0])))
     head = params[OUTPUTS[kind]]["kernel"]
     if head.shape[0] != hidden_size and not problems:
         problems.append(
@@ -59,8 +60,30 @@ def task_to_hf(
         found["label2id"] = {label: number for number, label in enumerate(labels)}
     if kind == "sequence":
         found["problem_type"] = REGRESSION if one_number else "single_label_classification"
+        found |= {POOLING: task.get("pooling", POOLINGS[0])} if family is MODERNBERT else {}
     settings = {setting: value for setting, value in task.items() if setting not in PLACES}
     return {**found, "task_specific_params": {OWN: settings}} if settings else found
+
+
+def _pooler_problems(family: Family, kind: HfHead, params: Mapping[str, Any], pooling: str) -> list[str]:
+    """Layers before the classifier, and the vector that they read, of which the class of transformers has others, as text."""
+    *before, _ = wanted = needed(family, kind, params)
+    name, found = class_name(family, kind), []
+    # a pooler left over from pretraining computes nothing in classes without one; a prediction head always computes
+    if not {*wanted} <= {*params} or (PREDICTION_HEAD in params and PREDICTION_HEAD not in before):
+        own = next((setting for part, setting in _POOLERS.items() if part in params), "none")
+        layer, setting = (f"through {_LAYERS[before[0]]}", _POOLERS[before[0]]) if before else ("directly", "none")
+        what = "[CLS]" if kind == "sequence" else "every position"
+        found.append(
+            f"objective.pooler is {own}: {name} reads {what} {layer}; fine-tune with --objective.pooler {setting} to write such a"
+            " folder"
+        )
+    if kind == "sequence" and pooling != POOLINGS[0] and family is not MODERNBERT:
+        found.append(
+            f"objective.pooling is {pooling}: {name} reads [CLS] alone; fine-tune with --objective.pooling {POOLINGS[0]} to write"
+            " such a folder"
+        )
+    return found
 
 
 def described_task_from_hf(
@@ -77,10 +100,21 @@ def described_task_from_hf(
     own = stored.get(OWN) if isinstance(stored, Mapping) else None
     found = dict(own) if isinstance(own, Mapping) and head_of(params, own) == kind else {}
     names = [] if kind == "question" else _labels(config, kind, outputs)
+    pooling = _pooling(config) if kind == "sequence" and family_of(encoder, params) is MODERNBERT else POOLINGS[0]
+    # as with the labels, the setting that transformers reads decides
+    read = {"pooling": pooling} if pooling != found.get("pooling", POOLINGS[0]) else {}
     if found:
-        return {**found, "labels": names} if names else found
+        return {**found, **read, **({"labels": names} if names else {})}
     task, settings = task_from_hf(kind, {*params}, names)
-    return {"class": task.__name__, "length": encoder.positions, **settings}
+    return {"class": task.__name__, "length": encoder.positions, **settings, **read}
+
+
+def _pooling(config: Mapping[str, Any]) -> str:
+    """Returns the vector of a row that ModernBERT's classifier reads. ValueError if it is unknown."""
+    pooling = config.get(POOLING, POOLINGS[0])
+    if pooling not in POOLINGS:
+        raise ValueError(f"config.json: {POOLING} is {pooling!r}: expected {' or '.join(POOLINGS)}")
+    return pooling
 
 
 def _labels(config: Mapping[str, Any], kind: HfHead, outputs: int) -> list[str]:
@@ -118,8 +152,8 @@ def _outputs(kind: HfHead, params: Mapping[str, Any], encoder: EncoderConfig) ->
         for leaf, shape in expected.items()
         if head[leaf].shape != shape
     ]
-    between = {"pooler/dense": params.get("pooler", {}).get("dense"), "pre_classifier": params.get("pre_classifier")}
-    between |= {RELU: params.get(RELU)}
+    between = {f"{part}/dense": params.get(part, {}).get("dense") for part in ("pooler", PREDICTION_HEAD)}
+    between |= {part: params.get(part) for part in ("pre_classifier", RELU)}
     wrong += [
         f"{part}/kernel is {layer['kernel'].shape}, expected two times {hidden_size}"
         for part, layer in between.items()

@@ -4,7 +4,8 @@ Names are those of transformers' BertForSequenceClassification, ...ForTokenClass
 RoBERTa and ALBERT alike. The classifier of sequences of RoBERTa and XLNet is two layers: the first is our pooler. That of ELECTRA
 computes gelu between its two layers: its first is our pre_classifier. That of DistilBERT computes relu: its first is `RELU`.
 DeBERTa's first layer is a pooler or a pre_classifier, by the activation that its config.json names. XLNet's answers are those of
-...ForQuestionAnsweringSimple.
+...ForQuestionAnsweringSimple. Every class of ModernBERT has the layers of the masked token head before its scores, under the
+same names: our `PREDICTION_HEAD`.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 from spanjax.run_format import stored_task
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import HfHead
-from spanjax.torch_format.families import DEBERTA, FAMILIES, LIKE_ROBERTA, Entry, Family, dense
+from spanjax.torch_format.families import DEBERTA, FAMILIES, LIKE_ROBERTA, MODERNBERT, Entry, Family, dense
 
 CLASSES: Mapping[HfHead, str] = {
     "sequence": "ForSequenceClassification",
@@ -34,6 +35,8 @@ OTHER_CLASSIFIERS = ("ForMultipleChoice",)  # with parameters of the same names 
 
 RELU = "pre_classifier_relu"
 """The part of our tree that DistilBERT has instead of a pooler."""
+PREDICTION_HEAD = "prediction_head"
+"""The part of our tree before ModernBERT's scores."""
 _BEFORE: Mapping[str, str] = {"electra": "pre_classifier", "distilbert": RELU}
 
 _HEADS: Mapping[HfHead, tuple[Entry, ...]] = {
@@ -45,13 +48,17 @@ _XLNET_SEQUENCE = (*dense("pooler/dense", "sequence_summary.summary"), *dense("c
 _OUT = tuple(dense("classifier", "classifier.out_proj"))
 _ROBERTA_SEQUENCE = (*dense("pooler/dense", "classifier.dense"), *_OUT)
 _ELECTRA_SEQUENCE = (*dense("pre_classifier", "classifier.dense"), *_OUT)
+_MODERN = (
+    Entry(f"{PREDICTION_HEAD}/dense/kernel", "head.dense.weight", "transposed"),
+    Entry(f"{PREDICTION_HEAD}/norm/scale", "head.norm.weight", "same"),
+)
 HEADS: Mapping[str, Mapping[HfHead, tuple[Entry, ...]]] = {
     "bert": _HEADS,
     **dict.fromkeys(LIKE_ROBERTA, {**_HEADS, "sequence": _ROBERTA_SEQUENCE}),
     "distilbert": {**_HEADS, "sequence": (*dense(RELU, "pre_classifier"), *_HEADS["sequence"])},
     "albert": _HEADS,
     "electra": {**_HEADS, "sequence": _ELECTRA_SEQUENCE},
-    "modernbert": {},
+    "modernbert": {kind: (*_MODERN, *dense(part, "classifier")) for kind, part in OUTPUTS.items()},
     "xlnet": {**_HEADS, "sequence": _XLNET_SEQUENCE},
     "deberta-v2": {**_HEADS, "sequence": (*dense("pre_classifier", "pooler.dense"), *_HEADS["sequence"])},
 }
@@ -59,20 +66,23 @@ _DEBERTA_POOLER = (*dense("pooler/dense", "pooler.dense"), *_HEADS["sequence"]) 
 
 
 _NAMED = {entry.ours.split("/")[0] for family in FAMILIES.values() for entry in family.entries}
-_NAMED |= {*OUTPUTS.values(), *_BEFORE.values(), "span_network"}
+_NAMED |= {*OUTPUTS.values(), *_BEFORE.values(), PREDICTION_HEAD, "span_network"}
 """Parts of our tree that some family has, or that `task_to_hf` refuses with a reason."""
 
 
 def needed(family: Family, kind: HfHead, parts: Collection[str] = ()) -> tuple[str, ...]:
     """Returns the parts of our tree that compute the scores of such a class; the last one outputs them. `parts` are those of a
     model, which decide where a family has two layers to choose from."""
+    if family is MODERNBERT:
+        return (PREDICTION_HEAD, OUTPUTS[kind])
     gelu = family is DEBERTA and "pooler" not in parts
     before = "pre_classifier" if gelu else _BEFORE.get(family.model_type, "pooler")
     return (*([before] if kind == "sequence" else []), OUTPUTS[kind])
 
 
 def with_heads(family: Family, kind: HfHead | None, parts: Collection[str] = ()) -> Family:
-    """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter.
+    """Returns the family's table with the heads of a fine-tuned model, which replace pretraining entries of the same parameter
+    and pretraining heads with a parameter of that name.
 
     `parts` as in `needed`. ValueError for a class that computes its scores differently.
     """
@@ -83,8 +93,15 @@ def with_heads(family: Family, kind: HfHead | None, parts: Collection[str] = ())
         raise ValueError(f"{class_name(family, kind)} computes its scores by layers that no head here has")
     if family is DEBERTA and kind == "sequence" and "pooler" in parts:
         heads = _DEBERTA_POOLER
-    own = {entry.ours for entry in heads}
-    return family._replace(entries=(*(entry for entry in family.entries if entry.ours not in own), *heads))
+    own, theirs = {entry.ours for entry in heads}, {entry.theirs for entry in heads}
+    # ModernBERT's prediction head has the names of the masked token head, which would be left with a bias alone
+    lost = {_part(entry) for entry in family.entries if entry.theirs in theirs} - {_part(entry) for entry in heads}
+    kept = (entry for entry in family.entries if entry.ours not in own and _part(entry) not in lost)
+    return family._replace(entries=(*kept, *heads))
+
+
+def _part(entry: Entry) -> str:
+    return entry.ours.split("/")[0]
 
 
 def without_left_over(
@@ -140,7 +157,8 @@ def head_of(parts: Collection[str], task: Mapping[str, Any] | None) -> HfHead | 
 def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Family) -> HfHead | None:
     """Returns the kind of a file of weights: from `architectures` in its config.json, else from its names.
 
-    ValueError for a class whose scores are computed differently here: XLNet's beam search for answers.
+    ValueError for a class whose scores are computed differently here, XLNet's beam search for answers, and for weights of
+    ModernBERT's classes without the name of theirs.
     """
     listed = config.get("architectures")
     classes = [str(each) for each in listed] if isinstance(listed, list) else []
@@ -154,6 +172,13 @@ def head_from_hf(config: Mapping[str, Any], names: Collection[str], family: Fami
             )
     if any(name.endswith(OTHER_CLASSIFIERS) for name in classes):
         return None
+    # the three classes of ModernBERT have the same names, and a guess would read answers as two tags
+    if family is MODERNBERT and "classifier.weight" in names:
+        own = ", ".join(class_name(family, each) for each in CLASSES)
+        raise ValueError(
+            f"config.json: architectures is {listed!r}: expected one of {own}, whose parameters have the same names; name the"
+            " class that the weights were trained with"
+        )
     if "qa_outputs.weight" in names:
         return "question"
     if {"classifier.out_proj.weight", "pre_classifier.weight"} & {*names}:

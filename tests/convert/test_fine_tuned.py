@@ -14,8 +14,7 @@ from spanjax import train
 from spanjax.convert import main as convert
 from spanjax.experiment.init_from import start_from
 from spanjax.inference.task_model import open_model
-from spanjax.nn.config import EncoderConfig
-from spanjax.nn.heads import Pooler
+from spanjax.nn.heads import Pooler, PredictionHead
 from spanjax.nn.layer import linear
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, equal_weights, module_params, stored_vocabulary
@@ -27,6 +26,7 @@ from spanjax.tasks.rows import TaskRows
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.checkpoint import write_weights
 from spanjax.training.state import abstract_module
+from tests.made import tiny_encoder
 from tests.running import ROOT, TINY
 from tests.torch_format.references import REASON, saved, vocabulary
 from tests.torch_format.test_task_tables import batch_of_rows, our_scores, transformers_scores
@@ -36,6 +36,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "roberta": {"position_offset": 1, "types": 1, "norm_epsilon": 1e-5},
     "albert": {"num_layer_groups": 1, "embedding_size": 8, "activation": "gelu_tanh"},
     "distilbert": {"types": 0},
+    "modernbert": {
+        **{"norm_first": True, "rope_theta": 1e4, "gated_mlp": True, "biases": False, "types": 0, "norm_epsilon": 1e-5},
+        **{"layers": 2, "local_window": 2, "global_every": 2, "local_rope_theta": 50.0},
+    },
 }
 NER = {"class": "Ner", "labels": ["O", "B-PER", "I-PER"], "train": ["/home/somebody/train.txt"], "length": 16}
 RELATION = {"class": "Relation", "labels": ["none", "born", "died"], "pieces": [["SUBJ-PER", 7], ["OBJ-LOC", 8]]}
@@ -60,24 +64,20 @@ def refused(capsys: Any, source: pathlib.Path, output: pathlib.Path, *more: str)
 
 def checkpoint(folder: pathlib.Path, task: dict[str, Any], family: str = "bert", **heads: int) -> pathlib.Path:
     """A work directory of a task with random weights: `classifier` or `qa` with so many outputs, `pooler` where it is not 0."""
-    encoder = EncoderConfig(
-        vocab_size=vocabulary().size,
-        hidden_size=16,
-        layers=1,
-        heads=2,
-        intermediate_size=32,
-        positions=64,
-        initializer_std=0.3,
-        **FAMILIES[family],
-    )
+    sizes = {"vocab_size": vocabulary().size, "layers": 1, "initializer_std": 0.3}
+    encoder = tiny_encoder(**{**sizes, **FAMILIES[family]})
     rngs = nnx.Rngs(1)
     module: Any = TaskModule(encoder, nnx.Rngs(0))
     if heads.pop("pooler", 0):
         module.pooler = Pooler(encoder, rngs)
+    if heads.pop("prediction_head", 0):
+        module.prediction_head = PredictionHead(encoder, rngs)
     for name, outputs in heads.items():
         setattr(module, name, linear(encoder.hidden_size, outputs, encoder, rngs))
     random, params = np.random.default_rng(2), nnx.to_pure_dict(nnx.split(module)[1])
     params = jax.tree.map(lambda leaf: np.asarray(leaf) + random.normal(0, 0.05, leaf.shape).astype(np.float32), params)
+    if encoder.norm_first:
+        params["encoder"]["layers"]["attention_norm"]["scale"][0] = 1  # which nothing reads
     meta = {
         "run": {"objective": task, "encoder": describe(encoder)},
         "vocabulary": stored_vocabulary(vocabulary()),
@@ -88,8 +88,9 @@ def checkpoint(folder: pathlib.Path, task: dict[str, Any], family: str = "bert",
     return folder
 
 
-def heads_of(kind: str) -> dict[str, int]:
-    return {"qa": 2} if kind == "question" else {"classifier": 3, "pooler": int(kind == "sequence")}
+def heads_of(kind: str, family: str = "bert") -> dict[str, int]:
+    head = {"qa": 2} if kind == "question" else {"classifier": 3}
+    return {**head, "prediction_head": 1} if family == "modernbert" else {**head, "pooler": int(kind == "sequence")}
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +181,13 @@ def test_nothing_is_missing_and_nothing_is_drawn(pairs: pathlib.Path, tmp_path: 
     assert found[0]["label"] in ("no", "perhaps", "yes")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", pytest.param("albert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", ["bert", "roberta", pytest.param("albert", marks=pytest.mark.slow), "modernbert"])
 @pytest.mark.parametrize("kind", TASKS)
 def test_every_kind_there_and_back(family: str, kind: str, tmp_path: pathlib.Path) -> None:
     """The same scores within 1e-5, then the same tensors and the same task again."""
     transformers: Any = pytest.importorskip("transformers", reason=REASON)
-    run = checkpoint(tmp_path / "run", TASKS[kind], family, **heads_of(kind))
+    task = {**TASKS[kind], "pooler": "prediction_head"} if family == "modernbert" else TASKS[kind]
+    run = checkpoint(tmp_path / "run", task, family, **heads_of(kind, family))
     assert converted("to-torch", run, tmp_path / "hf") == 0
     before, config = load_model(run), json.loads((tmp_path / "hf" / "config.json").read_text())
     theirs = getattr(transformers, config["architectures"][0]).from_pretrained(tmp_path / "hf")
@@ -205,6 +207,30 @@ def test_every_kind_there_and_back(family: str, kind: str, tmp_path: pathlib.Pat
     for name, array in read_folder(tmp_path / "hf").tensors.items():
         np.testing.assert_array_equal(array, read_folder(tmp_path / "again").tensors[name])
     assert json.loads((tmp_path / "again" / "config.json").read_text())["architectures"] == config["architectures"]
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_pooling_of_a_modernbert_is_kept(pooling: str, tmp_path: pathlib.Path, capsys: Any) -> None:
+    """`--verify` computes the mean on rows with padding; config.json decides over the stored setting."""
+    task = {**RELATION, "pooler": "prediction_head", "pooling": pooling}
+    run = checkpoint(tmp_path / "run", task, "modernbert", classifier=3, prediction_head=1)
+    assert converted("to-torch", run, tmp_path / "hf", "--verify") == 0
+    said = capsys.readouterr().out
+    assert "sequence logits" in said and "all within" in said and "sequence logits   not" not in said
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["ModernBertForSequenceClassification"]
+    assert (config["classifier_pooling"], config["classifier_dropout"]) == (pooling, 0.1)
+    assert (config["problem_type"], config["id2label"]["1"]) == ("single_label_classification", "born")
+    other = {"cls": "mean", "mean": "cls"}[pooling]
+    for written in (pooling, other):
+        (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"classifier_pooling": written}))
+        read = load_model(tmp_path / "hf").task
+        assert read is not None and read.get("pooling", "cls") == written
+    assert converted("verify", run, tmp_path / "hf") == 1
+    assert "above 0.0001: sequence logits" in capsys.readouterr().out
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | {"classifier_pooling": "max"}))
+    with pytest.raises(ValueError, match="classifier_pooling is 'max': expected cls or mean"):
+        load_model(tmp_path / "hf")
 
 
 def test_pieces_of_relations_are_in_the_config(tmp_path: pathlib.Path) -> None:
@@ -285,6 +311,19 @@ def test_what_has_no_class_is_refused_with_the_remedy(tmp_path: pathlib.Path, ca
     assert "the task has 2 labels, the classifier 3 outputs" in refused(capsys, wide, out)
     tuned = checkpoint(tmp_path / "tuned", RELATION, classifier=3, pooler=1)
     assert "no heads of fine-tuning: use --format hf" in refused(capsys, tuned, out, "--format", "fairseq")
+    mean = checkpoint(tmp_path / "mean", {**RELATION, "pooling": "mean"}, classifier=3, pooler=1)
+    message = refused(capsys, mean, out)
+    assert "objective.pooling is mean: BertForSequenceClassification reads [CLS] alone" in message
+    assert "--objective.pooling cls" in message and "pooler" not in message
+    headed = checkpoint(tmp_path / "headed", NER, classifier=3, prediction_head=1)
+    assert "reads every position directly; fine-tune with --objective.pooler none" in refused(capsys, headed, out)
+    for name, task, heads in (
+        ("modern_dense", RELATION, {"classifier": 3, "pooler": 1}),
+        ("modern_tags", NER, {"classifier": 3}),
+        ("modern_answers", QUESTIONS, {"qa": 2}),
+    ):
+        message = refused(capsys, checkpoint(tmp_path / name, task, "modernbert", **heads), out)
+        assert "through a dense layer and a LayerNorm; fine-tune with --objective.pooler prediction_head" in message
     assert converted("to-torch", checkpoint(tmp_path / "ner", NER, classifier=3), out) == 0, "tokens need no pooler"
 
 

@@ -33,7 +33,7 @@ from spanjax.convert.onnx_export import (
 )
 from spanjax.convert.options import ToOnnx
 from spanjax.nn.encoder import Encoder
-from spanjax.nn.heads import BoundaryHead, DetectionHead, Pooler, TokenHead
+from spanjax.nn.heads import BoundaryHead, DetectionHead, Pooler, PredictionHead, TokenHead
 from spanjax.nn.layer import linear
 from spanjax.objectives.electra import generator_encoder
 from spanjax.pretrained.model import Model
@@ -56,6 +56,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 GLUE = {"class": "Glue", "labels": ["no", "perhaps", "yes"], "length": 32}
 NER = {"class": "Ner", "labels": ["O", "B-PER", "I-PER"], "length": 32}
 QUESTIONS = {"class": "Questions", "max_answer": 30}
+HEADED = {"pooler": "prediction_head"}
 Heads = dict[str, Any]
 
 
@@ -71,6 +72,7 @@ def made_model(heads: str = "", task: dict[str, Any] | None = None, **settings: 
         "pre_classifier": lambda: linear(size, size, encoder, rngs),
         "pre_classifier_relu": lambda: linear(size, size, encoder, rngs),
         "classifier": lambda: linear(size, 3, encoder, rngs),
+        "prediction_head": lambda: PredictionHead(encoder, rngs),
         "qa": lambda: linear(size, 2, encoder, rngs),
     }
     parts = {"encoder": Encoder(encoder, nnx.Rngs(0)), **{name: makers[name]() for name in heads.split()}}
@@ -127,15 +129,18 @@ def test_encoders_and_both_heads_of_tokens(name: str, tmp_path: pathlib.Path) ->
         ("classifier", {**GLUE, "pooler": "none"}, MODERN),
         ("classifier", NER, ENCODERS["roberta"]),
         ("qa", QUESTIONS, ENCODERS["albert"]),
+        ("prediction_head classifier", {**GLUE, **HEADED, "pooling": "mean"}, ENCODERS["modernbert local"]),
+        ("prediction_head classifier", {**NER, **HEADED}, {**MODERN, "positions": 32}),
+        ("prediction_head qa", {**QUESTIONS, **HEADED}, {**MODERN, "positions": 32}),
     ],
-    ids=["pooler", "gelu", "relu", "bare", "tokens", "questions"],
+    ids=["pooler", "gelu", "relu", "bare", "tokens", "questions", "mean", "headed tokens", "headed questions"],
 )
 def test_heads_of_tasks(heads: str, task: dict, settings: dict, tmp_path: pathlib.Path) -> None:
     model = exported(made_model(heads, task, **settings), tmp_path / "out")
-    outputs = {"start_logits", "end_logits"} if heads == "qa" else {"logits"}
+    outputs = {"start_logits", "end_logits"} if "qa" in heads else {"logits"}
     assert same_and_varied(model, tmp_path / "out") == outputs
     config = json.loads((tmp_path / "out" / "config.json").read_text())
-    if heads != "qa":
+    if "qa" not in heads:
         assert list(config["id2label"].values()) == task["labels"]
     # transformers has no class for the bare one
     assert ("model_type" in config) == (settings != MODERN)

@@ -21,6 +21,8 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.sharding import map_named, named_leaves
 from spanjax.tasks.coref import Coref
+from spanjax.tasks.glue import Glue
+from spanjax.tasks.squad import Questions
 from spanjax.training.state import abstract_module
 from tests.made import tiny_encoder
 from tests.running import ROOT, final_leaves, shrunk
@@ -72,6 +74,31 @@ def test_heads_that_are_missing_are_fresh_and_others_unused() -> None:
     )
     start = started(pooled, PIECES, pairs)
     assert "sop/pooler/dense/kernel" in start.leaves and "sop/seq_relationship/kernel" not in start.leaves
+
+
+@pytest.mark.parametrize(
+    "task", [Glue(labels=("a", "b"), pooler="prediction_head"), Questions(pooler="prediction_head")]
+)
+def test_a_prediction_head_starts_as_the_masked_token_head(task: Any) -> None:
+    """As transformers loads a ForMaskedLM of ModernBERT; a fine-tuned one keeps its own, and so does ELECTRA's generator."""
+    source = model()
+    start = started(source, PIECES, task)
+    for name in ("dense/kernel", "dense/bias", "norm/scale", "norm/bias"):
+        expected = named_leaves(source.params["mlm"])[name]
+        np.testing.assert_array_equal(start.leaves[f"prediction_head/{name}"], expected)
+    assert "prediction_head: starts as the layers of the masked token head" in start.lines
+    assert any(line.startswith("drawn fresh: ") and "prediction_head" not in line for line in start.lines)
+    tuned = dataclasses.replace(model(task), params={**model(task).params, "mlm": source.params["mlm"]})
+    start = started(tuned, PIECES, task)
+    own = tuned.params["prediction_head"]["dense"]["kernel"]
+    np.testing.assert_array_equal(start.leaves["prediction_head/dense/kernel"], own)
+    detector = dataclasses.replace(source, params={**source.params, "rtd": {"score": {"bias": np.ones(1)}}})
+    narrow = model(encoder=dataclasses.replace(ENCODER, embedding_size=4))
+    for other in (detector, narrow, model(MaskedPrediction(terms=()))):
+        start = started(other, PIECES, task)
+        assert any(line.startswith("drawn fresh: ") and "prediction_head" in line for line in start.lines)
+    plain = dataclasses.replace(task, pooler="none")
+    assert "not used: mlm, sbo" in started(source, PIECES, plain).lines
 
 
 def test_a_larger_vocabulary_in_another_order() -> None:

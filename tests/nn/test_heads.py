@@ -10,7 +10,7 @@ from flax import nnx
 
 from configs.encoders import BASE, LARGE
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.heads import PairHead, cross_entropy, decode, decoded_loss
+from spanjax.nn.heads import PairHead, PredictionHead, TokenHead, cross_entropy, decode, decoded_loss, row_mean
 from spanjax.sharding import named_leaves
 from tests.made import tiny_encoder
 
@@ -49,6 +49,29 @@ def test_scores_are_float32_when_the_weights_are_bfloat16() -> None:
     structure, state = nnx.split(PairHead(SMALL, nnx.Rngs(1)))
     head = nnx.merge(structure, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), state))
     assert head(jnp.ones((1, 1, 16), jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_the_prediction_head_has_the_layers_of_the_masked_token_head() -> None:
+    """The same names but for the bias of the vocabulary, the same initial values, the same vectors; rows or positions."""
+    for encoder in (SMALL, dataclasses.replace(SMALL, biases=False)):
+        head, other = PredictionHead(encoder, nnx.Rngs(1)), TokenHead(encoder, nnx.Rngs(1))
+        own, others = (named_leaves(nnx.to_pure_dict(nnx.split(each)[1])) for each in (head, other))
+        assert {*own} | {"bias"} == {*others} and ("dense/bias" in own) == encoder.biases
+        hidden_BLD = jax.random.normal(jax.random.key(0), (3, 2, 16))
+        np.testing.assert_array_equal(head(hidden_BLD), other(hidden_BLD))
+        np.testing.assert_allclose(head(hidden_BLD[:, 0]), head(hidden_BLD)[:, 0], atol=1e-6)
+    narrow = dataclasses.replace(SMALL, embedding_size=8)
+    assert PredictionHead(narrow, nnx.Rngs(1))(hidden_BLD).shape == (3, 2, 16)
+
+
+def test_the_mean_of_a_row_leaves_out_padding() -> None:
+    hidden_BLD = jax.random.normal(jax.random.key(0), (3, 5, 4)).at[1, 3:].set(jnp.nan)
+    real_BL = jnp.arange(5)[None] < jnp.array([[5], [3], [0]])
+    expected = [np.asarray(hidden_BLD[0]).mean(axis=0), np.asarray(hidden_BLD[1, :3]).mean(axis=0), np.zeros(4)]
+    np.testing.assert_allclose(row_mean(hidden_BLD, real_BL), expected, atol=1e-6)
+    # 300 times 1.01 summed in bfloat16 would stop at 256
+    many = row_mean(jnp.full((1, 300, 1), 1.01, jnp.bfloat16), jnp.ones((1, 300), bool))
+    assert many.dtype == jnp.bfloat16 and float(many[0, 0]) == pytest.approx(1.01, rel=0.01)
 
 
 def test_decoded_loss_is_that_of_the_scores() -> None:

@@ -339,17 +339,19 @@ def test_training_needs_labels(task: Glue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pooler", "parts"),
+    ("pooler", "pooling", "parts"),
     [
-        ("dense", {"encoder", "pooler", "classifier"}),
-        ("gelu", {"encoder", "pre_classifier", "classifier"}),
-        ("none", {"encoder", "classifier"}),
+        ("dense", "cls", {"encoder", "pooler", "classifier"}),
+        ("gelu", "cls", {"encoder", "pre_classifier", "classifier"}),
+        ("prediction_head", "mean", {"encoder", "prediction_head", "classifier"}),
+        ("none", "mean", {"encoder", "classifier"}),
+        ("none", "cls", {"encoder", "classifier"}),
     ],
 )
-def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) -> None:
-    """All of it learns; the scores are those of its formula; dropout falls on what it reads."""
+def test_what_is_between_the_encoder_and_the_classifier(pooler: Any, pooling: Any, parts: set[str]) -> None:
+    """All of it learns; the scores are those of its formula, without padding; dropout falls on what it reads."""
     examples = [Sentences("0", "a b", "c", "no"), Sentences("1", "c", None, "yes")]
-    task = Glue(length=16, pooler=pooler).with_training_labels(examples, VOCABULARY)
+    task = Glue(length=16, pooler=pooler, pooling=pooling).with_training_labels(examples, VOCABULARY)
     encoder = tiny_encoder(
         vocab_size=13, hidden_size=8, layers=1, intermediate_size=16, positions=16, initializer_std=0.4
     )
@@ -365,7 +367,11 @@ def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) ->
 
     for part in parts - {"encoder"}:
         assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(nnx.to_pure_dict(jax.grad(loss)(params))[part]))
-    read_BD = np.asarray(task.hidden(module, batch, None))[:, 0].astype(np.float64)
+    hidden_BLD, used_BL = np.asarray(task.hidden(module, batch, None), np.float64), batch["segments_BL"] > 0
+    assert used_BL.sum(axis=1).tolist() == [6, 3]
+    read_BD = hidden_BLD[:, 0]
+    if pooling == "mean":
+        read_BD = np.stack([row[used].mean(axis=0) for row, used in zip(hidden_BLD, used_BL, strict=True)])
     if pooler == "dense":
         read_BD = np.tanh(
             read_BD @ pure["pooler"]["dense"]["kernel"] + np.asarray(pure["pooler"]["dense"]["bias"])[None]
@@ -373,6 +379,12 @@ def test_what_is_between_cls_and_the_classifier(pooler: Any, parts: set[str]) ->
     if pooler == "gelu":
         inner_BD = read_BD @ pure["pre_classifier"]["kernel"] + np.asarray(pure["pre_classifier"]["bias"])[None]
         read_BD = inner_BD * scipy.stats.norm.cdf(inner_BD)
+    if pooler == "prediction_head":
+        head = pure["prediction_head"]
+        inner_BD = read_BD @ head["dense"]["kernel"] + np.asarray(head["dense"]["bias"])[None]
+        inner_BD = inner_BD * scipy.stats.norm.cdf(inner_BD)
+        inner_BD -= inner_BD.mean(axis=-1, keepdims=True)
+        read_BD = inner_BD / np.sqrt((inner_BD**2).mean(axis=-1, keepdims=True) + encoder.norm_epsilon)
     expected_BC = read_BD @ pure["classifier"]["kernel"] + np.asarray(pure["classifier"]["bias"])[None]
     np.testing.assert_allclose(task.outputs(module, batch)["logits_BC"], expected_BC, atol=1e-5)
     key = DropoutKey(step_key(0, jnp.int32(0)), batch["row_B"])

@@ -23,6 +23,8 @@ from spanjax.objectives.base import Mean
 from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS, TaskModule
 from spanjax.tasks.glue import Glue, Sentences
+from spanjax.tasks.ner import Ner
+from spanjax.tasks.ner.files import Tagged
 from spanjax.tasks.rows import Row, TaskRows
 from spanjax.tasks.span_tuning import FIELD, SpanTuning, numbered
 from spanjax.training.preemption import StopRequest
@@ -307,13 +309,49 @@ def test_vectors_of_tokens(ngrams: str, vocabulary: WordPieceVocabulary, token: 
     assert not hasattr(module.span_network, "span")
     batch = {"segments_BL": jnp.ones((1, 9), jnp.int32), FIELD: jnp.asarray(span_T)[None]}
     hidden_BLD = jax.random.normal(jax.random.key(0), (1, 9, 16))
-    found = np.asarray(spans.token_vectors(module, hidden_BLD, batch, None))
+    found = np.asarray(spans.token_vectors(module, hidden_BLD, hidden_BLD, batch, None))
     assert found.shape[2] == spans.vector_size(ENCODER)
     np.testing.assert_array_equal(found[..., :16], hidden_BLD)
     same = (found[0, 1:5, 16:] == found[0, 1, 16:]).all()
     assert same == (token == "span") and not found[0, [0, 8], 16:].any() and found[0, 1:8, 16:].any(axis=1).all()
     everything = SpanTuning(segmentation="none", token="piece").spans_of_words(words, word_T, 0)
     assert everything.tolist() == [0, 1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_tags_read_the_prediction_head_beside_their_spans(ngrams: str, vocabulary: WordPieceVocabulary) -> None:
+    """It changes the vectors of the positions, not those of the spans; without the former there is none."""
+    tags = Ner(length=16, labels=("O", "B-A"), pooler="prediction_head", spans=SpanTuning(ngrams))
+    encoder = dataclasses.replace(ENCODER, vocab_size=vocabulary.size)
+    assert tags.problems(encoder) == []
+    module: Any = tags.build(encoder, nnx.Rngs(0))
+    packed = TaskRows(tags.rows([Tagged(tuple(TEXT[:-1].split()), None)], vocabulary), 0, tags.lengths)
+    batch: Any = packed.batch(np.arange(1), np.arange(1), 16)
+    hidden_BLD, found = tags.hidden(module, batch, None), np.asarray(tags.vectors(module, batch, None))
+    plain = np.asarray(dataclasses.replace(tags, pooler="none").vectors(module, batch, None))
+    np.testing.assert_array_equal(found[..., :16], module.prediction_head(hidden_BLD))
+    np.testing.assert_array_equal(found[..., 16:], plain[..., 16:])
+    np.testing.assert_array_equal(plain[..., :16], hidden_BLD)
+    alone = dataclasses.replace(tags, spans=SpanTuning(ngrams, concatenated=False))
+    assert not hasattr(alone.build(encoder, nnx.Rngs(0)), "prediction_head")
+    np.testing.assert_array_equal(alone.vectors(module, batch, None), found[..., 16:])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_sentences_read_the_prediction_head_beside_their_spans(
+    ngrams: str, vocabulary: WordPieceVocabulary, pooling: Any
+) -> None:
+    tuned = dataclasses.replace(task(SpanTuning(ngrams)), pooler="prediction_head", pooling=pooling)
+    assert tuned.problems(ENCODER) == []
+    module, batch = prepared(tuned, vocabulary)
+    hidden_BLD = np.asarray(tuned.hidden(module, batch, None))
+    used_BL = np.asarray(batch["segments_BL"]) > 0
+    mean_BD = np.stack([row[used].mean(axis=0) for row, used in zip(hidden_BLD, used_BL, strict=True) if used.any()])
+    expected_BD = module.prediction_head(jnp.asarray(hidden_BLD[: len(mean_BD), 0] if pooling == "cls" else mean_BD))
+    found_BD = np.asarray(tuned.vector(module, batch, None))[: len(mean_BD)]
+    np.testing.assert_allclose(found_BD[:, :16], expected_BD, atol=1e-5)
+    np.testing.assert_array_equal(
+        found_BD[:, 16:], np.asarray(module.span_network(hidden_BLD, batch[FIELD]))[: len(mean_BD)]
+    )
 
 
 def test_numbers_without_gaps() -> None:

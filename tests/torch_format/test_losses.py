@@ -1,5 +1,6 @@
 """Losses and all their gradients beside those of transformers' classes, on random weights of every family."""
 
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +15,19 @@ from spanjax.nn.two_streams import CONTEXT
 from spanjax.objectives import electra
 from spanjax.objectives.loss_terms import canonical
 from spanjax.objectives.xlnet import PermutedPrediction
+from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
 from spanjax.tasks.base import TaskModule
 from spanjax.torch_format.configs import config_from_hf
 from spanjax.torch_format.names import known_names
 from spanjax.torch_format.tables import params_from_hf, tensors_to_hf
+from spanjax.torch_format.task_tables import with_heads
 from spanjax.training.state import abstract_module
-from tests.torch_format.references import reference, tensors
+from tests.torch_format.references import reference, saved, tensors
+from tests.torch_format.test_task_tables import LABELS, batch_of_rows, scores, task_of, torch_scores
 
 ROWS, LENGTH, SLOTS = 3, 17, 4
+LOCAL = ["full_attention", "sliding_attention", "full_attention"]
 PAIRS = {"bert_pairs": ("nsp", "next_sentence_label"), "albert_pairs": ("sop", "sentence_order_label")}
 
 
@@ -58,7 +63,8 @@ def compared(theirs: Any, loss: Any, model: Model, ours: Callable[[Any], jax.Arr
     with jax.default_matmul_precision("highest"):
         value, gradient = jax.value_and_grad(ours)(jax.tree.map(jnp.asarray, params))
     assert float(value) == pytest.approx(float(loss.detach()), rel=1e-5)
-    found = dict(tensors_to_hf(canonical(jax.tree.map(np.asarray, gradient)), model.encoder, model.family))
+    family = with_heads(model.family, model.kind, model.parts)
+    found = dict(tensors_to_hf(canonical(jax.tree.map(np.asarray, gradient)), model.encoder, family))
     named, tied = (
         theirs.named_parameters(),
         model.family.tied,
@@ -130,6 +136,28 @@ def test_detection_of_replaced_tokens() -> None:
         return mean["rtd/loss"].total / mean["rtd/loss"].count
 
     compared(theirs, expected, model, loss, module_params(model, nnx.to_pure_dict(state)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [("sequence", "cls"), ("sequence", "mean"), ("token", ""), ("question", "")]
+)
+def test_scores_of_a_fine_tuned_modernbert(kind: str, pooling: str, tmp_path: pathlib.Path) -> None:
+    """Squares of all scores of ragged rows, so that every score has a gradient; local layers too."""
+    import torch
+
+    settings: dict[str, Any] = {"id2label": LABELS} if kind != "question" else {}
+    settings |= {"classifier_pooling": pooling} if pooling else {}
+    theirs = saved(f"modernbert_{kind}", tmp_path, **settings, layer_types=LOCAL, local_attention=8)
+    model = load_model(tmp_path)
+    task, batch = task_of(model), batch_of_rows(model.encoder)
+    structure, abstract = abstract_module(task, model.encoder)
+    used = batch["segments_BL"][..., None] if kind != "sequence" else np.ones((1, 1), np.int32)
+    expected = (torch_scores(theirs, batch) * torch.from_numpy(used)).square().sum()
+
+    def loss(params: Any) -> jax.Array:
+        return jnp.sum(jnp.square(scores(task, nnx.merge(structure, params), batch) * used))
+
+    compared(theirs, expected, model, loss, module_params(model, abstract))
 
 
 def test_permuted_tokens() -> None:

@@ -1,5 +1,6 @@
 """Fine-tuned models of three families and three kinds: every name comes back, scores are those of transformers."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -10,20 +11,22 @@ import pytest
 from flax import nnx
 
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.layer import linear
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model, module_params
-from spanjax.tasks.base import HfHead, TaskModule
+from spanjax.tasks.base import HfHead, Task
 from spanjax.tasks.glue import Glue
+from spanjax.tasks.ner import Ner
 from spanjax.tasks.rows import Row, TaskRows
-from spanjax.torch_format.families import BERT, FAMILIES
+from spanjax.tasks.squad import Questions
+from spanjax.torch_format.families import BERT, FAMILIES, MODERNBERT
 from spanjax.torch_format.tables import tensors_to_hf
 from spanjax.torch_format.task_tables import CLASSES, HEADS, OUTPUTS, head_from_hf, head_of, needed, with_heads
 from spanjax.training.state import abstract_module
 from tests.torch_format.references import saved, tensors
 
 LABELS = {0: "no", 1: "perhaps", 2: "yes"}
-TUNED = [f"{family}_{kind}" for family in FAMILIES for kind in HEADS[family]]
+MEAN = "modernbert_sequence_mean"
+TUNED = [*(f"{family}_{kind}" for family in FAMILIES for kind in HEADS[family]), MEAN]
 
 
 @pytest.fixture(scope="module", params=TUNED)
@@ -31,6 +34,8 @@ def tuned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Its name, transformers' model, and what is read from the folder that transformers wrote."""
     name, folder = request.param, tmp_path_factory.mktemp(request.param)
     labels = {} if name.endswith("question") else {"id2label": LABELS, "label2id": {v: k for k, v in LABELS.items()}}
+    labels |= {"classifier_pooling": "mean"} if name == MEAN else {}
+    name = name.removesuffix("_mean")
     return name, saved(name, folder, **labels), load_model(folder)
 
 
@@ -48,34 +53,41 @@ def batch_of_rows(encoder: EncoderConfig) -> dict[str, np.ndarray]:
 
 def our_scores(model: Model, batch: dict[str, np.ndarray]) -> np.ndarray:
     """Scores of the module that a task of this kind trains."""
-    encoder, kind = model.encoder, model.kind
-    if kind == "sequence":
-        task = Glue(labels=tuple(LABELS.values()), pooler=(model.task or {}).get("pooler", "dense"))
-        structure, abstract = abstract_module(task, encoder)
-        module: Any = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
-        return np.asarray(task.outputs(module, {name: jnp.asarray(each) for name, each in batch.items()})["logits_BC"])
-    head = "qa" if kind == "question" else "classifier"
-    module = TaskModule(encoder, nnx.Rngs(0))
-    setattr(module, head, linear(encoder.hidden_size, 2 if head == "qa" else len(LABELS), encoder, nnx.Rngs(0)))
-    structure, state = nnx.split(module)
-    module = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, nnx.to_pure_dict(state))))
-    inputs = (jnp.asarray(batch[f"{name}_BL"]) for name in ("tokens", "segments", "positions", "types"))
-    return np.asarray(getattr(module, head)(module.encoder(*inputs, None)))
+    task = task_of(model)
+    structure, abstract = abstract_module(task, model.encoder)
+    module = nnx.merge(structure, jax.tree.map(jnp.asarray, module_params(model, abstract)))
+    return np.asarray(scores(task, module, batch))
+
+
+def task_of(model: Model) -> Task:
+    """A task that computes the model's scores."""
+    kept = {name: value for name, value in (model.task or {}).items() if name in ("pooler", "pooling")}
+    if model.kind == "question":
+        return Questions(**kept)
+    return (Glue if model.kind == "sequence" else Ner)(labels=tuple(LABELS.values()), **kept)
+
+
+def scores(task: Task, module: Any, batch: dict[str, np.ndarray]) -> jax.Array:
+    """The task's scores of a batch; those of starts and ends side by side."""
+    outputs = task.outputs(module, {name: jnp.asarray(each) for name, each in batch.items()})
+    return jnp.stack([*outputs.values()], axis=-1) if isinstance(task, Questions) else next(iter(outputs.values()))
 
 
 def transformers_scores(theirs: Any, batch: dict[str, np.ndarray]) -> np.ndarray:
+    return torch_scores(theirs, batch).detach().numpy()
+
+
+def torch_scores(theirs: Any, batch: dict[str, np.ndarray]) -> Any:
+    """The scores of a class of transformers, as a tensor with its gradient."""
     import torch
 
     types = {"token_type_ids": torch.from_numpy(batch["types_BL"]).long()}
-    with torch.no_grad():
-        output = theirs(
-            input_ids=torch.from_numpy(batch["tokens_BL"]).long(),
-            attention_mask=torch.from_numpy(batch["segments_BL"]).long(),
-            **(types if theirs.config.model_type != "distilbert" else {}),
-        )
-    if "start_logits" in output:
-        return np.stack([output.start_logits.numpy(), output.end_logits.numpy()], axis=-1)
-    return output.logits.numpy()
+    output = theirs(
+        input_ids=torch.from_numpy(batch["tokens_BL"]).long(),
+        attention_mask=torch.from_numpy(batch["segments_BL"]).long(),
+        **(types if theirs.config.model_type not in ("distilbert", "modernbert") else {}),
+    )
+    return torch.stack([output.start_logits, output.end_logits], dim=-1) if "start_logits" in output else output.logits
 
 
 def test_scores_are_those_of_transformers(tuned: tuple[str, Any, Model]) -> None:
@@ -128,6 +140,34 @@ def test_the_search_of_answers_of_xlnet_is_refused(tmp_path: pathlib.Path) -> No
         load_model(tmp_path)
 
 
+def test_a_modernbert_without_its_class_is_refused(tmp_path: pathlib.Path) -> None:
+    """Its classes have the same names, and a guess would give answers for tags."""
+    saved("modernbert_question", tmp_path)
+    config = tmp_path / "config.json"
+    whole = json.loads(config.read_text())
+    for listed, words in (
+        (None, "architectures is None: expected one of ModernBertForSequenceClassification, .*; name the class"),
+        (["ModernBertForMultipleChoice"], r"missing \(1\): decoder.bias"),
+    ):
+        config.write_text(json.dumps(whole | {"architectures": listed}))
+        with pytest.raises(ValueError, match=words):
+            load_model(tmp_path)
+
+
+def test_a_decoder_left_next_to_modernberts_classifier_is_skipped(tmp_path: pathlib.Path) -> None:
+    """A program that fine-tunes all of a ForMaskedLM's parameters keeps the bias and the tied table."""
+    from safetensors.numpy import save_file
+
+    theirs = saved("modernbert_token", tmp_path)
+    found = tensors(theirs)
+    size = len(found["model.embeddings.tok_embeddings.weight"])
+    stale = {"decoder.bias": np.ones(size, "f"), "decoder.weight": found["model.embeddings.tok_embeddings.weight"]}
+    save_file({**found, **stale}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = load_model(tmp_path)
+    assert model.parts == {"encoder", "prediction_head", "classifier"}
+    assert any("decoder.bias skipped: ModernBertForTokenClassification" in line for line in model.notes)
+
+
 def test_the_kind_is_told_by_class_then_by_names() -> None:
     listed: tuple[tuple[dict[str, Any], set[str], HfHead | None], ...] = (
         ({"architectures": ["BertForTokenClassification"]}, {"classifier.weight", "bert.pooler.dense.weight"}, "token"),
@@ -152,14 +192,13 @@ def test_the_kind_is_told_by_class_then_by_names() -> None:
 
 def test_tables_are_whole() -> None:
     """What a kind needs is in its table; no name of theirs stands for two parameters."""
-    assert {name: set(CLASSES) - set(heads) for name, heads in HEADS.items() if len(heads) < len(CLASSES)} == {
-        "modernbert": set(CLASSES)
-    }
+    assert all(heads.keys() == CLASSES.keys() for heads in HEADS.values())
     assert HEADS.keys() == FAMILIES.keys() and CLASSES.keys() == OUTPUTS.keys()
     for name, family in FAMILIES.items():
         for kind in HEADS[name]:
             entries = with_heads(family, kind).entries
             assert {*needed(family, kind)} <= {entry.ours.split("/")[0] for entry in entries}
             for side in ("ours", "theirs"):
-                names = [getattr(entry, side) for entry in entries]
+                names = [(getattr(entry, side), entry.part[0]) for entry in entries]
                 assert len(names) == len({*names}), (name, kind, side)
+    assert not any(entry.ours.startswith("mlm/") for entry in with_heads(MODERNBERT, "token").entries)

@@ -24,7 +24,7 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, Task
+from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
 from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, words_of
 from spanjax.tasks.rows import Row
@@ -36,7 +36,7 @@ NerWindow = list[tuple[int, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Ner(Task):
+class Ner(TokenTask):
     """A tag for every word; entities are scored as conlleval does it."""
 
     labels: tuple[str, ...] = ()
@@ -68,9 +68,9 @@ class Ner(Task):
 
     @classmethod
     def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
-        """The tags, and the scheme of which they are."""
+        """The tags, the scheme of which they are, and the layers before the classifier."""
         ends = {"scheme": "bioes"} if any(name.startswith(("E-", "S-")) for name in labels) else {}
-        return {**ends, "labels": list(labels)}
+        return {**ends, **(super().settings_from_hf(parts, labels) or {}), "labels": list(labels)}
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -173,7 +173,9 @@ class Ner(Task):
                 yield Row(tokens.astype(np.int32), np.zeros(len(tokens), np.int32), example, fields)
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`classifier`, and `span_network` with spans."""
+        """`classifier`, the requested `prediction_head`, and `span_network` with spans."""
+        if self.spans is None or self.spans.concatenated:
+            super().add_heads(module, encoder, rngs)
         if self.spans:
             self.spans.add_network(module, encoder, rngs, of_tokens=True)
         size = self.spans.vector_size(encoder) if self.spans else encoder.hidden_size
@@ -183,7 +185,10 @@ class Ner(Task):
     def vectors(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Input of the classifier at every position, [B, L, D]; with spans that of `SpanTuning.token_vectors`."""
         hidden_BLD = self.hidden(module, batch, key)
-        return self.spans.token_vectors(module, hidden_BLD, batch, key) if self.spans else hidden_BLD
+        if self.spans and not self.spans.concatenated:
+            return self.spans.token_vectors(module, hidden_BLD, None, batch, key)
+        own_BLD = self.read_vectors(module, hidden_BLD)
+        return self.spans.token_vectors(module, hidden_BLD, own_BLD, batch, key) if self.spans else own_BLD
 
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
         """Scores of the tags at every position, float32 [B, L, C]."""

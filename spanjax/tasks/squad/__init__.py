@@ -8,7 +8,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -27,7 +27,7 @@ from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
 from spanjax.scoring.checks import counted, raise_problems
-from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, Task
+from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, TokenTask
 from spanjax.tasks.rows import Row
 from spanjax.tasks.squad.answers import Answer, Prediction, decode
 from spanjax.tasks.squad.passage_windows import WindowSettings, windows
@@ -38,7 +38,7 @@ PADDING_SCORE = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(Task):
+class Questions(TokenTask):
     """Extracts the answer from a passage: two scores for every token, as its start and as its end."""
 
     version: Literal["1.1", "2.0", "mrqa"] = "1.1"
@@ -85,11 +85,6 @@ class Questions(Task):
         if self.version == "mrqa":
             name = mrqa_set(self.dev)
         return ReportRow(name, self.metric, part=f"the half {self.dev_half}" if self.dev_half else "")
-
-    @classmethod
-    def settings_from_hf(cls, parts: Collection[str], labels: Sequence[str]) -> dict[str, Any]:
-        """No settings: start and end have no labels."""
-        return {}
 
     @property
     def layout(self) -> WindowSettings:
@@ -194,12 +189,14 @@ class Questions(Task):
                     yield Row(placed.tokens_T, placed.types_T, number, fields, placed.window)
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
-        """`qa`, a linear layer to two scores; there is no dropout before it."""
+        """`qa`, a linear layer to two scores, and the requested `prediction_head`; there is no dropout before them."""
+        super().add_heads(module, encoder, rngs)
         module.qa = linear(encoder.hidden_size, 2, encoder, rngs)
 
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> tuple[jax.Array, jax.Array]:
         """Scores of every position as start and as end, float32 [B, L]; padding scores -1e9 (released: unmasked)."""
-        scores_BLC = float32_outputs(module.qa, self.hidden(module, batch, key))
+        read_BLD = self.read_vectors(module, self.hidden(module, batch, key))
+        scores_BLC = float32_outputs(module.qa, read_BLD)
         real_BL = batch["segments_BL"] > 0
         start_BL, end_BL = (jnp.where(real_BL, scores_BLC[..., side], PADDING_SCORE) for side in (0, 1))
         return start_BL, end_BL

@@ -93,6 +93,22 @@ def test_the_loss_is_the_mean_of_two_cross_entropies_over_real_positions(module:
     assert float(TASK.counts(batch)[LOSS]) == 2
 
 
+def test_the_scores_are_those_of_the_prediction_head() -> None:
+    task = dataclasses.replace(TASK, pooler="prediction_head")
+    module: Any = task.build(ENCODER, nnx.Rngs(0))
+    packed = TaskRows(list(task.rows(QUESTIONS, VOCABULARY)), VOCABULARY.specials.pad, task.lengths)
+    batch = made_batch(packed, 16)
+    read_BLD = module.prediction_head(task.hidden(module, batch, None))
+    used_BL = batch["segments_BL"] > 0
+    for side, found_BL in enumerate(task.outputs(module, batch).values()):
+        expected_BL = module.qa(read_BLD)[..., side]
+        np.testing.assert_allclose(np.asarray(found_BL)[used_BL], np.asarray(expected_BL)[used_BL], atol=1e-5)
+    plain: Any = TASK.build(ENCODER, nnx.Rngs(0))
+    assert not hasattr(plain, "prediction_head")
+    assert Questions.settings_from_hf({"encoder", "qa", "prediction_head"}, ()) == {"pooler": "prediction_head"}
+    assert Questions.settings_from_hf({"encoder", "qa", "pooler"}, ()) == {}
+
+
 def made_batch(packed: TaskRows, length: int) -> Any:
     return packed.batch(np.array([2, 3]), np.arange(2), length)
 
