@@ -39,21 +39,30 @@ class Watchdog:
         self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
         self.now = (0, STEP, time.monotonic())
         self.heartbeats, self.listens, self.reported = 0, 0, -1.0
+        self.blocked_by = ""
+        """Last report on a slow step, for the message of an exit."""
+        self.answered = time.monotonic()
+        """Time at which the coordinator answered last."""
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
         # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._hearing = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="spanjax-watchdog", daemon=True)
+        # two, as the heartbeats wait for a coordinator that may be stopped
+        self._threads = [
+            threading.Thread(target=target, name="spanjax-watchdog", daemon=True) for target in (self._beat, self._limit)
+        ]
 
     def __enter__(self) -> "Watchdog":
         self.at(STEP, self.now[0])
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(self.tick + 1)
+        for thread in self._threads:
+            thread.join(self.tick + 1)
 
     def at(self, phase: str, step: int) -> None:
         """Sets the phase of the loop and its step from now on."""
@@ -67,14 +76,24 @@ class Watchdog:
             try:
                 if jax.process_count() > 1:
                     put_mark("heartbeat", json.dumps([self.heartbeats, step, phase, round(spent)]))
+                self.answered = time.monotonic()
                 if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.reported != since:
                     self.reported = since if self._say(step, phase, spent) else self.reported
             except Exception as error:  # the coordinator is gone: jax ends the process
                 log.debug("watchdog: %s", error)
-            if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
+
+    def _limit(self) -> None:
+        """Ends the process after `stall_exit_seconds`, alone: it asks nobody, since nobody may answer."""
+        while self.guard.stall_exit_seconds and not self._ended.wait(self.tick):
+            step, phase, since = self.now
+            spent = time.monotonic() - since
+            if phase in ENDLESS and spent > self.guard.stall_exit_seconds:
+                why = self.blocked_by if self.reported == since else f"this process {phase}"
+                if time.monotonic() - self.answered > SILENT_TICKS * self.tick:
+                    why = f"{name_of(0)}, the coordinator, has not been heard of for {time.monotonic() - self.answered:.0f} s"
                 log.error(
-                    "step %d has not ended for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
-                    *(step, spent),
+                    "step %d has not ended for %.0f s (guard.stall_exit_seconds): %s; the run ends: run the same command again",
+                    *(step, spent, why),
                 )
                 logging.shutdown()
                 self.end(PROCESSES_MISSING)
@@ -83,15 +102,16 @@ class Watchdog:
     def _say(self, step: int, phase: str, spent: float) -> bool:
         """Reports what blocks the step; the first process that is not silent logs it. Returns False while that is unknown."""
         if jax.process_count() == 1:
-            log.warning("step %d does not end: this process %s for %.0f s", step, phase, spent)
+            self.blocked_by = f"this process {phase}"
+            log.warning("step %d does not end: %s for %.0f s", step, self.blocked_by, spent)
             return True
         reported, silent = self._listen()
         self.listens += 1
         if self.listens < SILENT_TICKS + 2:
             return False
-        self.listens = 0
+        self.listens, self.blocked_by = 0, blame(reported, silent)
         if min(reported.keys() - silent.keys()) == jax.process_index():
-            log.warning("step %d does not end for %.0f s: %s", step, spent, blame(reported, silent))
+            log.warning("step %d does not end for %.0f s: %s", step, spent, self.blocked_by)
         return True
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
