@@ -50,7 +50,8 @@ class Watchdog:
         self._ended = threading.Event()
         # two, as the heartbeats wait for a coordinator that may be stopped
         self._threads = [
-            threading.Thread(target=target, name="spanjax-watchdog", daemon=True) for target in (self._beat, self._limit)
+            threading.Thread(target=target, name="spanjax-watchdog", daemon=True)
+            for target in (self._beat, self._limit)
         ]
 
     def __enter__(self) -> "Watchdog":

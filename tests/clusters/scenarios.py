@@ -106,7 +106,7 @@ def stop(rank: int) -> Callable[[Run], None]:
 def reach_the_limit(run: Run) -> None:
     """The time is nearly over; the next go has its old time limit again.
 
-    SLURM looks at time limits twice a minute. The tasks are stopped until it has sent its signal: so short a run would end before.
+    SLURM looks at time limits twice a minute. The tasks are stopped until it has sent its signal: the run is short.
     """
     tasks, warned = run.job.tasks(), f"Warning signal {signal.SIGUSR1.value} to"
     log, before = run.cluster.folder / "slurmctld.log", run.job.restarts()
