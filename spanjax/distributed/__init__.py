@@ -9,6 +9,7 @@ import importlib.metadata
 import logging
 import os
 import pathlib
+import re
 import socket
 import sys
 import time
@@ -138,6 +139,14 @@ def coordinator_gone(error: BaseException) -> bool:
     # measured on jax 0.10.2: "UNAVAILABLE: Socket closed" after a kill of process 0; DEADLINE_EXCEEDED is gRPC's for no answer
     gone = str(error).startswith(("UNAVAILABLE", "DEADLINE_EXCEEDED"))
     return isinstance(error, jax.errors.JaxRuntimeError) and gone
+
+
+def collective_failed(error: BaseException) -> bool:
+    """True for an error of the libraries through which processes exchange arrays: gloo on CPU, NCCL or RCCL on GPU."""
+    import jax
+
+    # measured on jax 0.10.2: "UNKNOWN: Gloo ReduceScatter failed: [...] Read timeout" 30 s after a process should have come
+    return isinstance(error, jax.errors.JaxRuntimeError) and re.search(r"gloo|nccl|rccl", str(error), re.I) is not None
 
 
 def name_of(process: int) -> str:

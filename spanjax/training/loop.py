@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.distributed import ProcessesMissing, name_of
+from spanjax.distributed import ProcessesMissing
 from spanjax.sharding import to_global
 from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.eval_history import EvalHistory
@@ -364,7 +364,7 @@ def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest
     """Trains from the step of the state to the end, or until asked to `stop`, which is open; saves the state either way.
 
     SaveError if the last checkpoint cannot be saved, NonFiniteError after too many skipped updates, ValueError if rows are
-    damaged, ProcessesMissing if a step failed because another process is gone.
+    damaged, ProcessesMissing if a step failed because another process is gone, or did not come to a collective in time.
     """
     cadence = session.run.cadence
     assert cadence.eval_every >= 0 < cadence.checkpoint_every, "the run has its defaults: run.with_defaults"
@@ -372,12 +372,12 @@ def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest
         try:
             return _fit(session, state, outputs, stop, watchdog)
         except jax.errors.JaxRuntimeError as error:
-            gone = watchdog.gone() if jax.process_count() > 1 else []
-            if not gone:
+            why = watchdog.failure_of_others(error)
+            if not why:
                 raise
             raise ProcessesMissing(
-                f"after step {watchdog.now[0]}: {' and '.join(map(name_of, gone))} is gone ({first_line(error)[:200]});"
-                " look at the output there, and run the same command again on all"
+                f"after step {watchdog.now[0]}: {why} ({first_line(error)[:200]}); look at the output there, and run the same"
+                " command again on all"
             ) from error
 
 

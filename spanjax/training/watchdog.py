@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from spanjax.cli import PROCESSES_MISSING
-from spanjax.distributed import coordinator_gone, marks, name_of, put_mark
+from spanjax.distributed import collective_failed, coordinator_gone, marks, name_of, put_mark
 from spanjax.training.nonfinite import Guard
 
 log = logging.getLogger(__name__)
@@ -125,21 +125,32 @@ class Watchdog:
             silent = {each: now - at for each, (_, at) in self.heard.items() if now - at > SILENT_TICKS * self.tick}
         return {each: json.loads(text) for each, text in found.items()}, silent
 
-    def gone(self) -> list[int]:
-        """Returns the silent processes; takes a few ticks. Process 0 if the coordinator, which it runs, does not answer.
+    def failure_of_others(self, error: BaseException) -> str:
+        """Returns why other processes made a step of this one fail, as text; "" if they did not. Takes a few ticks."""
+        if jax.process_count() == 1:
+            return ""
+        if gone := self.gone():
+            return f"{' and '.join(map(name_of, gone))} is gone"
+        # all are alive: one came too late, or the network between them failed
+        return f"a collective failed, {self.blocked_by}" if collective_failed(error) else ""
 
-        Names nobody if asking fails for another reason, which is logged: that tells nothing about any process.
+    def gone(self) -> list[int]:
+        """Returns the silent processes, and renews `blocked_by`; takes a few ticks.
+
+        Process 0 if the coordinator, which it runs, does not answer. Names nobody if asking fails for another reason, which is
+        logged: that tells nothing about any process.
         """
-        silent: dict[int, float] = {}
+        reported, silent = dict[int, list[Any]](), dict[int, float]()
         for _ in range(2 * (SILENT_TICKS + 2)):
             try:
-                silent = self._listen()[1]
+                reported, silent = self._listen()
             except Exception as error:
                 if coordinator_gone(error):
                     return [0]
                 log.warning("cannot ask which processes are silent (%s: %s)", type(error).__name__, error)
                 return []
             time.sleep(self.tick / 2)
+        self.blocked_by = blame(reported, silent)
         return sorted(silent)
 
 

@@ -1,5 +1,6 @@
 """Faults of a cluster: what is done to a job, and what SLURM and the run must make of it."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -106,17 +107,29 @@ def stop(rank: int) -> Callable[[Run], None]:
 def reach_the_limit(run: Run) -> None:
     """The time is nearly over; the next go has its old time limit again.
 
-    SLURM looks at time limits twice a minute. The tasks are stopped until it has sent its signal: the run is short.
+    SLURM looks at time limits twice a minute. The tasks are slowed down until it has sent its signal: the run is short.
     """
-    tasks, warned = run.job.tasks(), f"Warning signal {signal.SIGUSR1.value} to"
+    tasks, warned = run.job.tasks(), f"send_job_warn_signal: warning signal {signal.SIGUSR1.value} to"
     log, before = run.cluster.folder / "slurmctld.log", run.job.restarts()
     sent = log.read_text().count(warned)
-    for each in tasks:
-        os.kill(each, signal.SIGSTOP)
+
+    def signal_tasks(number: signal.Signals) -> None:
+        for each in tasks:
+            os.kill(each, number)
+
+    def come() -> bool:
+        return log.read_text().count(warned) > sent
+
     limit_soon(run)
-    run.job.wait(lambda: log.read_text().count(warned) > sent, WAIT_SECONDS, "SLURM sent no signal")
-    for each in tasks:
-        os.kill(each, signal.SIGCONT)
+    until = time.monotonic() + WAIT_SECONDS
+    while not come() and time.monotonic() < until:
+        signal_tasks(signal.SIGSTOP)
+        # gloo waits 30 s for the other side
+        with contextlib.suppress(TimeoutError):
+            run.job.wait(come, 8)
+        signal_tasks(signal.SIGCONT)
+        time.sleep(0.2)
+    assert come(), run.job.described()
     restore_the_limit(run, before)
 
 
@@ -172,7 +185,8 @@ class Kind:
 
 
 SAVED, LOST = r"stopped after saving: job \d+ goes back", r"processes were lost \(exit code {}\): job \d+ goes back"
-GONE = r"process {} \(\S+\) (is gone|has not been heard of)"
+# the other task names the lost one at once in a step; in a rendezvous of a save srun does, when it gives the other up
+GONE = r"process {0} \(\S+\) (is gone|has not been heard of)|task {0}: (Killed|Aborted)"
 STALL = (f"--guard.stall-exit-seconds={STALL_SECONDS}", "--guard.stall-seconds=3")
 KINDS: dict[str, Kind] = {
     "USR1 to the script": Kind(usr1, (SAVED,), saves=True),
