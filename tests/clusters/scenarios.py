@@ -182,6 +182,8 @@ class Kind:
     """In which the job ends, not to be queued again; then a person submits the same script once more."""
     more: tuple[str, ...] = ()
     """Arguments of spanjax.train."""
+    count: int = 5
+    """How often a whole run tries it: those that take minutes each come less often."""
 
 
 SAVED, LOST = r"stopped after saving: job \d+ goes back", r"processes were lost \(exit code {}\): job \d+ goes back"
@@ -195,11 +197,11 @@ KINDS: dict[str, Kind] = {
     "node set down": Kind(node_down),
     "kill -9 of task 0": Kind(kill(0), (LOST.format(r"\d+"),)),
     "kill -9 of task 1": Kind(kill(1), (LOST.format("137"), GONE.format(1))),
-    "time limit": Kind(reach_the_limit, (SAVED,), saves=True),
-    "time limit, one task stopped": Kind(reach_the_limit_stopped, ("the time is nearly over: job",)),
-    "task 1 stopped for ever": Kind(stop(1), (LOST.format("137"), GONE.format(1)), more=STALL),
+    "time limit": Kind(reach_the_limit, (SAVED,), saves=True, count=3),
+    "time limit, one task stopped": Kind(reach_the_limit_stopped, ("the time is nearly over: job",), count=2),
+    "task 1 stopped for ever": Kind(stop(1), (LOST.format("137"), GONE.format(1)), more=STALL, count=2),
     "USR1 while the job starts": Kind(usr1, starting=True),
-    "rows missing": Kind(lose_the_rows, ("no such folder",), state="FAILED"),
+    "rows missing": Kind(lose_the_rows, ("no such folder",), state="FAILED", count=3),
 }
 
 
