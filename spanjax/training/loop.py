@@ -29,7 +29,7 @@ from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
 from spanjax.training.state import TrainState
 from spanjax.training.trackers import Tracking
-from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
+from spanjax.training.watchdog import COMPILING, DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
 
 if TYPE_CHECKING:
     # orbax takes a sixth of a second to import, which `train --help` would wait for
@@ -233,6 +233,7 @@ class Log:
         folder = outputs.workdir if jax.process_index() == 0 else None
         self.watch = Watch(session.run.guard, folder, session.batch_rows)
         self.window = MetricsWindow(outputs.checkpoints.meta(start))
+        self.shapes = set[tuple[int, ...]]()  # of the batches so far: the step is compiled for each
         self.first: float | None = None  # time at which the first step was done
         self.since = self.began = time.perf_counter()
         self.counted = 0.0  # seconds of steps whose update was applied, without waiting for rows
@@ -462,7 +463,9 @@ def _dispatch(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Passes a step to the devices without waiting for it."""
     began = time.perf_counter()
-    log.watchdog.at(STEP, done)
+    shape = batch["segments_BL"].shape
+    log.watchdog.at(STEP if shape in log.shapes else COMPILING, done)
+    log.shapes.add(shape)
     state, metrics = train_step(state, batch)
     log.window.metrics.append(metrics)
     log.handed += time.perf_counter() - began

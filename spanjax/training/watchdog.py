@@ -16,14 +16,16 @@ from spanjax.training.nonfinite import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS, SILENT_TICKS = 2.0, 3
-ROWS, DEVICES, STEP, EVALUATION, SAVING = (
+ROWS, DEVICES, STEP, COMPILING, EVALUATION, SAVING = (
     "waits for rows",
     "waits for its devices",
-    "hands a step over (the first one compiles)",
+    "passes a step to its devices",
+    "compiles a step",
     "evaluates",
     "saves",
 )
-ENDLESS = (ROWS, DEVICES)
+# jax blocks in STEP, too, when the steps before do not end: a process that waits for a blocked one may be in any of them
+ENDLESS = (ROWS, DEVICES, STEP)
 """Phases in which a long wait means a fault."""
 
 
@@ -37,7 +39,7 @@ class Watchdog:
         self.guard, self.end = guard, end
         limits = [seconds for seconds in (guard.stall_seconds, guard.stall_exit_seconds) if seconds]
         self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
-        self.now = (0, STEP, time.monotonic())
+        self.now = (0, COMPILING, time.monotonic())
         self.heartbeats, self.listens, self.reported = 0, 0, -1.0
         self.blocked_by = ""
         """Last report on a slow step, for the message of an exit."""
@@ -55,7 +57,7 @@ class Watchdog:
         ]
 
     def __enter__(self) -> "Watchdog":
-        self.at(STEP, self.now[0])
+        self.at(COMPILING, self.now[0])
         for thread in self._threads:
             thread.start()
         return self
@@ -155,11 +157,13 @@ class Watchdog:
 
 
 def blame(reported: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
-    """Names the processes that block a step, as text."""
+    """Names the processes that block a step, as text: silent ones, and those that work on an earlier step than others."""
     parts = [f"{name_of(each)} has not been heard of for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
+    busy = {each: mark for each, mark in sorted(reported.items()) if each not in silent and mark[2] != DEVICES}
+    behind = min((step for _, step, _, _ in busy.values()), default=0)
     parts += [
         f"{name_of(each)} {phase} (step {step}) for {seconds} s"
-        for each, (_, step, phase, seconds) in sorted(reported.items())
-        if each not in silent and phase != DEVICES
+        for each, (_, step, phase, seconds) in busy.items()
+        if step == behind
     ]
     return "; ".join(parts[:10]) if parts else "all processes wait for their devices: look at the network between them"

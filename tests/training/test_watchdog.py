@@ -11,7 +11,7 @@ import pytest
 
 from spanjax.training import watchdog
 from spanjax.training.nonfinite import Guard
-from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Watchdog, blame
+from spanjax.training.watchdog import COMPILING, DEVICES, ROWS, SAVING, STEP, Watchdog, blame
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,9 @@ def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.Log
     assert len(caplog.records) == 2
 
 
-@pytest.mark.parametrize(("phase", "ends"), [(ROWS, True), (DEVICES, True), (SAVING, False), (STEP, False)])
+@pytest.mark.parametrize(
+    ("phase", "ends"), [(ROWS, True), (DEVICES, True), (STEP, True), (SAVING, False), (COMPILING, False)]
+)
 def test_only_a_wait_for_rows_or_devices_ends_a_run(phase: str, ends: bool) -> None:
     codes, ended = list[int](), threading.Event()
 
@@ -192,4 +194,9 @@ def test_what_was_heard_is_only_touched_under_its_lock(others: Others) -> None:
 
 def test_words() -> None:
     assert blame({0: [1, 2, DEVICES, 3], 1: [1, 2, DEVICES, 3]}, {}).startswith("all processes wait for their devices")
+    # the host of process 1 is three steps ahead, as far as jax lets it: it waits
+    assert (
+        blame({0: [1, 17, STEP, 9], 1: [1, 20, STEP, 8]}, {})
+        == "process 0 passes a step to its devices (step 17) for 9 s"
+    )
     assert blame({0: [1, 2, ROWS, 3]}, {}) == "process 0 waits for rows (step 2) for 3 s"
