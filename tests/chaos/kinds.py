@@ -95,11 +95,11 @@ def stop_for_ever(run: Supervisor) -> None:
 
 
 def named_and_left(run: Supervisor, stuck: int | None) -> None:
-    """Another process than this one names it and ends with 3; then a launcher kills those that are left."""
+    """A process names this one and ends with 3, or this one itself does; then a launcher kills those that are left."""
     assert not run.wait(lambda: False, STALL_EXIT_SECONDS + END_OF_SECOND)
     left = [process for process in run.running if process.poll() is None]
     codes = {each: process.returncode for each, process in enumerate(run.running) if process not in left}
-    assert set(codes.values()) == {3} and stuck not in codes, (codes, run.printed())
+    assert 3 in codes.values() and {*codes.values()} <= {3, -signal.SIGABRT}, (codes, run.printed())
     blame = "this process waits for its devices" if stuck is None else rf"process {stuck} \(\S+\)"
     words = rf"guard.stall_exit_seconds\): {blame}|^spanjax.train: after step \d+: .*{blame}"
     assert re.search(words, run.printed(), re.MULTILINE), run.printed()
