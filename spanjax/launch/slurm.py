@@ -40,7 +40,7 @@ class Slurm(Settings):
     python: str = "python"
     """The interpreter on the nodes, as .venv/bin/python."""
     startup_seconds: AtLeast0 = 0
-    """Seconds that processes wait for each other at the start; 0: 600, and 4 more for each process above 64."""
+    """Seconds that processes wait for each other at the start; 0: 600, and 4 more for each node above 64."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
@@ -58,7 +58,7 @@ class Slurm(Settings):
 
     def _startup_limit(self) -> int:
         """Twice the limit of a run by hand, as nodes of a job boot and start prologues before the first command."""
-        return 2 * startup_limit(self.nodes * self.tasks_per_node)
+        return 2 * startup_limit(self.nodes)
 
     def text(self, train: tuple[str, ...]) -> str:
         """The batch script."""

@@ -51,11 +51,11 @@ def held(kind: type) -> None:
 def blocked(at):
     """One of several processes never comes to the collective of a step; one alone waits for devices that never end."""
     me = os.environ.get("JAX_PROCESS_ID", "0")
-    phase = STEP if "JAX_PROCESS_ID" in os.environ else DEVICES
+    where = STEP if "JAX_PROCESS_ID" in os.environ else DEVICES
 
-    def block(self, now, step):
-        at(self, now, step)
-        while now == phase and BLOCKED.exists() and BLOCKED.read_text() == me:
+    def block(self, phase, step):
+        at(self, phase, step)
+        while phase == where and BLOCKED.exists() and BLOCKED.read_text() == me:
             time.sleep(1e6)
 
     return block
