@@ -96,7 +96,7 @@ chaos-short: $(VENV)/.installed-dev  ## the same with two processes and six faul
 	$(PY) -m pytest tests/chaos/test_chaos.py -m "slow or not slow"
 
 # Both install nothing, and are skipped with the reason where slurmd or mpirun is missing (Debian: slurm-wlm, munge, openmpi-bin).
-test-clusters: clusters-short  ## jobs under a real SLURM, on this machine, through 43 faults of 11 kinds (about half an hour), and mpirun
+test-clusters: clusters-short  ## jobs under a real SLURM, on this machine, through 45 faults of 11 kinds (about an hour), and mpirun
 	$(PY) -m tests.clusters
 
 clusters-short: $(VENV)/.installed-dev  ## the same with one job undisturbed and one that is queued again, and mpirun
