@@ -22,16 +22,15 @@ from tests.clusters.slurm import Cluster, missing
 from tests.running import ROOT
 
 
-def facts() -> dict[str, str]:
+def facts(cluster: Cluster) -> dict[str, str]:
     """Commit, day and version of SLURM of these runs."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    version = subprocess.run(["scontrol", "--version"], capture_output=True, text=True, check=False)
     return {
         "commit": commit.stdout.strip(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "slurm": version.stdout.strip(),
+        "slurm": cluster.run("scontrol", "--version").strip(),
     }
 
 
@@ -95,9 +94,9 @@ def main() -> int:
     folder, began = pathlib.Path(found.output).absolute(), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     rows = made_rows(folder / "made")
-    result: dict[str, Any] = {**facts(), "faults": 0, "seconds": 0, "kinds": {}}
     steps = steps_for(found.faults or max(KINDS[kind].count for kind in found.kinds))
     with Cluster(folder / "slurm") as cluster:
+        result: dict[str, Any] = {**facts(cluster), "faults": 0, "seconds": 0, "kinds": {}}
         undisturbed(Run(cluster, folder / "undisturbed", rows, steps))
         print(f"undisturbed: {time.monotonic() - began:.0f} s", flush=True)
         for kind in found.kinds:

@@ -216,6 +216,12 @@ class Fault:
     """From the fault until the run trained again."""
 
 
+def trained(text: str) -> int:
+    """How many goes of a job have printed a record of a step: each prints its devices first."""
+    goes = re.split(r"^(?=0: devices )", text, flags=re.MULTILINE)
+    return sum(re.search(r"^0: step [\d,]+/", each, re.MULTILINE) is not None for each in goes)
+
+
 def disturb(run: Run, kind: Kind) -> Fault:
     """One fault, from a job that runs to one that runs again; AssertionError if the job does not take it as it should."""
     if kind.starting:
@@ -224,7 +230,7 @@ def disturb(run: Run, kind: Kind) -> Fault:
     else:
         run.come_to(run.logged() + run.random.randrange(LOG, APART))
     job, printed, restarts, began = run.job, len(run.job.output()), run.job.restarts(), time.monotonic()
-    fault = Fault(run.logged())
+    fault, goes = Fault(run.logged()), trained(job.output())
     kind.act(run)
     if kind.state:
         found = job.ended(WAIT_SECONDS)
@@ -241,10 +247,10 @@ def disturb(run: Run, kind: Kind) -> Fault:
     if kind.state:
         run.submit(*kind.more)
     if not kind.starting:
-        # the first record of the new go, which may be of a step that was logged before
-        trains = re.compile(r"^0: step [\d,]+/", re.MULTILINE)
-        new = 0 if kind.state else job.output().rfind("goes back into the queue")
-        run.job.wait(lambda: trains.search(run.job.output()[max(new, 0) :]) or run.job.over(), WAIT_SECONDS)
+        before = 0 if kind.state else goes
+        run.job.wait(
+            lambda: trained(run.job.output()) > before or run.job.over(), WAIT_SECONDS, "it did not train again"
+        )
         fault.lost, fault.seconds = max(0, fault.step - saved), time.monotonic() - began
     return fault
 

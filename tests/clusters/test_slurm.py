@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.__main__ import compare
 from tests.clusters import __main__ as clusters
 from tests.clusters import slurm
-from tests.clusters.scenarios import KINDS, Run, steps_for, through_faults, undisturbed
+from tests.clusters.scenarios import KINDS, Run, steps_for, through_faults, trained, undisturbed
 from tests.clusters.slurm import NODES, Cluster, Job, configuration, free_ports, missing, parsed
 
 SHOWN = (
@@ -85,6 +85,12 @@ def test_a_job_that_does_not_come_is_described(tmp_path: pathlib.Path, monkeypat
     assert not job.over() and job.restarts() == 2 and job.tasks() == []
     with pytest.raises(TimeoutError, match="(?s)no step within 0 s.*RUNNING.*the last line"):
         job.wait(lambda: False, 0.2, "no step")
+
+
+def test_goes_that_trained_are_counted() -> None:
+    go = "0: devices     2 x cpu\n1: devices     2 x cpu\n0: compiled\n"
+    assert trained("") == trained(go) == 0 and trained(go + "0: step 4/40  mlm\n0: step 8/40  mlm\n") == 1
+    assert trained(2 * (go + "0: step 1,004/4,000  mlm\nslurmstepd: error\n") + go) == 2
 
 
 def test_the_table() -> None:
