@@ -196,7 +196,8 @@ class Cluster:
     def _start(self) -> None:
         munge = self.folder / "munge"
         paths = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-        self._daemon("munged", "--foreground", *(f"--{name}={munge / path}" for name, path in paths.items()))
+        # --force: munged otherwise wants the folders above its socket open to everybody, which those of a test are not
+        self._daemon("munged", "--foreground", "--force", *(f"--{name}={munge / path}" for name, path in paths.items()))
         self._until((munge / "socket").exists)
         self._daemon("slurmctld", "-D", "-i", "-f", str(self.file))
         for node in NODES:
