@@ -15,12 +15,13 @@ WORKERS ?= -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadfile
 PODS ?=
 EXECUTE ?=
 CHAOS ?=
+CLUSTERS ?=
 PODS_VENV := $(VENV)-pods
 PODS_MARKS ?= not slow
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short browser lint style types format doctor dist clean clean-all
+.PHONY: help install install-dev demo docs quick test test-pods test-slow chaos chaos-short test-clusters clusters-short browser lint style types format doctor dist clean clean-all
 
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,7 +59,7 @@ demo: $(VENV)/.installed  ## pretrain a small SpanBERT on installed documentatio
 	@echo && echo "next: docs/tutorials/own_corpus.md pretrains on your own text, docs/tutorials/fine_tune.md starts from spanbert-mini"
 
 # Types are checked next to the tests, which wait for processes now and then; its findings stand above their summary.
-test: style $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short)  ## style, types, fast tests; PODS=1: test-pods too; CHAOS=1: chaos-short
+test: style $(if $(PODS),test-pods) $(if $(CHAOS),chaos-short) $(if $(CLUSTERS),clusters-short)  ## style, types, fast tests; CI adds PODS=1 CHAOS=1 CLUSTERS=1
 	@$(TYPES) & types=$$!; \
 		$(PY) -m pytest -m "not slow" $(WORKERS) $(PYTEST_ARGS); tests=$$?; \
 		wait $$types || { echo "pyright found errors, see above"; exit 1; }; exit $$tests
@@ -88,11 +89,18 @@ $(PODS_VENV)/.installed: $(VENV)/.installed-dev
 test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the pods; PODS_MARKS="slow or not slow" for all
 	$(PODS_VENV)/bin/python -m pytest tests/test_pods.py -m "$(PODS_MARKS)" -rs
 
-chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 152 faults, their states compared bit for bit (about an hour)
+chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 156 faults, their states compared bit for bit (about an hour)
 	$(PY) -m tests.chaos
 
-chaos-short: $(VENV)/.installed-dev  ## the same with two processes and five faults
+chaos-short: $(VENV)/.installed-dev  ## the same with two processes and six faults
 	$(PY) -m pytest tests/chaos/test_chaos.py -m "slow or not slow"
+
+# Both install nothing, and are skipped with the reason where slurmd or mpirun is missing (Debian: slurm-wlm, munge, openmpi-bin).
+test-clusters: clusters-short  ## jobs under a real SLURM, on this machine, through 45 faults of 11 kinds (about an hour), and mpirun
+	$(PY) -m tests.clusters
+
+clusters-short: $(VENV)/.installed-dev  ## the same with one job undisturbed and one that is queued again, and mpirun
+	$(PY) -m pytest tests/clusters -m "slow or not slow" -rs
 
 test-slow: $(VENV)/.installed-dev $(VENV)/.installed-docs  ## the slow tests, and the code of the tutorials
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

@@ -2,8 +2,10 @@
 
 import io
 import re
+import sys
 from collections.abc import Iterator
 
+import jax
 import pytest
 import rich.console
 
@@ -147,6 +149,28 @@ def test_phases_that_take_long_leave_a_line(monkeypatch: pytest.MonkeyPatch, cap
         assert terminal.progress.text == "evaluating"
     assert terminal.progress.text == ""
     terminal.close()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_one_of_several_processes_draws_nothing_on_its_terminal(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As mpirun gives a process one, and writes what appears there into a file."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(jax, "process_count", lambda: processes)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Progress, "SOON", 0.0)
+    output = Terminal(10)
+    with output.phase("compiling", "compiled"):
+        assert output.opening is not None
+        output.opening.show()
+    output.dispatched(1, Metric(True))  # pyright: ignore[reportArgumentType]
+    assert output.progress is not None
+    output.progress.show()
+    output.close()
+    assert ("\x1b" in terminal.getvalue()) == (processes == 1) and "compiled in 0s" in terminal.getvalue()
 
 
 def test_the_newest_metrics_stand_below_the_bar_and_stay(screen: rich.console.Console) -> None:

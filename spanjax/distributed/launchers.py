@@ -28,7 +28,12 @@ EXPECTED, STARTUP, BARRIER = "SPANJAX_EXPECTED_DEVICES", "SPANJAX_STARTUP_TIMEOU
 TOKEN = "SPANJAX_MEETING_TOKEN"
 """Word that the launcher gives to all processes of one start, and that strangers lack; unset if it gives none."""
 STARTUP_SECONDS, BARRIER_SECONDS = 300, 600
-_UNSET = {EXPECTED: "no check", STARTUP: f"{STARTUP_SECONDS} s", BARRIER: f"{BARRIER_SECONDS} s"}
+FEW_PROCESSES, SECONDS_A_PROCESS = 64, 2
+_UNSET = {
+    EXPECTED: "no check",
+    STARTUP: f"{STARTUP_SECONDS} s, or more for many processes",
+    BARRIER: f"{BARRIER_SECONDS} s",
+}
 
 
 class Variables(NamedTuple):
@@ -36,8 +41,8 @@ class Variables(NamedTuple):
 
     expected_devices: int | None
     """Devices that all processes together should see; None if it is not set."""
-    startup_seconds: int
-    """Seconds that processes wait for each other at the start."""
+    startup_seconds: int | None
+    """Seconds that processes wait for each other at the start; None if it is not set, which means `startup_limit`."""
     barrier_seconds: int
     """Seconds that they wait for each other later."""
 
@@ -52,7 +57,17 @@ def own_variables(environment: Mapping[str, str]) -> Variables:
     ]
     raise_problems(problems)
     expected, startup, barrier = (int(value) if value else None for value in given.values())
-    return Variables(expected, startup or STARTUP_SECONDS, barrier or BARRIER_SECONDS)
+    return Variables(expected, startup, barrier or BARRIER_SECONDS)
+
+
+def startup_limit(processes: int) -> int:
+    """Seconds that so many processes wait for each other at the start: 300, and 2 more for each above 64.
+
+    A process opens 0.4 GB of libraries before the rendezvous (jax 0.10.2, measured), and all hosts read them at once from a file
+    system that they share: at 0.2 GB/s (assumed) every host takes 2 s of it. The processes are an upper bound of the hosts, which
+    not all launchers tell.
+    """
+    return STARTUP_SECONDS + SECONDS_A_PROCESS * max(0, processes - FEW_PROCESSES)
 
 
 def xla_flag(environment: Mapping[str, str], name: str) -> str | None:

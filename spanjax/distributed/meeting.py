@@ -55,6 +55,22 @@ def name_processes(ids: list[int], hosts: Mapping[int, str], most: int = 20) -> 
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
+def loopback_note(coordinator: str) -> str:
+    """Returns a warning, with the remedy, if the name of the coordinator leads to nothing but loopback on this host; else "".
+
+    Debian writes a host's own name as 127.0.1.1 into /etc/hosts. On another host such a line hides process 0.
+    """
+    host, port = split_address(coordinator)
+    addresses = [] if is_local(host) else [str(info[4][0]) for info in _resolved(host, port)]
+    if not addresses or not all(is_local(each) for each in addresses):
+        return ""
+    return (
+        f"{host}, the host of process 0, leads to {addresses[0]} on {socket.gethostname()}, the loopback of this host itself: if"
+        f" processes run on other hosts, correct /etc/hosts, or set JAX_COORDINATOR_ADDRESS=ADDRESS:{port} on all, one that"
+        " every host reaches"
+    )
+
+
 def listen(coordinator: str, bind: str, deadline: float) -> tuple[socket.socket, str]:
     """Opens a listening socket; also returns its address: loopback for a local coordinator, the coordinator's own interface
     if its name leads to one, and all interfaces only if it leads to none but loopback, or if `bind` says so.
@@ -193,10 +209,13 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return found
 
 
-def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, str], timeout: float) -> dict[int, str]:
+def receive(
+    server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, str], timeout: float, note: str = ""
+) -> dict[int, str]:
     """Waits, on process 0, for the others and tells them that all have come, or who has not. Returns process id -> host.
 
-    ProcessesMissing after the time limit; ValueError if two claim to be the same or the runs are not the same.
+    `note`, a possible reason, ends the messages about those that are missing. ProcessesMissing after the time limit; ValueError
+    if two claim to be the same or the runs are not the same.
     """
     began, warned = time.monotonic(), time.monotonic()
     count = ours["processes"]
@@ -210,10 +229,11 @@ def receive(server: socket.socket, ours: Mapping[str, Any], hosts: Mapping[int, 
                     raise ProcessesMissing(
                         f"{len(there)} of {count} processes started within {timeout:.0f} s; missing: {names}. Start the same"
                         " command there and look at its output, or wait longer with SPANJAX_STARTUP_TIMEOUT=SECONDS"
+                        + (note and f". {note}")
                     )
                 if time.monotonic() - warned > SAY_EVERY:
                     warned = time.monotonic()
-                    log.warning("waiting for %s since %.0f s", names, warned - began)
+                    log.warning("waiting for %s since %.0f s%s", names, warned - began, note and f". {note}")
                 for connection, address, line in pending.lines(min(left, 1.0)):
                     _admit(pending, connection, address, line, ours, there)
                 if len(there) == count:  # one may have been killed while the others were awaited
@@ -338,8 +358,14 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
     ProcessesMissing if process 0 does not answer or somebody does not come; ValueError if process 0 refuses this process.
     """
     host, port = split_address(coordinator)
-    began, last = time.monotonic(), "not tried"
+    began = warned = time.monotonic()
+    last = "not tried"
     while (left := began + timeout - time.monotonic()) > 0:
+        if time.monotonic() - warned > SAY_EVERY:
+            # not at once: on a single host such a name is right, and process 0 only starts later
+            warned, note = time.monotonic(), loopback_note(coordinator)
+            text = f"waiting for process 0 at {coordinator} since {warned - began:.0f} s ({last})"
+            log.warning("%s", text + (note and f". {note}"))
         try:
             with socket.create_connection((host, port), timeout=min(left, 5.0)) as connection:
                 connection.sendall(json.dumps(ours).encode() + b"\n")
@@ -355,6 +381,7 @@ def attend(coordinator: str, ours: Mapping[str, Any], timeout: float) -> dict[in
         raise ProcessesMissing(
             f"process 0 did not answer at {coordinator} within {timeout:.0f} s ({last}): is it started, is the address right on"
             " every process, is the port open between the hosts? SPANJAX_STARTUP_TIMEOUT=SECONDS waits longer"
+            + ((note := loopback_note(coordinator)) and f". {note}")
         )
     if "error" in reply:
         raise (ProcessesMissing if reply["missing"] else ValueError)(reply["error"])

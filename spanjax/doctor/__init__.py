@@ -26,6 +26,7 @@ import tyro
 
 from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
+from spanjax.distributed.meeting import loopback_note
 from spanjax.doctor import checks
 from spanjax.pretrained.packaged import packaged_models
 
@@ -132,12 +133,16 @@ def host_memory() -> tuple[int | None, int | None]:
     return total, available
 
 
-def start_up_line(environment: Mapping[str, str], chips: int) -> tuple[str, str]:
-    """Returns the start-up that a run here would take with the reason, and its problem: one of the two is empty."""
+def start_up_line(environment: Mapping[str, str], chips: int) -> tuple[str, str, str]:
+    """Returns the start-up that a run here would take with the reason, its problem, and a note on the coordinator's address.
+
+    One of the first two is empty.
+    """
     try:
-        return detect(environment, chips).line(), ""
+        launch = detect(environment, chips)
     except ValueError as error:
-        return "", str(error)
+        return "", str(error), ""
+    return launch.line(), "", loopback_note(launch.coordinator) if launch.coordinator else ""
 
 
 def collect(timeout: float) -> checks.Facts:
@@ -153,7 +158,7 @@ def collect(timeout: float) -> checks.Facts:
     seconds, gpus = seqio or (0.0, 0)
     total, available = host_memory()
     chips = tpu_chips()
-    start_up, start_up_error = start_up_line(os.environ, chips)
+    start_up, start_up_error, start_up_note = start_up_line(os.environ, chips)
     return checks.Facts(
         python=platform.python_version(),
         system=platform.platform(),
@@ -173,6 +178,7 @@ def collect(timeout: float) -> checks.Facts:
         start_up=start_up,
         models=tuple(packaged_models()),
         start_up_error=start_up_error,
+        start_up_note=start_up_note,
         private_missing=tuple(private_missing),
     )
 

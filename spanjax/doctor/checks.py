@@ -60,6 +60,7 @@ class Facts:
     models: tuple[str, ...] = ()  # names of the models that packages bring, for spanjax.load
     start_up: str = ""  # what `spanjax.distributed` makes of the launcher's variables
     start_up_error: str = ""
+    start_up_note: str = ""  # the coordinator's name leads to loopback
     private_missing: tuple[str, ...] = ()  # private names of jax that spanjax uses and the installed jax lacks
 
 
@@ -161,9 +162,11 @@ def _devices(facts: Facts) -> Result:
 
 
 def _start_up(facts: Facts) -> Result:
-    """The launcher's variables make sense: `train` would refuse wrong ones."""
+    """The launcher's variables make sense, or `train` would refuse them, and other hosts can reach the coordinator's name."""
     if facts.start_up_error:
         yield "fail", facts.start_up_error
+    if facts.start_up_note:
+        yield "note", facts.start_up_note
 
 
 def _private_jax(facts: Facts) -> Result:

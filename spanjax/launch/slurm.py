@@ -5,7 +5,7 @@ import re
 from typing import Annotated
 
 from spanjax.bounds import AtLeast0, AtLeast1, Bounds
-from spanjax.distributed.launchers import EXPECTED, STARTUP
+from spanjax.distributed.launchers import EXPECTED, STARTUP, startup_limit
 from spanjax.launch.quoting import continued, exports, options, word
 from spanjax.launch.settings import Settings, plain
 
@@ -39,8 +39,8 @@ class Slurm(Settings):
     """Account; empty takes yours."""
     python: str = "python"
     """The interpreter on the nodes, as .venv/bin/python."""
-    startup_seconds: AtLeast1 = 600
-    """Seconds that processes wait for each other at the start."""
+    startup_seconds: AtLeast0 = 0
+    """Seconds that processes wait for each other at the start; 0: 600, and 4 more for each node above 64."""
 
     def problems(self) -> list[str]:
         """Problems with these values, as text; empty if there are none."""
@@ -56,6 +56,10 @@ class Slurm(Settings):
             )
         return found
 
+    def _startup_limit(self) -> int:
+        """Twice the limit of a run by hand, as nodes of a job boot and start prologues before the first command."""
+        return 2 * startup_limit(self.nodes)
+
     def text(self, train: tuple[str, ...]) -> str:
         """The batch script."""
         expected = [(EXPECTED, self.nodes * self.gpus_per_node)] if self.gpus_per_node else []
@@ -68,7 +72,7 @@ class Slurm(Settings):
             account=f"#SBATCH --account={self.account}" if self.account else "",
             signal=f"USR1@{self.save_seconds}",
             what=what,
-            exports=exports(self.variables((STARTUP, self.startup_seconds), *expected)),
+            exports=exports(self.variables((STARTUP, self.startup_seconds or self._startup_limit()), *expected)),
             command=continued([f"{word(self.python)} -m spanjax.train", *options(train)], 4),
             spare=spare,
             patience=self.save_seconds - spare,

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1
 from spanjax.data.vocab.base import Vocabulary
-from spanjax.distributed import ProcessesMissing, name_of
+from spanjax.distributed import ProcessesMissing
 from spanjax.sharding import to_global
 from spanjax.training.checkpoint_files import SaveError, first_line
 from spanjax.training.eval_history import EvalHistory
@@ -29,7 +29,7 @@ from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
 from spanjax.training.state import TrainState
 from spanjax.training.trackers import Tracking
-from spanjax.training.watchdog import DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
+from spanjax.training.watchdog import COMPILING, DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
 
 if TYPE_CHECKING:
     # orbax takes a sixth of a second to import, which `train --help` would wait for
@@ -233,6 +233,7 @@ class Log:
         folder = outputs.workdir if jax.process_index() == 0 else None
         self.watch = Watch(session.run.guard, folder, session.batch_rows)
         self.window = MetricsWindow(outputs.checkpoints.meta(start))
+        self.shapes = set[tuple[int, ...]]()  # of the batches so far: the step is compiled for each
         self.first: float | None = None  # time at which the first step was done
         self.since = self.began = time.perf_counter()
         self.counted = 0.0  # seconds of steps whose update was applied, without waiting for rows
@@ -364,7 +365,7 @@ def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest
     """Trains from the step of the state to the end, or until asked to `stop`, which is open; saves the state either way.
 
     SaveError if the last checkpoint cannot be saved, NonFiniteError after too many skipped updates, ValueError if rows are
-    damaged, ProcessesMissing if a step failed because another process is gone.
+    damaged, ProcessesMissing if a step failed because another process is gone, or did not come to a collective in time.
     """
     cadence = session.run.cadence
     assert cadence.eval_every >= 0 < cadence.checkpoint_every, "the run has its defaults: run.with_defaults"
@@ -372,12 +373,12 @@ def fit(session: Session, state: TrainState, outputs: Outputs, stop: StopRequest
         try:
             return _fit(session, state, outputs, stop, watchdog)
         except jax.errors.JaxRuntimeError as error:
-            gone = watchdog.gone() if jax.process_count() > 1 else []
-            if not gone:
+            why = watchdog.failure_of_others(error)
+            if not why:
                 raise
             raise ProcessesMissing(
-                f"after step {watchdog.now[0]}: {' and '.join(map(name_of, gone))} is gone ({first_line(error)[:200]});"
-                " look at the output there, and run the same command again on all"
+                f"after step {watchdog.now[0]}: {why} ({first_line(error)[:200]}); look at the output there, and run the same"
+                " command again on all"
             ) from error
 
 
@@ -462,7 +463,9 @@ def _dispatch(
 ) -> tuple[TrainState, dict[str, Any]]:
     """Passes a step to the devices without waiting for it."""
     began = time.perf_counter()
-    log.watchdog.at(STEP, done)
+    shape = batch["segments_BL"].shape
+    log.watchdog.at(STEP if shape in log.shapes else COMPILING, done)
+    log.shapes.add(shape)
     state, metrics = train_step(state, batch)
     log.window.metrics.append(metrics)
     log.handed += time.perf_counter() - began

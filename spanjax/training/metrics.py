@@ -203,9 +203,10 @@ class Terminal:
 
     def __init__(self, steps: int = 0):
         self.steps = steps
-        self.console = rich.console.Console(highlight=False, quiet=jax.process_index() > 0)
-        # mpirun gives process 0 a terminal of its own and writes what appears there into a file
-        self.live = self.console.is_terminal and jax.process_count() == 1
+        # mpirun gives a process a terminal of its own and writes what appears there into a file
+        terminal = False if jax.process_count() > 1 else None
+        self.console = rich.console.Console(highlight=False, quiet=jax.process_index() > 0, force_terminal=terminal)
+        self.live = self.console.is_terminal
         self.opening: Progress | None = None
         """Bar of a phase before the training."""
         self.progress: Progress | None = None
@@ -213,9 +214,8 @@ class Terminal:
         self.running = collections.deque[tuple[int, jax.Array]]()
 
     def _open(self, name: str, total: int | None = None, unit: str = "", done: int = 0, text: str = "") -> Progress:
-        console = self.console if self.live else None
         return Progress(
-            name, total, unit, done=done, text=text, console=console, stream=sys.stdout, update=self._finished
+            name, total, unit, done=done, text=text, console=self.console, stream=sys.stdout, update=self._finished
         )
 
     @contextlib.contextmanager

@@ -11,19 +11,21 @@ from typing import Any
 import jax
 
 from spanjax.cli import PROCESSES_MISSING
-from spanjax.distributed import coordinator_gone, marks, name_of, put_mark
+from spanjax.distributed import collective_failed, coordinator_gone, marks, name_of, put_mark
 from spanjax.training.nonfinite import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS, SILENT_TICKS = 2.0, 3
-ROWS, DEVICES, STEP, EVALUATION, SAVING = (
+ROWS, DEVICES, STEP, COMPILING, EVALUATION, SAVING = (
     "waits for rows",
     "waits for its devices",
-    "hands a step over (the first one compiles)",
+    "passes a step to its devices",
+    "compiles a step",
     "evaluates",
     "saves",
 )
-ENDLESS = (ROWS, DEVICES)
+# jax blocks in STEP, too, when the steps before do not end: a process that waits for a blocked one may be in any of them
+ENDLESS = (ROWS, DEVICES, STEP)
 """Phases in which a long wait means a fault."""
 
 
@@ -37,23 +39,33 @@ class Watchdog:
         self.guard, self.end = guard, end
         limits = [seconds for seconds in (guard.stall_seconds, guard.stall_exit_seconds) if seconds]
         self.tick = min(TICK_SECONDS, *(seconds / 10 for seconds in limits)) if limits else TICK_SECONDS
-        self.now = (0, STEP, time.monotonic())
+        self.now = (0, COMPILING, time.monotonic())
         self.heartbeats, self.listens, self.reported = 0, 0, -1.0
+        self.blocked_by = ""
+        """Last report on a slow step, for the message of an exit."""
+        self.answered = time.monotonic()
+        """Time at which the coordinator answered last."""
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
         # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._hearing = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="spanjax-watchdog", daemon=True)
+        # two, as the heartbeats wait for a coordinator that may be stopped
+        self._threads = [
+            threading.Thread(target=target, name="spanjax-watchdog", daemon=True)
+            for target in (self._beat, self._limit)
+        ]
 
     def __enter__(self) -> "Watchdog":
-        self.at(STEP, self.now[0])
-        self._thread.start()
+        self.at(COMPILING, self.now[0])
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join(self.tick + 1)
+        for thread in self._threads:
+            thread.join(self.tick + 1)
 
     def at(self, phase: str, step: int) -> None:
         """Sets the phase of the loop and its step from now on."""
@@ -67,14 +79,24 @@ class Watchdog:
             try:
                 if jax.process_count() > 1:
                     put_mark("heartbeat", json.dumps([self.heartbeats, step, phase, round(spent)]))
+                self.answered = time.monotonic()
                 if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.reported != since:
                     self.reported = since if self._say(step, phase, spent) else self.reported
             except Exception as error:  # the coordinator is gone: jax ends the process
                 log.debug("watchdog: %s", error)
-            if self.guard.stall_exit_seconds and phase in ENDLESS and spent > self.guard.stall_exit_seconds:
+
+    def _limit(self) -> None:
+        """Ends the process after `stall_exit_seconds`, alone: it asks nobody, since nobody may answer."""
+        while self.guard.stall_exit_seconds and not self._ended.wait(self.tick):
+            step, phase, since = self.now
+            spent = time.monotonic() - since
+            if phase in ENDLESS and spent > self.guard.stall_exit_seconds:
+                why = self.blocked_by if self.reported == since else f"this process {phase}"
+                if time.monotonic() - self.answered > SILENT_TICKS * self.tick:
+                    why = f"{name_of(0)}, the coordinator, has not been heard of for {time.monotonic() - self.answered:.0f} s"
                 log.error(
-                    "step %d has not ended for %.0f s (guard.stall_exit_seconds): the run ends; run the same command again",
-                    *(step, spent),
+                    "step %d has not ended for %.0f s (guard.stall_exit_seconds): %s; the run ends: run the same command again",
+                    *(step, spent, why),
                 )
                 logging.shutdown()
                 self.end(PROCESSES_MISSING)
@@ -83,15 +105,16 @@ class Watchdog:
     def _say(self, step: int, phase: str, spent: float) -> bool:
         """Reports what blocks the step; the first process that is not silent logs it. Returns False while that is unknown."""
         if jax.process_count() == 1:
-            log.warning("step %d does not end: this process %s for %.0f s", step, phase, spent)
+            self.blocked_by = f"this process {phase}"
+            log.warning("step %d does not end: %s for %.0f s", step, self.blocked_by, spent)
             return True
         reported, silent = self._listen()
         self.listens += 1
         if self.listens < SILENT_TICKS + 2:
             return False
-        self.listens = 0
+        self.listens, self.blocked_by = 0, blame(reported, silent)
         if min(reported.keys() - silent.keys()) == jax.process_index():
-            log.warning("step %d does not end for %.0f s: %s", step, spent, blame(reported, silent))
+            log.warning("step %d does not end for %.0f s: %s", step, spent, self.blocked_by)
         return True
 
     def _listen(self) -> tuple[dict[int, list[Any]], dict[int, float]]:
@@ -104,30 +127,43 @@ class Watchdog:
             silent = {each: now - at for each, (_, at) in self.heard.items() if now - at > SILENT_TICKS * self.tick}
         return {each: json.loads(text) for each, text in found.items()}, silent
 
-    def gone(self) -> list[int]:
-        """Returns the silent processes; takes a few ticks. Process 0 if the coordinator, which it runs, does not answer.
+    def failure_of_others(self, error: BaseException) -> str:
+        """Returns why other processes made a step of this one fail, as text; "" if they did not. Takes a few ticks."""
+        if jax.process_count() == 1:
+            return ""
+        if gone := self.gone():
+            return f"{' and '.join(map(name_of, gone))} is gone"
+        # all are alive: one came too late, or the network between them failed
+        return f"a collective failed, {self.blocked_by}" if collective_failed(error) else ""
 
-        Names nobody if asking fails for another reason, which is logged: that tells nothing about any process.
+    def gone(self) -> list[int]:
+        """Returns the silent processes, and renews `blocked_by`; takes a few ticks.
+
+        Process 0 if the coordinator, which it runs, does not answer. Names nobody if asking fails for another reason, which is
+        logged: that tells nothing about any process.
         """
-        silent: dict[int, float] = {}
+        reported, silent = dict[int, list[Any]](), dict[int, float]()
         for _ in range(2 * (SILENT_TICKS + 2)):
             try:
-                silent = self._listen()[1]
+                reported, silent = self._listen()
             except Exception as error:
                 if coordinator_gone(error):
                     return [0]
                 log.warning("cannot ask which processes are silent (%s: %s)", type(error).__name__, error)
                 return []
             time.sleep(self.tick / 2)
+        self.blocked_by = blame(reported, silent)
         return sorted(silent)
 
 
 def blame(reported: Mapping[int, list[Any]], silent: Mapping[int, float]) -> str:
-    """Names the processes that block a step, as text."""
+    """Names the processes that block a step, as text: silent ones, and those that work on an earlier step than others."""
     parts = [f"{name_of(each)} has not been heard of for {seconds:.0f} s" for each, seconds in sorted(silent.items())]
+    busy = {each: mark for each, mark in sorted(reported.items()) if each not in silent and mark[2] != DEVICES}
+    behind = min((step for _, step, _, _ in busy.values()), default=0)
     parts += [
         f"{name_of(each)} {phase} (step {step}) for {seconds} s"
-        for each, (_, step, phase, seconds) in sorted(reported.items())
-        if each not in silent and phase != DEVICES
+        for each, (_, step, phase, seconds) in busy.items()
+        if step == behind
     ]
     return "; ".join(parts[:10]) if parts else "all processes wait for their devices: look at the network between them"

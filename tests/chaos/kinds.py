@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from tests.chaos.supervisor import Supervisor, Surroundings
+from tests.chaos.supervisor import STALL_EXIT_SECONDS, Supervisor, Surroundings
 
 FULL_SECONDS = 120.0
 
@@ -74,6 +75,35 @@ def pause(run: Supervisor) -> None:
     victim.send_signal(signal.SIGSTOP)
     time.sleep(run.random.uniform(1, 5))
     victim.send_signal(signal.SIGCONT)
+
+
+def block(run: Supervisor) -> None:
+    """One process lives, sends its heartbeats, and never comes to the next collective (jax issue 38503)."""
+    file, stuck = run.slow.with_name(run.slow.name + ".blocked"), run.running.index(run.victim())
+    file.write_text(str(stuck))
+    try:
+        named_and_left(run, stuck if run.processes > 1 else None)
+    finally:
+        file.unlink()
+
+
+def stop_for_ever(run: Supervisor) -> None:
+    """SIGSTOP, to the process of the coordinator or to another one; not even its threads run."""
+    victim = run.victim()
+    victim.send_signal(signal.SIGSTOP)
+    named_and_left(run, run.running.index(victim))
+
+
+def named_and_left(run: Supervisor, stuck: int | None) -> None:
+    """A process names this one and ends with 3, or this one itself does; then a launcher kills those that are left."""
+    assert not run.wait(lambda: False, STALL_EXIT_SECONDS + END_OF_SECOND)
+    left = [process for process in run.running if process.poll() is None]
+    codes = {each: process.returncode for each, process in enumerate(run.running) if process not in left}
+    assert 3 in codes.values() and {*codes.values()} <= {3, -signal.SIGABRT}, (codes, run.printed())
+    blame = "this process waits for its devices" if stuck is None else rf"process {stuck} \(\S+\)"
+    words = rf"guard.stall_exit_seconds\): {blame}|^spanjax.train: after step \d+: .*{blame}"
+    assert re.search(words, run.printed(), re.MULTILINE), run.printed()
+    run.signal_all(signal.SIGKILL)
 
 
 def slow_feed(run: Supervisor) -> None:
@@ -265,6 +295,8 @@ class Kind:
     surroundings: Surroundings = Surroundings()
     mounts: bool = False
     """It needs the right to mount."""
+    several: bool = False
+    """Only several processes survive it."""
 
 
 def within(**surroundings: object) -> Kind:
@@ -288,6 +320,8 @@ KINDS: dict[str, Kind] = {
     "SIGUSR1 to all processes": Kind("saves", usr1_all),
     "SIGTERM to all processes, and again": Kind("saves", terminate_twice),
     "SIGSTOP of one process for 1 to 5 s": Kind("goes on", pause),
+    "a process that is alive and blocked for ever": Kind("ends", block),
+    "SIGSTOP of one process for ever": Kind("ends", stop_for_ever, several=True),
     "rows that do not come for a while": Kind("goes on", slow_feed),
     "the same command a second time": Kind("goes on", same_folder),
     "a full disk, until a save has failed": Kind("goes on", full_disk, mounts=True),

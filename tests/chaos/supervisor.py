@@ -20,6 +20,8 @@ LOG = 4
 """Steps between records: stops and checkpoints lie between them, and every record is that of the undisturbed run."""
 DISK = 64 * 2**20
 END_SECONDS, START_SECONDS = 240.0, 40
+STALL_EXIT_SECONDS = 25
+"""More than any other fault makes a process wait for the others, and less than the 30 s that gloo waits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Supervisor:
         """Those of spanjax.train."""
         more = [f"--cadence.checkpoint-every={EVERY}", f"--cadence.eval-every={2 * EVERY}", "--encoder.dropout=0.1"]
         more += [f"--cadence.log-every={LOG}", "--cadence.retry-save-steps=3", "--guard.stall-seconds=1"]
-        more += ["--batch-size=12"]
+        more += [f"--guard.stall-exit-seconds={STALL_EXIT_SECONDS}", "--batch-size=12"]
         if not self.task:
             return shrunk("configs/pretrain/demo.py", self.rows, workdir, self.steps, "--data.feed=numpy", *more)
         arguments = ["--config=configs/finetune/glue.py", *TINY, f"--workdir={workdir}", f"--steps={self.steps}"]

@@ -54,8 +54,10 @@ def test_another_parameter_is_seen(
 def test_a_run_through_some_faults(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     kinds = ["SIGTERM to one process", "kill -9 of one process", "kill -9, newest checkpoint cut to half"]
     kinds += ["a full disk, until a save has failed", "SIGSTOP of one process for 1 to 5 s"]
+    kinds += ["a process that is alive and blocked for ever"]
     found = chaos.chaos(tmp_path, rows_folder, kinds, 2, 3)
-    assert [row["survived"] for row in found["kinds"].values()] == [1] * (5 if found["mounts"] else 4)
+    assert [row["survived"] for row in found["kinds"].values()] == [1] * (6 if found["mounts"] else 5)
+    assert 3 in found["kinds"][kinds[-1]]["ends"]
 
 
 @pytest.mark.slow

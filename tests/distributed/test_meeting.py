@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 import socket
 import threading
 import time
@@ -173,6 +174,36 @@ def test_one_that_was_killed_while_others_were_awaited_is_awaited_again() -> Non
     come(1)
     second.join()
     assert results[1] == results[2] == run.end() == {0: "h0", 1: "h1", 2: "h2"}
+
+
+@pytest.fixture
+def loopback_name(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A name that /etc/hosts of this host gives a loopback address, where nobody listens."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *arguments: Any, **options: Any) -> Any:
+        return resolve("127.0.0.1" if host == "node001" else host, *arguments, **options)
+
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", resolved)
+    return "node001"
+
+
+def test_a_process_that_waits_names_the_loopback_it_looks_at(
+    loopback_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(meeting, "SAY_EVERY", 0.3)
+    words = "node001, the host of process 0, leads to 127.0.0.1 on"
+    with caplog.at_level(logging.WARNING), pytest.raises(ProcessesMissing, match=words):
+        attend(f"{loopback_name}:1", greeting(1), 1.0)
+    assert 1 <= len(caplog.records) <= 3
+    assert re.search(rf"waiting for process 0 at node001:1 since \d+ s \(.*refused\)\. {words}", caplog.text)
+
+
+def test_process_0_names_the_loopback_to_those_that_came(loopback_name: str) -> None:
+    note = meeting.loopback_note(f"{loopback_name}:1")
+    assert note and not any(map(meeting.loopback_note, ("127.0.0.1:1", "localhost:1", "name.invalid:1")))
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(ProcessesMissing, match="leads to 127.0.0.1"):
+        receive(server, greeting(0), {}, 0.3, note)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Real processes on CPU: those that do not come are named, at the start and at every barrier; and the meeting's manners."""
 
 import json
+import os
 import pathlib
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from spanjax.distributed.meeting import (
     split_address,
 )
 from spanjax.launch.processes import free_port
-from tests.running import begin_group, environment, shrunk, start
+from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk, start
 
 PROGRAM = """
 import sys
@@ -236,3 +237,78 @@ def test_rows_that_one_host_does_not_have_end_all(rows_folder: pathlib.Path, tmp
     ]
     for text in end(pair, [2, 2]):
         assert f"spanjax.train: process 1 ({socket.gethostname()}): data.rows {tmp_path / 'nowhere'}" in text
+
+
+MANY = 32
+RENDEZVOUS = f"""
+import sys
+from spanjax.distributed import meeting
+address, me = sys.argv[1], int(sys.argv[2])
+ours = {{"greeting": meeting.GREETING, "process": me, "processes": {MANY}, "host": f"node{{me:02d}}", "jax": "1", "token": "t"}}
+try:
+    if me:
+        roster = meeting.attend(address, ours, float(sys.argv[3]))
+    else:
+        server, _ = meeting.listen(address, "", 1e9)
+        roster = meeting.receive(server, ours, {{}}, float(sys.argv[3]))
+    assert roster == {{each: f"node{{each:02d}}" for each in range({MANY})}}, roster
+    print("all")
+except meeting.ProcessesMissing as error:
+    print(error)
+assert not {{"jax", "numpy"}} & sys.modules.keys()
+"""
+
+
+def rendezvous(ids: list[int], seconds: float) -> list[str]:
+    """What each of these processes of a run of 32 printed; process 0 starts last."""
+    address = f"127.0.0.1:{free_port()}"
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
+    started = [
+        subprocess.Popen([sys.executable, "-c", RENDEZVOUS, address, str(each), str(seconds)], **options)
+        for each in sorted(ids, reverse=True)
+    ]
+    try:
+        return [process.communicate(timeout=120)[0].strip() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_32_processes_without_jax_find_each_other() -> None:
+    assert rendezvous([*range(MANY)], 100.0) == ["all"] * MANY
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_31_of_32_processes_name_the_last_one() -> None:
+    """All of them hear it, at the time limit of process 0."""
+    for text in rendezvous([each for each in range(MANY) if each != 17], 20.0):
+        assert f"{MANY - 1} of {MANY} processes started within 20 s; missing: process 17." in text
+
+
+def test_32_threads_find_each_other() -> None:
+    """The same in a second: every one hears of all."""
+    met = meet([greeting(each, MANY) for each in range(1, MANY)], MANY)
+    assert met == [{each: f"h{each}" for each in range(MANY)}] * MANY
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_8_processes_start_and_train_twice(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """From their first imports to the last line; the second time while twice as many others as cores keep them busy."""
+    burning = [sys.executable, "-c", "while True: pass"]
+    for load in (0, 2 * (os.cpu_count() or 1)):
+        arguments = shrunk(
+            "configs/pretrain/demo.py", rows_folder, tmp_path / f"run{load}", 3, "--batch-size=8", "--data.feed=tf"
+        )
+        others = [subprocess.Popen(burning) for _ in range(load)]
+        try:
+            printed = [finish(process, timeout=600) for process in begin_together(8, arguments)]
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        assert "8 x cpu, 8 processes (data 8)" in printed[0] and "finished: 3 steps" in printed[0], printed[0]
+        assert not any("Traceback" in text for text in printed), printed

@@ -2,12 +2,17 @@
 
 import pytest
 
-from spanjax.distributed.launchers import BARRIER, EXPECTED, STARTUP, Variables, own_variables, xla_flag
+from spanjax.distributed.launchers import BARRIER, EXPECTED, STARTUP, Variables, own_variables, startup_limit, xla_flag
 
 
 def test_defaults_and_values() -> None:
-    assert own_variables({}) == own_variables({STARTUP: " "}) == Variables(None, 300, 600)
+    assert own_variables({}) == own_variables({STARTUP: " "}) == Variables(None, None, 600)
     assert own_variables({EXPECTED: "8", STARTUP: "007", BARRIER: " 60 "}) == Variables(8, 7, 60)
+
+
+def test_many_processes_wait_longer() -> None:
+    """As many hosts load the same libraries from one file system, the last one comes later."""
+    assert [startup_limit(count) for count in (1, 2, 64, 65, 1024)] == [300, 300, 300, 302, 2220]
 
 
 @pytest.mark.parametrize("value", ["0", "00", "-1", "nan", "inf", "1.5", "1e3", "ten", "²", "٣"])

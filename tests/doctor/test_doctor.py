@@ -14,6 +14,7 @@ import pytest
 import rich.console
 
 from spanjax import doctor
+from spanjax.distributed import meeting
 from spanjax.doctor import checks
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -163,11 +164,30 @@ def test_shown_text_holds_the_remedy(terminal: bool) -> None:
 
 
 def test_start_up_is_one_line() -> None:
-    line, error = doctor.start_up_line({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, 0)
+    line, error, _ = doctor.start_up_line({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "1"}, 0)
     assert line == "slurm: one process (SLURM_JOB_ID=7, SLURM_NTASKS=1)" and not error
     assert ("start-up", line) in doctor.fact_lines(dataclasses.replace(HEALTHY, start_up=line))
-    line, error = doctor.start_up_line({"JAX_PROCESS_ID": "1"}, 0)
+    line, error, _ = doctor.start_up_line({"JAX_PROCESS_ID": "1"}, 0)
     assert not line and "JAX_NUM_PROCESSES" in error
+
+
+def test_a_coordinator_whose_name_leads_to_loopback_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the line "127.0.1.1 node001" of Debian, copied to all hosts."""
+    addresses = {"node001": "127.0.1.1", "node002": "10.0.0.2"}
+    monkeypatch.setattr(meeting.socket, "getaddrinfo", lambda host, port, **_: [(2, 1, 6, "", (addresses[host], port))])
+    variables = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    for coordinator, noted in (("node001:99", True), ("node002:99", False), ("127.0.0.1:99", False)):
+        line, error, note = doctor.start_up_line({**variables, "JAX_COORDINATOR_ADDRESS": coordinator}, 0)
+        assert line and not error and bool(note) == noted
+        found = checks.diagnose(dataclasses.replace(HEALTHY, start_up=line, start_up_note=note))
+        (start_up,) = (each for each in found if each.name == "start-up")
+        assert (
+            start_up.status == "note",
+            "node001, the host of process 0, leads to 127.0.1.1" in start_up.message,
+        ) == (
+            noted,
+            noted,
+        )
 
 
 @pytest.mark.slow

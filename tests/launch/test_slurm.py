@@ -137,6 +137,14 @@ def test_srun_leaves_processes_time_to_save(tmp_path: pathlib.Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [(("--nodes", "64"), 600), (("--nodes", "100"), 744), (("--nodes", "100", "--startup-seconds", "90"), 90)],
+)
+def test_many_nodes_wait_longer_for_each_other(settings: tuple[str, ...], seconds: int) -> None:
+    assert f"\nexport SPANJAX_STARTUP_TIMEOUT={seconds}\n" in printed("slurm", *settings)
+
+
 def test_headers_are_the_settings() -> None:
     text = printed("slurm", "--nodes", "4", "--tasks-per-node", "8", "--time", "2-00:00:00", "--save-seconds", "120")
     lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import threading
 import time
@@ -13,10 +14,12 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spanjax.distributed import ProcessesMissing
 from spanjax.objectives.base import Mean
 from spanjax.sharding import MeshConfig, make_mesh
 from spanjax.training import loop as loops
@@ -522,6 +525,38 @@ def test_a_save_that_fails_keeps_a_process_from_leaving() -> None:
     with pytest.raises(SaveError):
         run(4, cadence, noted, evaluate=evaluate, leave=lambda: left.append(1))
     assert not left
+
+
+@pytest.mark.parametrize(
+    ("silent", "words"),
+    [
+        ([1], "after step 0: process 1 is gone (UNKNOWN: Gloo AllReduce failed: Read timeout); look"),
+        ([], "after step 0: a collective failed, process 1 waits for rows (step 3) for 31 s (UNKNOWN: Gloo AllReduce"),
+    ],
+)
+def test_a_failed_collective_is_missing_processes(
+    silent: list[int], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launchers start the run again, also where the process that did not come is alive."""
+
+    def failed(*_: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllReduce failed: Read timeout\nand more")
+
+    def gone(watchdog: Any) -> list[int]:
+        watchdog.blocked_by = "process 1 waits for rows (step 3) for 31 s"
+        return silent
+
+    monkeypatch.setattr(loops, "_fit", failed)
+    monkeypatch.setattr(loops.Watchdog, "gone", gone)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr("spanjax.training.watchdog.put_mark", lambda *_: None)
+    noted = Noted()
+    noted.run = Settings(1, Cadence(eval_every=0, checkpoint_every=1))
+    with pytest.raises(ProcessesMissing, match=re.escape(words)):
+        fit(noted, None, None, None)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(jax, "process_count", lambda: 1)
+    with pytest.raises(jax.errors.JaxRuntimeError):  # one process has nobody to wait for
+        fit(noted, None, None, None)  # pyright: ignore[reportArgumentType]
 
 
 def test_damaged_rows_end_the_run_before_the_next_save() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from spanjax.training import watchdog
 from spanjax.training.nonfinite import Guard
-from spanjax.training.watchdog import DEVICES, ROWS, SAVING, STEP, Watchdog, blame
+from spanjax.training.watchdog import COMPILING, DEVICES, ROWS, SAVING, STEP, Watchdog, blame
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,9 @@ def test_a_stalled_feed_is_told_once_and_again_after_it_moved(caplog: pytest.Log
     assert len(caplog.records) == 2
 
 
-@pytest.mark.parametrize(("phase", "ends"), [(ROWS, True), (DEVICES, True), (SAVING, False), (STEP, False)])
+@pytest.mark.parametrize(
+    ("phase", "ends"), [(ROWS, True), (DEVICES, True), (STEP, True), (SAVING, False), (COMPILING, False)]
+)
 def test_only_a_wait_for_rows_or_devices_ends_a_run(phase: str, ends: bool) -> None:
     codes, ended = list[int](), threading.Event()
 
@@ -107,9 +109,34 @@ def test_silent_processes_are_gone(others: Others) -> None:
     dog = Watchdog(Guard(stall_seconds=0.2))
     others.put("heartbeat", '[1, 8, "", 0]')
     others.stopped = False
-    assert 2 not in dog.gone()
+    assert 2 not in dog.gone() and "process 2 (node2) waits for rows (step 7)" in dog.blocked_by
     others.stopped = True
     assert 2 in Watchdog(Guard(stall_seconds=0.2)).gone()
+
+
+def test_a_stopped_coordinator_does_not_keep_the_others(
+    others: Others, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Heartbeats wait for it without end; the limit does not."""
+    ended, answers = threading.Event(), threading.Event()
+    monkeypatch.setattr(watchdog, "put_mark", lambda *_: answers.wait(30))
+    with Watchdog(Guard(stall_seconds=0.1, stall_exit_seconds=0.4), lambda code: ended.set()) as dog:
+        dog.at(DEVICES, 8)
+        assert ended.wait(20)
+        answers.set()
+    words = r"step 8 has not ended for \d+ s .*: process 0 \(node0\), the coordinator, has not been heard of for \d+ s; the run"
+    assert re.search(words, caplog.text)
+
+
+def test_the_last_message_names_the_process_that_is_waited_for(
+    others: Others, caplog: pytest.LogCaptureFixture
+) -> None:
+    others.stopped, ended = False, threading.Event()
+    with Watchdog(Guard(stall_seconds=0.2, stall_exit_seconds=2), lambda code: ended.set()) as dog:
+        dog.at(DEVICES, 8)
+        assert ended.wait(20)
+    last = caplog.records[-1].getMessage()
+    assert "(guard.stall_exit_seconds): process 2 (node2) waits for rows (step 7) for 4 s; the run ends" in last
 
 
 GONE = jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error information ...")
@@ -167,4 +194,9 @@ def test_what_was_heard_is_only_touched_under_its_lock(others: Others) -> None:
 
 def test_words() -> None:
     assert blame({0: [1, 2, DEVICES, 3], 1: [1, 2, DEVICES, 3]}, {}).startswith("all processes wait for their devices")
+    # the host of process 1 is three steps ahead, as far as jax lets it: it waits
+    assert (
+        blame({0: [1, 17, STEP, 9], 1: [1, 20, STEP, 8]}, {})
+        == "process 0 passes a step to its devices (step 17) for 9 s"
+    )
     assert blame({0: [1, 2, ROWS, 3]}, {}) == "process 0 waits for rows (step 2) for 3 s"
