@@ -36,12 +36,14 @@ from spanjax.cli import (
     visible_name,
 )
 from spanjax.storage.local import write_whole
+from spanjax.storage.objects import is_remote
 from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
     from spanjax.run import Run
     from spanjax.training.loop import Session
     from spanjax.training.metrics import Terminal
+    from spanjax.training.mirror import Mirror
     from spanjax.training.preemption import StopRequest
 
 
@@ -143,7 +145,6 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
         distributed.abort_process(STOPPED)
         stop_at_once(stop.signal)
 
-    workdir = pathlib.Path(command.workdir)
     with contextlib.ExitStack() as resources, StopRequest(leave if ends_process else None) as stop:
         with stop.leavable():
             # long imports: a stop request of any process ends all of them here
@@ -155,14 +156,18 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
             from spanjax.training.metrics import Terminal
+            from spanjax.training.mirror import Mirror
             from spanjax.training.trackers import require
             from spanjax.training.workdir import open_workdir, stored_start
 
             use_compilation_cache(command.compilation_cache)
+            mirror = Mirror(command.workdir) if is_remote(command.workdir) else None
+            workdir = mirror.folder if mirror else pathlib.Path(command.workdir)
+            fetched = bool(mirror) and distributed.collective_call("work directory", mirror.look)
             # resumed from another folder: a relative path is still that of the first start
             start = stored_start(workdir) if command.workdir else None
             run = command.run if start is None else located(command.run, start, workdir)
-            begun = bool(command.workdir) and has_checkpoints(workdir)
+            begun = fetched if mirror else bool(command.workdir) and has_checkpoints(workdir)
             resumed = workdir if begun else None
             terminal = resources.enter_context(contextlib.closing(Terminal()))
             with terminal.phase("opening the data", "opened the data"):
@@ -178,11 +183,11 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             distributed.collective_call(
                 "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
             )
-            stored = open_workdir(workdir, description(session), resources)
+            stored = open_workdir(workdir, description(session), resources, mirror)
             if isinstance(weights, Branch):
-                distributed.collective_call("branch", lambda: weights.copy_into(workdir))
+                distributed.collective_call("branch", lambda: weights.copy_into(workdir, mirror))
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
-        return train_session(session, weights, workdir, notes, terminal, stop, resources)
+        return train_session(session, weights, workdir, notes, terminal, stop, resources, mirror)
 
 
 def sweep(words: list[str]) -> int | None:
@@ -195,6 +200,11 @@ def sweep(words: list[str]) -> int | None:
     options = parser.parse_known_args(words)[0]
     if not options.sweep or options.help:
         return None
+    if is_remote(options.workdir or ""):
+        raise ValueError(
+            f"--sweep {options.sweep}: --workdir {options.workdir} is in a bucket, expected a folder of this machine: give"
+            " one, or train the arms with a command each"
+        )
     if options.seed or not options.workdir:
         problem = "the grid names the seeds, so leave --seed away" if options.seed else "it needs --workdir FOLDER"
         raise ValueError(f"--sweep {options.sweep}: {problem}")
@@ -218,10 +228,12 @@ def train_session(
     terminal: "Terminal",
     stop: "StopRequest",
     resources: contextlib.ExitStack,
+    mirror: "Mirror | None" = None,
 ) -> int:
     """Trains in an open work directory, from its newest checkpoint or from `weights`; returns the exit code.
 
-    `notes` are printed first. Everything that is opened here is closed with `resources`.
+    `notes` are printed first. `mirror` connects `workdir` with a bucket, if it has one. Everything that is opened here is closed
+    with `resources`.
     """
     import jax
 
@@ -230,15 +242,16 @@ def train_session(
     from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import fit
 
+    name = mirror.place if mirror else workdir
     terminal.steps = session.run.steps
     terminal.note("\n".join(notes))
     with contextlib.ExitStack() as saving:
         with stop.leavable():
-            checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep))
+            checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep, mirror))
             with terminal.phase("restoring the checkpoint", "restored the checkpoint"):
                 state = checkpoints.restore_newest(session.abstract)
             if state is not None:
-                terminal.note(f"continuing {workdir} from step {int(state.step):,}")
+                terminal.note(f"continuing {name} from step {int(state.step):,}")
             else:
                 state = session.fresh_state(weights)
                 for line in weights.lines if weights else ():
@@ -265,7 +278,7 @@ def train_session(
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
         return STOPPED
     if jax.process_index() == 0:
-        terminal.note("\n".join(["", *session.summary_lines(outcome, str(workdir))]))
+        terminal.note("\n".join(["", *session.summary_lines(outcome, str(name))]))
         write_whole(workdir / "summary.json", json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return 0
 
@@ -312,6 +325,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
         return problem, WRONG_INPUT
     from spanjax.distributed import ProcessesMissing
     from spanjax.json_files import JsonError
+    from spanjax.storage.objects import StorageError
     from spanjax.training.checkpoint_files import CheckpointError
     from spanjax.training.nonfinite import NonFiniteError
     from spanjax.training.workdir import LockedError
@@ -321,7 +335,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, ProcessesMissing):
         return str(error), PROCESSES_MISSING
     # a ValueError of ours: jax and NumPy raise subclasses and others, which are faults of the program
-    known = type(error) is ValueError or isinstance(error, CheckpointError | JsonError | LockedError | NonFiniteError)
+    known = type(error) is ValueError or isinstance(
+        error, CheckpointError | JsonError | LockedError | NonFiniteError | StorageError
+    )
     return (str(error), WRONG_INPUT) if known else (None, 1)
 
 

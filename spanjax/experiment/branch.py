@@ -22,6 +22,7 @@ from spanjax.run import Run
 from spanjax.run_format import completed, differences_in_paths, restored
 from spanjax.storage.local import copy_files, flush
 from spanjax.training.checkpoint_files import CHECKSUMS, UNFINISHED, damage, incomplete, steps_of, write_checksums
+from spanjax.training.mirror import Mirror
 from spanjax.training.optimizers.schedules import Schedule
 from spanjax.training.redaction import redacted
 
@@ -38,10 +39,10 @@ class Branch(NamedTuple):
     lines: tuple[str, ...]
     """Messages on the run that is continued."""
 
-    def copy_into(self, workdir: pathlib.Path) -> None:
+    def copy_into(self, workdir: pathlib.Path, mirror: Mirror | None = None) -> None:
         """Copies the checkpoint into a claimed work directory, as a whole or not at all. Only process 0 writes.
 
-        ValueError if it cannot be copied.
+        Commits it to the bucket of a mirror too. ValueError if it cannot be copied.
         """
         if jax.process_index():
             return
@@ -58,6 +59,8 @@ class Branch(NamedTuple):
             write_checksums(unfinished)
             os.rename(unfinished, target)
             flush(target.parent)
+            if mirror is not None:
+                mirror.adopt(int(target.name))
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise ValueError(
