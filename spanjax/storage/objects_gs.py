@@ -126,7 +126,7 @@ class GoogleStorage:
     def get(self, place: Place, start: int, stop: int | None, version: str | None) -> tuple[bytes, str]:
         """Content and generation."""
         headers = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop is not None else {}
-        condition = {} if version is None else {"ifGenerationMatch": version}
+        condition: dict[str, Any] = {} if version is None else {"ifGenerationMatch": version}
         try:
             answer = self._call(
                 "GET", _object(place), headers=headers, expected=(stop or 2**30) - start, alt="media", **condition
@@ -142,7 +142,9 @@ class GoogleStorage:
 
     def put(self, place: Place, data: bytes, only_if: str | Absent | None, nonce: str) -> Written:
         """Writes an object; the service compares its md5."""
-        condition = {} if only_if is None else {"ifGenerationMatch": "0" if only_if is ABSENT else str(only_if)}
+        condition: dict[str, Any] = (
+            {} if only_if is None else {"ifGenerationMatch": "0" if only_if is ABSENT else str(only_if)}
+        )
         digest = base64.b64encode(hashlib.md5(data).digest()).decode()
         description = {"name": place.key, "md5Hash": digest, "metadata": {_NONCE: nonce}}
         boundary = uuid.uuid4().hex
@@ -209,7 +211,7 @@ class GoogleStorage:
     def list_page(self, place: Place, token: str) -> tuple[list[Entry], str]:
         """A page of 1000."""
         prefix = f"{place.key}/" if place.key else ""
-        more = {"pageToken": token} if token else {}
+        more: dict[str, Any] = {"pageToken": token} if token else {}
         found = self._call(
             "GET", f"storage/v1/b/{_quoted(place.bucket)}/o", prefix=prefix, maxResults="1000",
             fields=f"nextPageToken,items({_ENTRY})", **more,

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import os
 import pathlib
@@ -10,7 +11,6 @@ from typing import Any
 import aiohttp
 import fsspec.asyn
 import s3fs
-from botocore.exceptions import ConnectionError as EndpointError
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -20,6 +20,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ResponseStreamingError,
 )
+from botocore.exceptions import ConnectionError as EndpointError
 from botocore.parsers import ResponseParserError
 
 from spanjax.storage.objects import (
@@ -153,7 +154,12 @@ class S3:
             data = os.pread(source, length, number * length)
             digest = hashlib.md5(data).digest()
             encoded = base64.b64encode(digest).decode()
-            options = {"UploadId": upload, "PartNumber": number + 1, "Body": data, "ContentMD5": encoded}
+            options: dict[str, Any] = {
+                "UploadId": upload,
+                "PartNumber": number + 1,
+                "Body": data,
+                "ContentMD5": encoded,
+            }
             return tries.run(lambda _: self._call("upload_part", len(data), **target, **options))["ETag"], digest
 
         try:
@@ -190,15 +196,14 @@ class S3:
         return Written(answer["ETag"], "")
 
     def _abort(self, place: Place, upload: str) -> None:
-        try:
+        # the first error is the one to report; rules of the bucket remove what is left
+        with contextlib.suppress(Exception):
             self._call("abort_multipart_upload", Bucket=place.bucket, Key=place.key, UploadId=upload)
-        except Exception:
-            pass  # the first error is the one to report; rules of the bucket remove what is left
 
     def list_page(self, place: Place, token: str) -> tuple[list[Entry], str]:
         """A page of 1000."""
         prefix = f"{place.key}/" if place.key else ""
-        more = {"ContinuationToken": token} if token else {}
+        more: dict[str, Any] = {"ContinuationToken": token} if token else {}
         found = self._call("list_objects_v2", Bucket=place.bucket, Prefix=prefix, **more)
         entries = [
             Entry(each["Key"].removeprefix(prefix), int(each["Size"]), each["ETag"])
