@@ -89,7 +89,7 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         config=marks,
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
-        elsewhere=("tracking",),
+        elsewhere=("tracking", "workdir"),
     )
 
 
@@ -161,7 +161,9 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.training.workdir import open_workdir, stored_start
 
             use_compilation_cache(command.compilation_cache)
-            mirror = Mirror(command.workdir) if is_remote(command.workdir) else None
+            # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
+            remote = not command.workdir.startswith(".") and is_remote(pathlib.Path(command.workdir))
+            mirror = Mirror(command.workdir) if remote else None
             workdir = mirror.folder if mirror else pathlib.Path(command.workdir)
             fetched = bool(mirror) and distributed.collective_call("work directory", mirror.look)
             # resumed from another folder: a relative path is still that of the first start
