@@ -75,6 +75,7 @@ def _silence_abandoned() -> None:
     """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
     # tracebacks of Orbax, whose exceptions we catch and report in a line
     logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+    logging.getLogger("absl").addFilter(lambda record: "Global object size" not in record.msg)
     # asyncio's reports of tasks that nobody waited for
     logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
     hook = sys.unraisablehook
@@ -104,6 +105,18 @@ class _Best(checkpoint_managers.PreservationPolicy):
         return [each.step == best for each in checkpoints]
 
 
+def _own_folder_handlers(alone: ocp.options.MultiprocessingOptions) -> dict[str, Any]:
+    """Returns the handlers of a process that saves into a folder of its own, in which it finds no files of the others."""
+    arrays = ocp.type_handlers.create_type_handler_registry((jax.Array, ocp.type_handlers.ArrayHandler()))
+    # own ones: the array handler of Orbax has a store whose options every new checkpointer changes; and the arrays of the other
+    # processes are missing here, which its validation would report
+    base = ocp.BasePyTreeCheckpointHandler(
+        multiprocessing_options=alone, type_handler_registry=arrays, enable_post_merge_validation=False
+    )
+    state = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, type_handler_registry=arrays, handler_impl=base)
+    return {"state": state, "meta": ocp.JsonCheckpointHandler(multiprocessing_options=alone)}
+
+
 class Checkpoints:
     """The checkpoints of one work directory, and of the bucket behind it if it has a mirror."""
 
@@ -130,11 +143,8 @@ class Checkpoints:
         self._remove_unfinished()
         handlers = None
         if mirror is not None and jax.process_count() > 1:
-            alone = options.multiprocessing_options = ocp.options.MultiprocessingOptions(primary_host=None)
-            # each process merges its own files only, so the arrays of the others are missing there
-            handler = ocp.BasePyTreeCheckpointHandler(multiprocessing_options=alone, enable_post_merge_validation=False)
-            state = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, handler_impl=handler)
-            handlers = {"state": state, "meta": ocp.JsonCheckpointHandler(multiprocessing_options=alone)}
+            options.multiprocessing_options = ocp.options.MultiprocessingOptions(primary_host=None)
+            handlers = _own_folder_handlers(options.multiprocessing_options)
         self._save_state = ocp.args.StandardSave if handlers is None else ocp.args.PyTreeSave
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=handlers

@@ -209,8 +209,7 @@ def name_in_merged(name: str, process: int, processes: int) -> str | None:
         return name
     if top == "state" and rest.startswith(("manifest.ocdbt", "d/", "ocdbt.process_")):
         return f"state/process_{process}/{rest}"
-    own = top == "state" and rest.startswith("array_metadatas/")
-    return name if own or process == 0 else None
+    return name if process == 0 else None
 
 
 def is_index(name: str) -> bool:
