@@ -15,7 +15,7 @@ active one, only the later can commit, and no name holds the files of both.
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from spanjax.json_files import parse_json
@@ -116,7 +116,9 @@ class Commits:
             except ConditionFailedError:  # the run before has just committed, or a third one came
                 continue
 
-    def commit(self, step: int, files: Mapping[str, tuple[int, str]], losses: Mapping[int, float], keep: int) -> list[str]:
+    def commit(
+        self, step: int, files: Mapping[str, tuple[int, str]], losses: Mapping[int, float], keep: int
+    ) -> list[str]:
         """Adds a checkpoint whose files are uploaded, and drops those no longer kept: the newest `keep` and the best stay.
 
         Returns the commits that were dropped. FencedError if another run has taken over.
@@ -181,5 +183,3 @@ class Commits:
             f"--workdir {self.root} was taken over by another run while this one was paused or cut off: its checkpoints are"
             " kept, this one's after the take-over are not; look which of the two should continue"
         )
-
-

@@ -315,6 +315,7 @@ class Store:
                 raise MissingObjectError(f"{place}: no such object; check the address")
             size = entry.size
         file.parent.mkdir(parents=True, exist_ok=True)
+        # next to the file, as only a rename inside one file system is atomic
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
             with self._tries("download", place) as tries, open(temporary, "xb") as opened:

@@ -16,6 +16,7 @@ import aiohttp
 import fsspec.asyn
 import gcsfs
 import google.auth.exceptions
+from gcsfs.retry import HttpError
 
 from spanjax.json_files import JsonError, parse_json
 from spanjax.storage.objects import (
@@ -105,7 +106,7 @@ class GoogleStorage:
             ) as answer:  # fmt: skip
                 return _Answer(answer.status, answer.headers, await answer.read())
 
-        answer = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
+        answer: Any = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
         if answer.status >= 300 and answer.status != _RESUME:
             raise _AnswerError(answer.status, answer.body)
         return answer
@@ -147,6 +148,7 @@ class GoogleStorage:
         )
         digest = base64.b64encode(hashlib.md5(data).digest()).decode()
         description = {"name": place.key, "md5Hash": digest, "metadata": {_NONCE: nonce}}
+        # a boundary that no content holds
         boundary = uuid.uuid4().hex
         body = b"".join(
             (
@@ -242,7 +244,7 @@ class GoogleStorage:
             return _explained(error, place)
         if isinstance(error, google.auth.exceptions.TransportError):
             return TransientError(str(error))
-        if isinstance(error, google.auth.exceptions.GoogleAuthError | gcsfs.retry.HttpError):
+        if isinstance(error, google.auth.exceptions.GoogleAuthError | HttpError):
             return StorageError(f"{place}: no valid credentials ({error}): {_CREDENTIALS}")
         if isinstance(error, aiohttp.InvalidURL):
             return StorageError(f"{place}: {error} is no address: check STORAGE_EMULATOR_HOST")

@@ -145,12 +145,13 @@ class S3:
 
     def upload(self, file: pathlib.Path, place: Place, size: int, tries: Tries) -> Written:
         """A multipart upload, which is aborted when it fails: its parts would cost money."""
-        target = {"Bucket": place.bucket, "Key": place.key}
+        target: dict[str, Any] = {"Bucket": place.bucket, "Key": place.key}
         upload = tries.run(lambda _: self._call("create_multipart_upload", **target))["UploadId"]
         length = part_size(size, _MAX_PARTS)
         source = os.open(file, os.O_RDONLY)
 
         def send(number: int) -> tuple[str, bytes]:
+            # read when it is sent, so that only the parts on their way are in memory
             data = os.pread(source, length, number * length)
             digest = hashlib.md5(data).digest()
             encoded = base64.b64encode(digest).decode()

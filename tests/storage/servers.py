@@ -236,7 +236,8 @@ class _GoogleHandler(_Handler):
         expected = described.get("md5Hash")
         if expected and expected != base64.b64encode(hashlib.md5(data).digest()).decode():
             return self._problem(400, f"Provided MD5 hash {expected!r} doesn't match calculated MD5 hash")
-        found = self.google.store(bucket, described["name"], data, described.get("metadata", {}), condition)
+        metadata: Any = described.get("metadata", {})
+        found = self.google.store(bucket, described["name"], data, metadata, condition)
         return self._stored(bucket, described["name"], found)
 
     def _stored(self, bucket: str, name: str, found: _Object | None) -> None:
