@@ -199,7 +199,8 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
     remove(remote.local)  # an earlier prepare was killed behind its upload
     remote.look(options.overwrite)
     try:
-        return _prepare(dataclasses.replace(options, output=str(remote.local)), remote.upload)
+        with remote.named_in_errors():
+            return _prepare(dataclasses.replace(options, output=str(remote.local)), remote.upload)
     finally:
         remove(remote.local)
 

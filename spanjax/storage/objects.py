@@ -102,7 +102,7 @@ class Place:
         scheme = {"gcs": "gs", "s3a": "s3"}.get(found[1].lower(), found[1].lower()) if found else ""
         if found is None or scheme not in _MODULES:
             raise StorageError(f"{text}: expected an address of an object store, gs://BUCKET/NAME or s3://BUCKET/NAME")
-        bucket, _, key = found[2].strip("/").partition("/")
+        bucket, _, key = found[2].rstrip("/").partition("/")
         parts = [part for part in key.split("/") if part]
         if not bucket or {".", ".."} & {bucket, *parts}:
             raise StorageError(f"{text}: expected {scheme}://BUCKET/NAME, with a bucket and without . or .. as names")

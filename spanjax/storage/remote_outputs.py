@@ -68,6 +68,22 @@ class RemoteOutput:
                 file.touch()
         self._stamps = {name: _stamp(path) for name, path in _files(self.local).items()}
 
+    @contextlib.contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Replaces the path of the stand-in by the address in messages of a ValueError."""
+        try:
+            yield
+        except SomeFailedError:
+            raise
+        except ValueError as error:
+            text = str(error).replace(str(self.local), str(self.place))
+            if text == str(error):
+                raise
+            named = ValueError(text)
+            for note in getattr(error, "__notes__", ()):
+                named.add_note(note)
+            raise named from error
+
     def upload(self, written: pathlib.Path) -> None:
         """Uploads a file, or a folder with the files that make it valid last; what it replaces is deleted before these."""
         if written.is_file():
@@ -130,18 +146,14 @@ def local_outputs(options: Options, *names: str) -> Iterator[Options]:
             output.local.parent.mkdir()
             output.look(bool(getattr(options, "overwrite", False)))
         changes: dict[str, Any] = {name: str(output.local) for name, output in outputs.items()}
-        try:
-            yield dataclasses.replace(options, **changes)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        except SomeFailedError:
-            _upload(outputs)
-            raise
-        except ValueError as error:
-            text = str(error)
+        with contextlib.ExitStack() as naming:
             for output in outputs.values():
-                text = text.replace(str(output.local), str(output.place))
-            if text == str(error):
+                naming.enter_context(output.named_in_errors())
+            try:
+                yield dataclasses.replace(options, **changes)  # pyright: ignore[reportArgumentType, reportCallIssue]
+            except SomeFailedError:
+                _upload(outputs)
                 raise
-            raise ValueError(text) from error
         _upload(outputs)
 
 

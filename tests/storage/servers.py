@@ -316,6 +316,17 @@ def s3() -> Iterator[str]:
         server.stop()
 
 
+class _PageHandler(_Handler):
+    def do_GET(self) -> None:
+        """A web page."""
+        self.answer(200, b"<html>Welcome</html>", {"Content-Type": "text/html"})
+
+
+def web_page() -> contextlib.AbstractContextManager[str]:
+    """Serves a page that is no object store's answer."""
+    return _serving(_PageHandler)
+
+
 def environment(scheme: str, address: str) -> dict[str, str]:
     """Variables with which clients of a scheme find a server."""
     if scheme == "gs":
