@@ -89,7 +89,7 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         config=marks,
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
-        elsewhere=("tracking", "workdir"),
+        elsewhere=("tracking", "workdir", "data.rows", "init_from"),
     )
 
 
@@ -163,7 +163,7 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             use_compilation_cache(command.compilation_cache)
             # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
             remote = not command.workdir.startswith(".") and is_remote(pathlib.Path(command.workdir))
-            mirror = Mirror(command.workdir) if remote else None
+            mirror = Mirror(command.workdir, command.run.data.cache) if remote else None
             workdir = mirror.folder if mirror else pathlib.Path(command.workdir)
             fetched = bool(mirror) and distributed.collective_call("work directory", mirror.look)
             # resumed from another folder: a relative path is still that of the first start

@@ -102,7 +102,7 @@ class Place:
         scheme = {"gcs": "gs", "s3a": "s3"}.get(found[1].lower(), found[1].lower()) if found else ""
         if found is None or scheme not in _MODULES:
             raise StorageError(f"{text}: expected an address of an object store, gs://BUCKET/NAME or s3://BUCKET/NAME")
-        bucket, _, key = found[2].strip("/").partition("/")
+        bucket, _, key = found[2].rstrip("/").partition("/")
         parts = [part for part in key.split("/") if part]
         if not bucket or {".", ".."} & {bucket, *parts}:
             raise StorageError(f"{text}: expected {scheme}://BUCKET/NAME, with a bucket and without . or .. as names")
@@ -315,6 +315,7 @@ class Store:
                 raise MissingObjectError(f"{place}: no such object; check the address")
             size = entry.size
         file.parent.mkdir(parents=True, exist_ok=True)
+        # next to the file, as only a rename inside one file system is atomic
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
             with self._tries("download", place) as tries, open(temporary, "xb") as opened:

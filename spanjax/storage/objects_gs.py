@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import aiohttp
 import fsspec.asyn
 import gcsfs
 import google.auth.exceptions
+from gcsfs.retry import HttpError
 
 from spanjax.json_files import JsonError, parse_json
 from spanjax.storage.objects import (
@@ -100,12 +102,12 @@ class GoogleStorage:
             session: Any = await self._system._set_session()
             self._system.credentials.apply(sent)
             async with session.request(
-                method, url, params=parameters, data=data, headers=sent, timeout=aiohttp.ClientTimeout(limit, sock_read=60),
+                method, url, params=parameters, data=None if data is None else io.BytesIO(data), headers=sent, timeout=aiohttp.ClientTimeout(limit, sock_read=60),
                 allow_redirects=False,
             ) as answer:  # fmt: skip
                 return _Answer(answer.status, answer.headers, await answer.read())
 
-        answer = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
+        answer: Any = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
         if answer.status >= 300 and answer.status != _RESUME:
             raise _AnswerError(answer.status, answer.body)
         return answer
@@ -147,6 +149,7 @@ class GoogleStorage:
         )
         digest = base64.b64encode(hashlib.md5(data).digest()).decode()
         description = {"name": place.key, "md5Hash": digest, "metadata": {_NONCE: nonce}}
+        # a boundary that no content holds
         boundary = uuid.uuid4().hex
         body = b"".join(
             (
@@ -242,8 +245,10 @@ class GoogleStorage:
             return _explained(error, place)
         if isinstance(error, google.auth.exceptions.TransportError):
             return TransientError(str(error))
-        if isinstance(error, google.auth.exceptions.GoogleAuthError | gcsfs.retry.HttpError):
+        if isinstance(error, google.auth.exceptions.GoogleAuthError | HttpError):
             return StorageError(f"{place}: no valid credentials ({error}): {_CREDENTIALS}")
+        if isinstance(error, KeyError):
+            return StorageError(f"{place}: the answer is not one of Google's (no {error}): check STORAGE_EMULATOR_HOST")
         if isinstance(error, aiohttp.InvalidURL):
             return StorageError(f"{place}: {error} is no address: check STORAGE_EMULATOR_HOST")
         if isinstance(error, aiohttp.ClientError | asyncio.TimeoutError | fsspec.asyn.FSTimeoutError | OSError):
@@ -265,7 +270,7 @@ def _explained(error: _AnswerError, place: Place) -> Exception:
             f" objects of gs://{place.bucket}, or use others"
         )
     if error.status == 404 and _no_bucket(error):
-        return StorageError(f"{place}: no bucket {place.bucket!r}: check its name, or create it")
+        return StorageError(f"{place}: no bucket {place.bucket!r}: check its name and STORAGE_EMULATOR_HOST, or create it")
     if error.status == 404 and "no such object" in error.text.lower():
         return MissingObjectError(f"{place}: no such object; check the address")
     if error.status == 412:

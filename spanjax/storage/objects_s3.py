@@ -145,12 +145,13 @@ class S3:
 
     def upload(self, file: pathlib.Path, place: Place, size: int, tries: Tries) -> Written:
         """A multipart upload, which is aborted when it fails: its parts would cost money."""
-        target = {"Bucket": place.bucket, "Key": place.key}
+        target: dict[str, Any] = {"Bucket": place.bucket, "Key": place.key}
         upload = tries.run(lambda _: self._call("create_multipart_upload", **target))["UploadId"]
         length = part_size(size, _MAX_PARTS)
         source = os.open(file, os.O_RDONLY)
 
         def send(number: int) -> tuple[str, bytes]:
+            # read when it is sent, so that only the parts on their way are in memory
             data = os.pread(source, length, number * length)
             digest = hashlib.md5(data).digest()
             encoded = base64.b64encode(digest).decode()
@@ -205,6 +206,7 @@ class S3:
         prefix = f"{place.key}/" if place.key else ""
         more: dict[str, Any] = {"ContinuationToken": token} if token else {}
         found = self._call("list_objects_v2", Bucket=place.bucket, Prefix=prefix, **more)
+        found["Name"]  # a page of some other service parses as an empty listing without it
         entries = [
             Entry(each["Key"].removeprefix(prefix), int(each["Size"]), each["ETag"])
             for each in found.get("Contents", ())
@@ -231,6 +233,8 @@ class S3:
             return _explained(error, place)
         if isinstance(error, _NETWORK):
             return TransientError(str(error) or type(error).__name__)
+        if isinstance(error, KeyError):
+            return StorageError(f"{place}: the answer is not one of S3 (no {error}): check AWS_ENDPOINT_URL")
         if isinstance(error, BotoCoreError | ValueError):
             return StorageError(f"{place}: {error}: check the address and the AWS_* variables")
         return TransientError(f"{type(error).__name__}: {error}") if isinstance(error, OSError) else _as_error(error)

@@ -236,7 +236,8 @@ class _GoogleHandler(_Handler):
         expected = described.get("md5Hash")
         if expected and expected != base64.b64encode(hashlib.md5(data).digest()).decode():
             return self._problem(400, f"Provided MD5 hash {expected!r} doesn't match calculated MD5 hash")
-        found = self.google.store(bucket, described["name"], data, described.get("metadata", {}), condition)
+        metadata: Any = described.get("metadata", {})
+        found = self.google.store(bucket, described["name"], data, metadata, condition)
         return self._stored(bucket, described["name"], found)
 
     def _stored(self, bucket: str, name: str, found: _Object | None) -> None:
@@ -313,6 +314,17 @@ def s3() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+class _PageHandler(_Handler):
+    def do_GET(self) -> None:
+        """A web page."""
+        self.answer(200, b"<html>Welcome</html>", {"Content-Type": "text/html"})
+
+
+def web_page() -> contextlib.AbstractContextManager[str]:
+    """Serves a page that is no object store's answer."""
+    return _serving(_PageHandler)
 
 
 def environment(scheme: str, address: str) -> dict[str, str]:
