@@ -153,27 +153,21 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.experiment.branch import Branch
             from spanjax.experiment.session import description, open_session
             from spanjax.run_format import located
-            from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
             from spanjax.training.metrics import Terminal
-            from spanjax.training.mirror import Mirror
             from spanjax.training.trackers import require
-            from spanjax.training.workdir import open_workdir, stored_start
+            from spanjax.training.workdir import find_workdir, open_workdir, stored_start
 
             use_compilation_cache(command.compilation_cache)
-            # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
-            remote = not command.workdir.startswith(".") and is_remote(pathlib.Path(command.workdir))
-            mirror = Mirror(command.workdir, command.run.data.cache) if remote else None
-            workdir = mirror.folder if mirror else pathlib.Path(command.workdir)
-            fetched = bool(mirror) and distributed.collective_call("work directory", mirror.look)
+            workdir, mirror, begun = find_workdir(command.workdir, command.run.data.cache)
             # resumed from another folder: a relative path is still that of the first start
             start = stored_start(workdir) if command.workdir else None
             run = command.run if start is None else located(command.run, start, workdir)
-            begun = fetched if mirror else bool(command.workdir) and has_checkpoints(workdir)
-            resumed = workdir if begun else None
             terminal = resources.enter_context(contextlib.closing(Terminal()))
             with terminal.phase("opening the data", "opened the data"):
-                session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
+                session = distributed.collective_call(
+                    "rows and mesh", lambda: open_session(run, named, workdir if begun else None)
+                )
             with terminal.phase("loading the initial weights", "loaded the initial weights"):
                 weights = None if begun else session.initial_weights()
             if command.dry_run:
@@ -234,8 +228,7 @@ def train_session(
 ) -> int:
     """Trains in an open work directory, from its newest checkpoint or from `weights`; returns the exit code.
 
-    `notes` are printed first. `mirror` connects `workdir` with a bucket, if it has one. Everything that is opened here is closed
-    with `resources`.
+    `notes` are printed first. `mirror` connects `workdir` with a bucket. What is opened here is closed with `resources`.
     """
     import jax
 

@@ -22,12 +22,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from spanjax.distributed import all_gather_text, any_process, barrier, collective_call
+from spanjax.distributed import any_process, barrier, collective_call
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     UNCHECKED,
     CheckpointError,
     SaveError,
+    agreed,
     damage,
     first_line,
     incomplete,
@@ -140,7 +141,7 @@ class Checkpoints:
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         _silence_abandoned()
-        self._remove_unfinished()
+        remove_unfinished(self.folder, self.first)
         handlers = None
         if mirror is not None and jax.process_count() > 1:
             options.multiprocessing_options = ocp.options.MultiprocessingOptions(primary_host=None)
@@ -149,10 +150,6 @@ class Checkpoints:
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=handlers
         )
-
-    def _remove_unfinished(self) -> None:
-        if self.first:
-            remove_unfinished(self.folder)
 
     def steps(self) -> list[int]:
         """Steps that have a finished checkpoint, oldest first; with a mirror, a committed one."""
@@ -169,7 +166,7 @@ class Checkpoints:
             return
         failed: Exception | None = None
         try:
-            self._remove_unfinished()
+            remove_unfinished(self.folder, self.first)
         except OSError as error:  # a disk that is gone, no more open files
             failed = error
         if jax.process_count() > 1:
@@ -240,7 +237,7 @@ class Checkpoints:
             self._write_evaluations()
 
     def _agree(self, step: int, error: Exception | None) -> None:
-        reason = _agreed("checkpoint is saved", None if error is None else reason_of(error))
+        reason = agreed("checkpoint is saved", None if error is None else reason_of(error))
         if reason is None:
             return
         with contextlib.suppress(Exception):
@@ -248,7 +245,7 @@ class Checkpoints:
         if self.first:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         with contextlib.suppress(OSError):  # the next save tries again
-            self._remove_unfinished()
+            remove_unfinished(self.folder, self.first)
         barrier("what a failed save has left is removed")
         with contextlib.suppress(OSError):
             self.manager.reload()
@@ -267,7 +264,7 @@ class Checkpoints:
             return
         self.closed = True
         self.finish()
-        self._remove_unfinished()
+        remove_unfinished(self.folder, self.first)
         self.manager.close()
 
     def __enter__(self) -> "Checkpoints":
@@ -301,13 +298,13 @@ class Checkpoints:
             state, reason = None, self._fetched(step)
             if reason is None and self.first:
                 reason = damage(self.folder / str(step))
-            reason = _agreed(f"checkpoint {step} is whole", reason)
+            reason = agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
                 try:
                     state = self._restore(step, abstract)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {reason_of(error)}"
-                reason = _agreed(f"checkpoint {step} is restored", reason)
+                reason = agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
                 known = {step, *dict(passed)}
                 if self.mirror is not None:
@@ -337,7 +334,7 @@ class Checkpoints:
         """Steps without checksums, as process 0 sees them; committed ones have some."""
         first = jax.process_index() == 0 and self.mirror is None
         steps = [s for s in self.steps() if first and not (self.folder / str(s) / CHECKSUMS).exists()]
-        return {int(step) for step in (_agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
+        return {int(step) for step in (agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Restores one step; counters that an older checkpoint does not have begin at 0."""
@@ -383,11 +380,6 @@ class Checkpoints:
 def _stored_name(field: str) -> str:
     """Returns the name of a field of the state in checkpoints, as version 0.1 wrote it."""
     return "carried" if field == "recurrent_state" else field
-
-
-def _agreed(name: str, reason: str | None) -> str | None:
-    """Returns a checkpoint's problem on any process: all of them take it, or none."""
-    return next(filter(None, all_gather_text(name, reason or "")), None)
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:

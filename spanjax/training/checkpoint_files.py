@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from spanjax.distributed import all_gather_text
 from spanjax.json_files import parse_json, read_json
 from spanjax.storage.local import write_whole
 from spanjax.storage.objects import Place
@@ -93,9 +94,12 @@ class SaveError(CheckpointError):
         super().__init__(f"{self.what}; {mend} and run the same command: it {again}")
 
 
-def remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes leftovers of killed or failed saves; called again later, as other writes of a failed one may still end."""
-    for path in folder.glob(f"*{UNFINISHED}*"):
+def remove_unfinished(folder: pathlib.Path, first: bool) -> None:
+    """Removes leftovers of killed or failed saves; called again later, as other writes of a failed one may still end.
+
+    Only for the `first` process of those that share the folder.
+    """
+    for path in folder.glob(f"*{UNFINISHED}*") if first else ():
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -243,6 +247,11 @@ def merge_indexes(folder: pathlib.Path) -> list[pathlib.Path]:
     if lacking := described ^ {name.rpartition("/")[0] for name in names if not name.endswith("/.zarray")}:
         raise OSError(f"no process has written {sorted(lacking)[:3]} whole")
     return [state / "manifest.ocdbt", *sorted((state / "d").iterdir())]
+
+
+def agreed(name: str, reason: str | None) -> str | None:
+    """Returns a checkpoint's problem on any process: all of them take it, or none."""
+    return next(filter(None, all_gather_text(name, reason or "")), None)
 
 
 def first_line(error: Exception) -> str:

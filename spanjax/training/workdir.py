@@ -23,8 +23,9 @@ from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
 from spanjax.run_format import STAGES, STARTED_IN, adds_stages, differences_in_paths
 from spanjax.storage.local import write_whole
+from spanjax.storage.objects import is_remote
 from spanjax.storage.outputs import output_problem
-from spanjax.training.checkpoint_files import steps_of
+from spanjax.training.checkpoint_files import has_checkpoints, steps_of
 from spanjax.training.mirror import Mirror
 from spanjax.training.redaction import redacted
 
@@ -39,6 +40,19 @@ _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOL
 
 class LockedError(ValueError):
     """Another run is at work in the directory; the message names it."""
+
+
+def find_workdir(address: str, cache: str) -> tuple[pathlib.Path, Mirror | None, bool]:
+    """Returns the folder in which a run works, the mirror of one in a bucket, and True if the run resumes from a checkpoint.
+
+    Changes nothing. All processes call it; a ValueError on one is one on all. `cache` as in `Mirror`.
+    """
+    # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
+    if address.startswith(".") or not is_remote(pathlib.Path(address)):
+        workdir = pathlib.Path(address)
+        return workdir, None, bool(address) and has_checkpoints(workdir)
+    mirror = collective_call("bucket of the work directory", lambda: Mirror(address, cache))
+    return mirror.folder, mirror, collective_call("work directory", mirror.look)
 
 
 def open_workdir(
