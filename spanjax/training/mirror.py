@@ -158,10 +158,12 @@ class Mirror:
         shutil.rmtree(work, ignore_errors=True)
         try:
             files = self.commits.files(commit)
-        except (MissingObjectError, ValueError) as error:
+        except StorageError as error:
             # a service that does not answer is no damage: falling back would throw steps away
-            if type(error) not in (MissingObjectError, ValueError):
-                raise
+            if isinstance(error, MissingObjectError):
+                return str(error)
+            raise
+        except ValueError as error:
             return str(error)
         with self._alone():
             listed = {entry.name: entry.size for entry in self.store.list(self.commits.folder(commit))}

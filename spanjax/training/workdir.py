@@ -48,7 +48,7 @@ def find_workdir(address: str, cache: str) -> tuple[pathlib.Path, Mirror | None,
     Changes nothing. All processes call it; a ValueError on one is one on all. `cache` as in `Mirror`.
     """
     # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
-    if address.startswith(".") or not is_remote(pathlib.Path(address)):
+    if address.startswith(".") or not (is_remote(address) or is_remote(pathlib.Path(address))):
         workdir = pathlib.Path(address)
         return workdir, None, bool(address) and has_checkpoints(workdir)
     mirror = collective_call("bucket of the work directory", lambda: Mirror(address, cache))
