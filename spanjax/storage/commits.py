@@ -5,7 +5,7 @@ Layout of a run at BUCKET/RUN:
     run.json, metrics.jsonl, summary.json, tensorboard/...   as in a folder; replaced whole, never needed to resume
     run.lock              the lease of the active run (`lease.py`)
     commits/HEAD          JSON {"fencing": 3, "steps": {"20": {"commit": "20-3", "loss": 1.5}}, "damaged": ["10-1"], ...}
-    commits/20-3.json     JSON {"step": 20, "fencing": 3, "files": {"state/_METADATA": [bytes, "crc32c:HEX"], ...}}
+    commits/20-3.json     JSON {"step": 20, "fencing": 3, "files": {"state/_METADATA": [bytes, "crc32:HEX"], ...}}
     checkpoints/20-3/...  the files, a checkpoint as in a folder; evaluation.json, if any, is not in the list
 
 A checkpoint exists when HEAD names it; every other object below checkpoints/ is a leftover. HEAD changes only by conditional
@@ -88,7 +88,7 @@ class Commits:
         return self.head
 
     def files(self, commit: str) -> dict[str, tuple[int, str]]:
-        """Returns relative name -> (bytes, "crc32c:HEX") of a commit; MissingObjectError, ValueError if it is damaged."""
+        """Returns relative name -> (bytes, "crc32:HEX") of a commit; MissingObjectError, ValueError if it is damaged."""
         place = self.root / FOLDER / f"{commit}.json"
         try:
             found = parse_json(self.store.read(place)[0], dict)["files"]

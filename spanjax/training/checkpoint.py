@@ -123,6 +123,7 @@ class Checkpoints:
 
     def __init__(self, workdir: pathlib.Path, keep: int, mirror: Mirror | None = None):
         self.folder, self.mirror = workdir / "checkpoints", mirror
+        self.where = self.folder if mirror is None else mirror.place
         self.first = jax.process_index() == 0 or mirror is not None
         """True for a process that writes into its folder what no other does: with a mirror each has a folder of its own."""
         self.settling: _Settling | None = None
@@ -250,8 +251,7 @@ class Checkpoints:
         with contextlib.suppress(OSError):
             self.manager.reload()
         self.check()
-        where = self.folder if self.mirror is None else self.mirror.place
-        raise SaveError(where, step, reason, [whole for whole in self.steps() if whole != step]) from error
+        raise SaveError(self.where, step, reason, [whole for whole in self.steps() if whole != step]) from error
 
     def check(self) -> None:
         """Raises FencedError if the work directory is in a bucket and another run has taken it over."""
@@ -317,7 +317,7 @@ class Checkpoints:
         if found:
             reasons = "".join(f"\n  {step}: {reason}" for step, reason in passed)
             raise CheckpointError(
-                f"none of the checkpoints {found} in {self.folder} could be read, all are damaged:{reasons}\n"
+                f"none of the checkpoints {found} in {self.where} could be read, all are damaged:{reasons}\n"
                 "copy a good one there, or use another --workdir to start again"
             )
         return None

@@ -37,7 +37,6 @@ from spanjax.storage.objects import (
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     EVALUATION,
-    UNFINISHED,
     is_index,
     merge_indexes,
     name_in_merged,
@@ -154,7 +153,7 @@ class Mirror:
         """
         commit = self.commits.head.steps[step].commit
         target = self.folder / CHECKPOINTS / str(step)
-        work = target.with_name(f"{step}{UNFINISHED}-fetched")
+        work = self.folder / f".fetched-{step}"
         shutil.rmtree(work, ignore_errors=True)
         try:
             files = self.commits.files(commit)
@@ -179,6 +178,7 @@ class Mirror:
             if EVALUATION in listed:
                 self.store.download(self.commits.folder(commit) / EVALUATION, work / EVALUATION)
             shutil.rmtree(target, ignore_errors=True)
+            target.parent.mkdir(exist_ok=True)
             os.rename(work, target)
         return None
 
@@ -211,11 +211,11 @@ class Mirror:
         target.parent.mkdir(parents=True, exist_ok=True)
         for path in known.get((target.name, size), ()):
             with contextlib.suppress(OSError):  # another file system, or removed meanwhile
-                if file_checksum(path, "crc32c") == checksum:
+                if file_checksum(path, "crc32") == checksum:
                     os.link(path, target)
                     return ""
         self.store.download(self.commits.folder(commit) / name, target, size)
-        return "" if file_checksum(target, "crc32c") == checksum else name
+        return "" if file_checksum(target, "crc32") == checksum else name
 
     def restored(self) -> None:
         """Removes copies of earlier checkpoints, which `fetch` no longer needs; learns the losses of all committed steps."""
@@ -252,7 +252,7 @@ class Mirror:
             self._commit(step, {name: entry for answer in answers for name, entry in answer["files"].items()})
 
     def _upload_files(self, step: int) -> dict[str, Any]:
-        """Uploads the files that this process wrote; returns name -> [bytes, crc32, "crc32c:HEX"]."""
+        """Uploads the files that this process wrote; returns name -> [bytes, crc32]."""
         local, count = self.folder / CHECKPOINTS / str(step), jax.process_count()
         target = self.commits.folder(self.commits.name(step))
         checked = parse_json((local / CHECKSUMS).read_bytes(), dict)
@@ -261,8 +261,7 @@ class Mirror:
         def send(name: str) -> tuple[str, Any]:
             self.check()
             self.store.upload(local / name, target / (stored := str(names[name])))
-            size, crc = checked[name]
-            return stored, [size, crc, file_checksum(local / name, "crc32c")]
+            return stored, checked[name]
 
         return dict(in_parallel(send, sorted(name for name in names if names[name])))
 
@@ -279,15 +278,13 @@ class Mirror:
                 for path in merge_indexes(work):
                     name = str(path.relative_to(work))
                     self.store.upload(path, target / name)
-                    crc = int(file_checksum(path, "crc32").partition(":")[2], 16)
-                    files[name] = [path.stat().st_size, crc, file_checksum(path, "crc32c")]
+                    files[name] = _sized(path)
             sums = work / CHECKSUMS
-            sums.write_text(json.dumps({name: [size, crc] for name, (size, crc, _) in files.items()}))
+            sums.write_text(json.dumps(files))
             self.store.upload(sums, target / CHECKSUMS)
-            files[CHECKSUMS] = [sums.stat().st_size, 0, file_checksum(sums, "crc32c")]
+            files[CHECKSUMS] = _sized(sums)
             self.send_files()  # before the commit: a resumed run has the records up to this step
-            listed = {name: (size, checksum) for name, (size, _, checksum) in files.items()}
-            self._fenced(lambda: self.commits.commit(step, listed, self.losses, self.keep))
+            self._fenced(lambda: self.commits.commit(step, _listed(files), self.losses, self.keep))
         finally:
             shutil.rmtree(work, ignore_errors=True)
         try:
@@ -312,11 +309,11 @@ class Mirror:
         """Commits a checkpoint that process 0 has copied into its folder; called by process 0 alone."""
         local = self.folder / CHECKPOINTS / str(step)
         names = [str(p.relative_to(local)) for p in local.rglob("*") if p.is_file()]
-        target, sums = self.commits.folder(self.commits.name(step)), dict[str, tuple[int, str]]()
+        target = self.commits.folder(self.commits.name(step))
         for name in names:
             self.store.upload(local / name, target / name)
-            sums[name] = ((local / name).stat().st_size, file_checksum(local / name, "crc32c"))
-        self._fenced(lambda: self.commits.commit(step, sums, self.losses, self.keep))
+        files = _listed({name: _sized(local / name) for name in names})
+        self._fenced(lambda: self.commits.commit(step, files, self.losses, self.keep))
 
     # ---- small files
 
@@ -385,6 +382,16 @@ class Mirror:
 def _signature(path: pathlib.Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
+
+
+def _sized(path: pathlib.Path) -> list[int]:
+    """Returns [bytes, crc32] of a file, as checksums.json has them."""
+    # not crc32c: TensorStore's indexes end with their own, so all of a length have the same
+    return [path.stat().st_size, int(file_checksum(path, "crc32").partition(":")[2], 16)]
+
+
+def _listed(files: dict[str, list[int]]) -> dict[str, tuple[int, str]]:
+    return {name: (size, f"crc32:{crc:08x}") for name, (size, crc) in files.items()}
 
 
 def _difference(files: dict[str, tuple[int, str]], listed: dict[str, int]) -> str | None:

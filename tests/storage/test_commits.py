@@ -22,7 +22,7 @@ def opened(address: str, fencing: int = 0) -> Commits:
 def commit(commits: Commits, step: int, losses: dict[int, float] | None = None, keep: int = 2) -> list[str]:
     name = commits.folder(commits.name(step)) / "file"
     commits.store.write(name, b"content")
-    return commits.commit(step, {"file": (7, "crc32c:00000000")}, losses or {}, keep)
+    return commits.commit(step, {"file": (7, "crc32:00000000")}, losses or {}, keep)
 
 
 def test_the_newest_and_the_best_are_listed(memory: str) -> None:
@@ -33,7 +33,7 @@ def test_the_newest_and_the_best_are_listed(memory: str) -> None:
     assert dropped == ["3-1"]
     found = opened(memory).read()
     assert {step: each.loss for step, each in found.steps.items()} == {2: 1.0, 4: None, 5: 1.0}
-    assert opened(memory).files("5-1") == {"file": (7, "crc32c:00000000")}
+    assert opened(memory).files("5-1") == {"file": (7, "crc32:00000000")}
 
 
 def test_after_a_take_over_the_earlier_run_commits_nothing(address: str) -> None:
