@@ -101,10 +101,9 @@ class GoogleStorage:
         async def request() -> _Answer:
             session: Any = await self._system._set_session()
             self._system.credentials.apply(sent)
-            async with session.request(
-                method, url, params=parameters, data=None if data is None else io.BytesIO(data), headers=sent, timeout=aiohttp.ClientTimeout(limit, sock_read=60),
-                allow_redirects=False,
-            ) as answer:  # fmt: skip
+            options = {"timeout": aiohttp.ClientTimeout(limit, sock_read=60), "allow_redirects": False}
+            body = None if data is None else io.BytesIO(data)
+            async with session.request(method, url, params=parameters, data=body, headers=sent, **options) as answer:
                 return _Answer(answer.status, answer.headers, await answer.read())
 
         answer: Any = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
@@ -270,7 +269,9 @@ def _explained(error: _AnswerError, place: Place) -> Exception:
             f" objects of gs://{place.bucket}, or use others"
         )
     if error.status == 404 and _no_bucket(error):
-        return StorageError(f"{place}: no bucket {place.bucket!r}: check its name and STORAGE_EMULATOR_HOST, or create it")
+        return StorageError(
+            f"{place}: no bucket {place.bucket!r}: check its name and STORAGE_EMULATOR_HOST, or create it"
+        )
     if error.status == 404 and "no such object" in error.text.lower():
         return MissingObjectError(f"{place}: no such object; check the address")
     if error.status == 412:
