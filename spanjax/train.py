@@ -87,7 +87,8 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         config=marks,
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
-        elsewhere=("tracking", "data.rows", "init_from"),
+        elsewhere=("tracking",),
+        stores=("data.rows", "init_from"),
     )
 
 

@@ -303,10 +303,7 @@ def test_a_damaged_object_of_a_checkpoint_is_noticed(
     ("run", "message"),
     [
         (lambda: convert(["to-torch", "s3:///x", "out"]), "s3:///x: expected s3://BUCKET/NAME"),
-        (
-            lambda: convert(["to-torch", "hdfs://host/x", "out"]),
-            "hdfs://host/x: expected an address of an object store",
-        ),
+        (lambda: evaluate.main(["s3://bucket/../x", "--data", "x"]), "expected s3://BUCKET/NAME, with a bucket"),
         (lambda: convert(["to-torch", "memory://bucket/none", "out"]), "no such file or folder; check the address"),
         (
             lambda: convert(["to-torch", "spanbert-mini", "memory://bucket"]),
@@ -315,7 +312,7 @@ def test_a_damaged_object_of_a_checkpoint_is_noticed(
         (lambda: report.main(["memory://bucket/none"]), "no such file or folder; check the address"),
         (lambda: prepare(["stats", "memory://bucket/none"]), "expected rows .*found nothing"),
     ],
-    ids=["bucket", "scheme", "nothing", "whole", "report", "stats"],
+    ids=["bucket", "dots", "nothing", "whole", "report", "stats"],
 )
 def test_wrong_addresses(
     memory: str, user_cache: pathlib.Path, run: Callable[[], int], message: str, capsys: pytest.CaptureFixture[str]
