@@ -1,4 +1,4 @@
-"""python -m benchmarks.storage [--check] [--json FILE]: rows fetched from buckets into the cache, beside a plain parallel download.
+"""python -m benchmarks.storage [--check] [--json FILE]: rows fetched from buckets, beside a plain parallel download.
 
 The rows are 64 MB in eight shards, the buckets moto's S3 and the stand-in for Google Cloud Storage of the tests, each in a
 process of its own on this machine; the plain download is a pool of threads with one HTTP connection each that read whole objects
