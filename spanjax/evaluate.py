@@ -131,7 +131,7 @@ def _say(inferred: Mapping[str, Any], result: Mapping[str, Any], lines: Sequence
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     inputs, program = ("model", "data"), "python -m spanjax.evaluate"
-    options = parse_options(Evaluate, args=arguments, prog=program, description=__doc__, elsewhere=(*inputs, "output"))
+    options = parse_options(Evaluate, args=arguments, prog=program, description=__doc__, stores=(*inputs, "output"))
 
     def work() -> None:
         on_local_files(evaluate, options, inputs, ["output"])

@@ -89,7 +89,8 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         config=marks,
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
-        elsewhere=("tracking", "workdir", "data.rows", "init_from"),
+        elsewhere=("tracking",),
+        stores=("workdir", "data.rows", "init_from"),
     )
 
 

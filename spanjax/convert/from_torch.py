@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.convert from-torch",
         description=__doc__,
-        elsewhere=(*inputs, "output"),
+        stores=(*inputs, "output"),
     )
     return exit_code(
         "from-torch",

@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     inputs = ("source", "config")
     program = "python -m spanjax.convert inspect"
-    options = parse_options(Inspect, args=arguments, prog=program, description=__doc__, elsewhere=inputs)
+    options = parse_options(Inspect, args=arguments, prog=program, description=__doc__, stores=inputs)
     return exit_code(
         "inspect", lambda: on_local_files(show, options, inputs), cannot=f"cannot look at {options.source}"
     )

@@ -55,7 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.convert to-onnx",
         description=__doc__,
-        elsewhere=("source", "output", "name", "license"),
+        elsewhere=("name", "license"),
+        stores=("source", "output"),
     )
     return exit_code(
         "to-onnx",

@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.convert to-torch",
         description=__doc__,
-        elsewhere=("source", "output", "name", "license", "base_model"),
+        elsewhere=("name", "license", "base_model"),
+        stores=("source", "output"),
     )
     return exit_code(
         "to-torch",

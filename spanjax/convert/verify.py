@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     inputs = ("one", "other", "text")
     program = "python -m spanjax.convert verify"
-    options = parse_options(Verify, args=arguments, prog=program, description=__doc__, elsewhere=inputs)
+    options = parse_options(Verify, args=arguments, prog=program, description=__doc__, stores=inputs)
     return exit_code(
         "verify",
         lambda: on_local_files(verify, options, inputs),

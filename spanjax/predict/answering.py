@@ -111,7 +111,8 @@ def command(
         args=words,
         prog=f"python -m spanjax.predict {name}",
         description=doc,
-        elsewhere=(*texts, *inputs, *outputs, "rows"),
+        elsewhere=texts,
+        stores=(*inputs, *outputs, "rows"),
     )
 
     def run() -> None:

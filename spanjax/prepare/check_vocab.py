@@ -120,7 +120,8 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.prepare check-vocab",
         description=__doc__,
-        elsewhere=("input", "vocab"),
+        elsewhere=("input",),
+        stores=("vocab",),
     )
 
     def work() -> int:

@@ -110,7 +110,8 @@ def main(arguments: list[str] | None = None) -> int:
         args=arguments,
         prog="python -m spanjax.prepare ngrams",
         description=__doc__,
-        elsewhere=("input", "output"),
+        elsewhere=("input",),
+        stores=("output",),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(

@@ -152,7 +152,7 @@ def run_command(
             description=description,
             config=marks,
             other_names=other_names,
-            elsewhere=("rows",),
+            stores=("rows",),
         )
         work(parsed)
 

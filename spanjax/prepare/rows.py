@@ -227,7 +227,8 @@ def main(arguments: list[str] | None = None) -> int:
         args=words,
         prog="python -m spanjax.prepare rows",
         description=__doc__,
-        elsewhere=("input", "validation", "data_dir", "beam_options", "vocab", "output"),
+        elsewhere=("input", "validation", "data_dir", "beam_options"),
+        stores=("vocab", "output"),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code("prepare", lambda: print_totals(prepare(options)), cannot=f"cannot prepare {options.output}")

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     def work() -> None:
         outputs = ("output", "markdown", "json")
-        options = parse_options(Report, args=words, prog=PROGRAM, description=__doc__, elsewhere=("runs", *outputs))
+        options = parse_options(Report, args=words, prog=PROGRAM, description=__doc__, stores=("runs", *outputs))
         on_local_files(report, options, ["runs"], outputs)
 
     return exit_code("spanjax.report", work, cannot="cannot report these runs")

@@ -38,6 +38,8 @@ class Source(NamedTuple):
     """The expected version; empty if the checksum identifies the content."""
     checksum: str = ""
     """As of `Store.download`; empty for none."""
+    flush: bool = True
+    """False for content that a reader compares and flushes before it trusts it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ class Cache:
                         leftover.unlink(missing_ok=True)
                     open_store(place).download(
                         source.place, file, source.size, source.checksum or None,
-                        version=source.version or None, progress=count,
+                        version=source.version or None, flush=source.flush, progress=count,
                     )  # fmt: skip
 
             # large files first: the last connections to end are those of small ones

@@ -4,6 +4,7 @@ Transient errors are retried here, and nowhere else; all others become a `Storag
 of an address. The packages of a scheme (`objects_s3`, `objects_gs`) load when an address with it is first used.
 """
 
+import asyncio
 import base64
 import concurrent.futures
 import contextlib
@@ -38,10 +39,13 @@ PART = 16 * 2**20
 """Bytes: larger files travel in parts of this size, several at a time."""
 RANGE = 8 * 2**20
 """Bytes of one range of a large object that is fetched."""
+LOOPS = 4
+"""Event loops of a client: a single one passes all bytes through one thread."""
 CONNECTIONS = 8
 """Parts or ranges of one file that travel at the same time."""
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
 _MODULES = {"s3": "objects_s3", "gs": "objects_gs", "memory": "objects_memory"}
+_OTHER_NAMES = {"gcs": "gs", "s3a": "s3"}
 _VARIABLES = {
     "s3": ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY",
            "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -84,6 +88,12 @@ def is_remote(path: str | os.PathLike[str]) -> bool:
     return bool(_ADDRESS.fullmatch(text)) and ("://" in text or not isinstance(path, str))
 
 
+def has_store(text: str) -> bool:
+    """Returns True for an address with the scheme of an object store."""
+    found = _ADDRESS.fullmatch(text)
+    return is_remote(text) and found is not None and found[1].lower() in (*_MODULES, *_OTHER_NAMES)
+
+
 @dataclasses.dataclass(frozen=True, order=True)
 class Place:
     """Address of an object, of a folder of objects, or of a bucket (an empty key)."""
@@ -99,7 +109,7 @@ class Place:
             return address
         text = os.fspath(address)
         found = _ADDRESS.fullmatch(text)
-        scheme = {"gcs": "gs", "s3a": "s3"}.get(found[1].lower(), found[1].lower()) if found else ""
+        scheme = _OTHER_NAMES.get(found[1].lower(), found[1].lower()) if found else ""
         if found is None or scheme not in _MODULES:
             raise StorageError(f"{text}: expected an address of an object store, gs://BUCKET/NAME or s3://BUCKET/NAME")
         bucket, _, key = found[2].rstrip("/").partition("/")
@@ -301,13 +311,14 @@ class Store:
         checksum: str | None = None,
         *,
         version: str | None = None,
+        flush: bool = True,
         progress: Callable[[int], object] = lambda count: None,
     ) -> str:
         """Copies an object to a file of this machine, whole or not at all, and returns its version.
 
         Ranges of objects over `PART` bytes are fetched by several connections. `size` and `version` are the expected ones;
-        `checksum` is "sha256:HEX", "md5:HEX", "crc32:HEX" or "crc32c:HEX" of the content. `progress` receives the numbers of
-        bytes that have arrived, from several threads.
+        `checksum` is "sha256:HEX", "md5:HEX", "crc32:HEX" or "crc32c:HEX" of the content. Without `flush`
+        the content may not be on disk yet. `progress` receives the numbers of bytes that have arrived, from several threads.
         """
         if size is None:
             entry = self.head(place)
@@ -320,7 +331,8 @@ class Store:
         try:
             with self._tries("download", place) as tries, open(temporary, "xb") as opened:
                 version = self._fetch(place, opened.fileno(), size, version, tries, progress)
-                os.fsync(opened.fileno())
+                if flush:
+                    os.fsync(opened.fileno())
             if checksum and (found := file_checksum(temporary, checksum.partition(":")[0])) != checksum:
                 raise StorageError(
                     f"{place}: its content has {found}, expected {checksum}: it is damaged; upload it again"
@@ -396,6 +408,13 @@ def open_store(place: Place) -> Store:
                 ) from error
             _stores[key] = Store(module.connect())
         return _stores[key]
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """Returns an event loop that runs on a thread of its own until the process ends."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="spanjax-storage-loop", daemon=True).start()
+    return loop
 
 
 def in_parallel(work: Callable[[Any], Found], items: Iterable[Any], connections: int = 0) -> list[Found]:

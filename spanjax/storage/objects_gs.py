@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -22,6 +23,7 @@ from gcsfs.retry import HttpError
 from spanjax.json_files import JsonError, parse_json
 from spanjax.storage.objects import (
     ABSENT,
+    LOOPS,
     PART,
     Absent,
     ConditionFailedError,
@@ -34,6 +36,7 @@ from spanjax.storage.objects import (
     Written,
     hex_digest,
     in_parallel,
+    new_loop,
     request_seconds,
 )
 
@@ -75,12 +78,17 @@ class GoogleStorage:
         emulator = os.environ.get("STORAGE_EMULATOR_HOST", "") not in ("", "default")
         # an emulator needs no credentials, and looking for those of a machine of Google takes seconds elsewhere
         anonymous = emulator and not os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
-        self._system = gcsfs.GCSFileSystem(
-            token="anon" if anonymous else None,
-            skip_instance_cache=True,
-            use_listings_cache=False,
-            session_kwargs={"auto_decompress": False, "trust_env": True},
-        )
+        self._systems = [
+            gcsfs.GCSFileSystem(
+                token="anon" if anonymous else None,
+                loop=new_loop(),
+                skip_instance_cache=True,
+                use_listings_cache=False,
+                session_kwargs={"auto_decompress": False, "trust_env": True},
+            )
+            for _ in range(LOOPS)
+        ]
+        self._next = itertools.count()
 
     def _call(
         self,
@@ -93,21 +101,21 @@ class GoogleStorage:
         **parameters: Any,
     ) -> _Answer:
         """One request to a path of the API, or to a whole URL; _AnswerError for a status from 300 on, but 308."""
+        system = self._systems[next(self._next) % LOOPS]
         if not url.startswith("http"):
-            url = f"{self._system.base.removesuffix('storage/v1/')}{url}"
+            url = f"{system.base.removesuffix('storage/v1/')}{url}"
         sent = {"Accept-Encoding": "identity", **(headers or {})}
         limit = request_seconds(len(data or b"") + expected)
 
         async def request() -> _Answer:
-            session: Any = await self._system._set_session()
-            self._system.credentials.apply(sent)
-            async with session.request(
-                method, url, params=parameters, data=None if data is None else io.BytesIO(data), headers=sent, timeout=aiohttp.ClientTimeout(limit, sock_read=60),
-                allow_redirects=False,
-            ) as answer:  # fmt: skip
+            session: Any = await system._set_session()
+            system.credentials.apply(sent)
+            options = {"timeout": aiohttp.ClientTimeout(limit, sock_read=60), "allow_redirects": False}
+            body = None if data is None else io.BytesIO(data)
+            async with session.request(method, url, params=parameters, data=body, headers=sent, **options) as answer:
                 return _Answer(answer.status, answer.headers, await answer.read())
 
-        answer: Any = fsspec.asyn.sync(self._system.loop, request, timeout=limit + 1)
+        answer: Any = fsspec.asyn.sync(system.loop, request, timeout=limit + 1)
         if answer.status >= 300 and answer.status != _RESUME:
             raise _AnswerError(answer.status, answer.body)
         return answer
@@ -270,7 +278,9 @@ def _explained(error: _AnswerError, place: Place) -> Exception:
             f" objects of gs://{place.bucket}, or use others"
         )
     if error.status == 404 and _no_bucket(error):
-        return StorageError(f"{place}: no bucket {place.bucket!r}: check its name and STORAGE_EMULATOR_HOST, or create it")
+        return StorageError(
+            f"{place}: no bucket {place.bucket!r}: check its name and STORAGE_EMULATOR_HOST, or create it"
+        )
     if error.status == 404 and "no such object" in error.text.lower():
         return MissingObjectError(f"{place}: no such object; check the address")
     if error.status == 412:

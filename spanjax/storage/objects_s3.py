@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import itertools
 import os
 import pathlib
 from typing import Any
@@ -26,6 +27,7 @@ from botocore.parsers import ResponseParserError
 from spanjax.storage.objects import (
     ABSENT,
     CONNECTIONS,
+    LOOPS,
     Absent,
     ConditionFailedError,
     Entry,
@@ -36,6 +38,7 @@ from spanjax.storage.objects import (
     Tries,
     Written,
     in_parallel,
+    new_loop,
     part_size,
     request_seconds,
 )
@@ -66,20 +69,24 @@ class S3:
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
         }
-        self._system = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False, config_kwargs=config)
+        options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False, "config_kwargs": config}
+        self._systems = [s3fs.S3FileSystem(loop=new_loop(), **options) for _ in range(LOOPS)]
+        self._next = itertools.count()
 
     def _call(self, method: str, body_size: int = 0, **arguments: Any) -> Any:
         """One request; the body of an answer is read and stands in its "Body"."""
 
+        system = self._systems[next(self._next) % LOOPS]
+
         async def request() -> Any:
-            client: Any = await self._system.set_session()
+            client: Any = await system.set_session()
             answer = await getattr(client, method)(**arguments)
             if "Body" in answer:
                 async with answer["Body"] as stream:
                     answer["Body"] = await stream.read()
             return answer
 
-        return fsspec.asyn.sync(self._system.loop, request, timeout=request_seconds(body_size))
+        return fsspec.asyn.sync(system.loop, request, timeout=request_seconds(body_size))
 
     def head(self, place: Place) -> Entry | None:
         """Size and ETag. A missing bucket is told from a missing object by a listing, as HEAD has no text."""

@@ -9,6 +9,7 @@ import collections
 import contextlib
 import dataclasses
 import enum
+import functools
 import hashlib
 import http.client
 import http.server
@@ -101,6 +102,13 @@ class _Object:
     generation: int
     metadata: dict[str, str]
 
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Checksums as the API reports them."""
+        crc = struct.pack(">I", google_crc32c.value(self.data))
+        md5 = hashlib.md5(self.data).digest()
+        return {"md5Hash": base64.b64encode(md5).decode(), "crc32c": base64.b64encode(crc).decode()}
+
 
 class Google:
     """State of the stand-in: buckets with objects, and uploads that are not complete."""
@@ -139,12 +147,10 @@ class _GoogleHandler(_Handler):
         self.answer(status, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
 
     def _described(self, bucket: str, name: str, found: _Object) -> dict[str, Any]:
-        crc = struct.pack(">I", google_crc32c.value(found.data))
         return {
             "kind": "storage#object", "bucket": bucket, "name": name, "generation": str(found.generation),
             "size": str(len(found.data)), "metadata": found.metadata,
-            "md5Hash": base64.b64encode(hashlib.md5(found.data).digest()).decode(),
-            "crc32c": base64.b64encode(crc).decode(), "updated": "2026-01-01T00:00:00Z",
+            **found.digests, "updated": "2026-01-01T00:00:00Z",
             "timeCreated": "2026-01-01T00:00:00Z",
         }  # fmt: skip
 

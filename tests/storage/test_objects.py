@@ -1,4 +1,4 @@
-"""Object stores: reading, conditional writes, large files, retries of every fault, and the messages for what retries do not mend."""
+"""Object stores: reading, conditional writes, large files, retries of every fault, and messages for permanent ones."""
 
 import collections
 import concurrent.futures
