@@ -313,6 +313,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
         return problem, WRONG_INPUT
     from spanjax.distributed import ProcessesMissing
     from spanjax.json_files import JsonError
+    from spanjax.storage.objects import StorageError
     from spanjax.training.checkpoint_files import CheckpointError
     from spanjax.training.nonfinite import NonFiniteError
     from spanjax.training.workdir import LockedError
@@ -322,7 +323,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, ProcessesMissing):
         return str(error), PROCESSES_MISSING
     # a ValueError of ours: jax and NumPy raise subclasses and others, which are faults of the program
-    known = type(error) is ValueError or isinstance(error, CheckpointError | JsonError | LockedError | NonFiniteError)
+    known = type(error) is ValueError or isinstance(
+        error, CheckpointError | JsonError | LockedError | NonFiniteError | StorageError
+    )
     return (str(error), WRONG_INPUT) if known else (None, 1)
 
 
