@@ -1,6 +1,6 @@
 """python -m benchmarks.storage [--check] [--json FILE]: rows fetched from buckets, beside a plain parallel download.
 
-The rows are 64 MB in eight shards, the buckets moto's S3 and the stand-in for Google Cloud Storage of the tests, each in a
+The rows are 120 MB in eight shards, the buckets moto's S3 and the stand-in for Google Cloud Storage of the tests, each in a
 process of its own on this machine; the plain download is a pool of threads with one HTTP connection each that read whole objects
 without checks and write them. Both contenders start with an empty folder; S3 is read with s3fs.
 """
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import timing
 
-SHARDS, BYTES = 8, 8_000_000
+SHARDS, BYTES = 8, 15_000_000
 CONNECTIONS = 8
 AUTHORIZATION = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
 """Moto compares no signatures, but serves nothing to anonymous clients."""

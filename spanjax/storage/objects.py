@@ -330,10 +330,10 @@ class Store:
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
             with self._tries("download", place) as tries, open(temporary, "xb") as opened:
-                version = self._fetch(place, opened.fileno(), size, version, tries, progress)
+                version, found = self._fetch(place, opened.fileno(), size, version, tries, progress, checksum or "")
                 if flush:
                     os.fsync(opened.fileno())
-            if checksum and (found := file_checksum(temporary, checksum.partition(":")[0])) != checksum:
+            if checksum and (found := found or file_checksum(temporary, checksum.partition(":")[0])) != checksum:
                 raise StorageError(
                     f"{place}: its content has {found}, expected {checksum}: it is damaged; upload it again"
                 )
@@ -344,15 +344,24 @@ class Store:
         return version
 
     def _fetch(
-        self, place: Place, target: int, size: int, version: str | None, tries: Tries, progress: Callable[[int], object]
-    ) -> str:
+        self,
+        place: Place,
+        target: int,
+        size: int,
+        version: str | None,
+        tries: Tries,
+        progress: Callable[[int], object],
+        checksum: str,
+    ) -> tuple[str, str]:
+        """Writes the content to an open file; returns version and, of small ones, the sha256 if `checksum` is one."""
         if size <= PART:
             data, version = tries.run(lambda _: _whole(self.backend.get(place, 0, None, version), None))
             if len(data) != size:
                 raise _size_problem(place, len(data), size)
             os.pwrite(target, data, 0)
             progress(size)
-            return version
+            sha256 = checksum.startswith("sha256:")  # of the bytes in memory: reading the file again takes longer
+            return version, f"sha256:{hashlib.sha256(data).hexdigest()}" if sha256 else ""
         entry = tries.run(lambda _: self.backend.head(place))
         if entry is None:
             raise MissingObjectError(f"{place}: no such object; check the address")
@@ -368,7 +377,7 @@ class Store:
             progress(stop - start)
 
         in_parallel(fetch, range(0, size, RANGE))
-        return expected
+        return expected, ""
 
     def list(self, place: Place) -> list[Entry]:
         """Returns all objects below a folder, at any depth, sorted by their names relative to it; empty for no folder."""

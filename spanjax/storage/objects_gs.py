@@ -101,7 +101,7 @@ class GoogleStorage:
         **parameters: Any,
     ) -> _Answer:
         """One request to a path of the API, or to a whole URL; _AnswerError for a status from 300 on, but 308."""
-        system = self._systems[next(self._next) % LOOPS]
+        system = self._systems[next(self._next) % LOOPS]  # in turn: a loop passes its bytes through one thread
         if not url.startswith("http"):
             url = f"{system.base.removesuffix('storage/v1/')}{url}"
         sent = {"Accept-Encoding": "identity", **(headers or {})}
