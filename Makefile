@@ -91,6 +91,7 @@ test-pods: $(PODS_VENV)/.installed  ## the step compiled for pods, without the p
 
 chaos: $(VENV)/.installed-dev  ## runs of one and two processes through 156 faults, their states compared bit for bit (about an hour)
 	$(PY) -m tests.chaos
+	$(PY) -m tests.chaos.buckets
 
 chaos-short: $(VENV)/.installed-dev  ## the same with two processes and six faults
 	$(PY) -m pytest tests/chaos/test_chaos.py -m "slow or not slow"

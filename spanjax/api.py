@@ -29,6 +29,7 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run
 from spanjax.run_format import load_code
+from spanjax.storage.remote_outputs import on_local_files
 from spanjax.training.state import count_parameters
 
 StrPath = str | os.PathLike[str]
@@ -81,7 +82,7 @@ class _Loaded:
             language=language,
             sentence_transformers=sentence_transformers,
         )
-        save(exportable(self.weights), options)
+        on_local_files(lambda local: save(exportable(self.weights), local), options, (), ["output"])
 
     def save_onnx(
         self,
@@ -100,7 +101,9 @@ class _Loaded:
         from spanjax.convert import onnx_export  # imports onnx and onnxruntime, which the core does without
 
         options = ToOnnx(os.fspath(self.weights.source), os.fspath(folder), task, sbo, int8, False, overwrite)
-        onnx_export.save(onnx_export.of_task(self.weights, task), options)
+        on_local_files(
+            lambda local: onnx_export.save(onnx_export.of_task(self.weights, task), local), options, (), ["output"]
+        )
 
     def _described(self, *more: str) -> str:
         weights, encoder = self.weights, self.weights.encoder

@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
+from spanjax.storage.objects import has_store
+
 if TYPE_CHECKING:
     import rich.console
 
@@ -327,14 +329,15 @@ def parse_options(
     kind: Callable[..., Parsed],
     *,
     elsewhere: Collection[str] = (),
+    stores: Collection[str] = (),
     other_names: Mapping[str, str] = MappingProxyType({}),
     **settings: Any,
 ) -> Parsed:
     """Parses the options of a command line by tyro with these `settings`; every command that reads or writes paths calls this.
 
     Each text among them could be a path, so one outside this machine (gs://bucket/x) ends the program with one message and
-    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths. So does a flag in
-    `other_names`, as other commands call it, with the flag to write here.
+    code 2, except for the fields in `elsewhere` (dotted names), which may lie elsewhere, or are no paths, and for addresses of
+    object stores in those of `stores`. So does a flag in `other_names`, as other commands call it, with the flag to write here.
     """
     open_standard_streams()
     program = str(settings.get("prog", "spanjax")).removeprefix("python -m ")
@@ -348,11 +351,17 @@ def parse_options(
     except BrokenPipeError:  # of --help | head: the interpreter would complain once more when it closes stdout
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(DONE) from None
+
+    def named(name: str, fields: Collection[str]) -> bool:
+        return any(name == each or name.startswith(f"{each}.") for each in fields)
+
     problems = [
-        f"  - --{name.replace('_', '-')} {value}: only paths of this machine are read and written; copy the files here, mount"
-        " the bucket and give its folder, or write ./ before the name of a local folder"
+        f"  - --{name.replace('_', '-')} {value}: "
+        + ("paths of this machine, gs:// and s3://" if named(name, stores) else "only paths of this machine")
+        + " are read and written; copy the files here, mount the bucket and give its folder, or write ./ before the name of a"
+        " local folder"
         for name, value in _texts(options)
-        if _SCHEME.match(value) and not any(name == each or name.startswith(f"{each}.") for each in elsewhere)
+        if _SCHEME.match(value) and not named(name, elsewhere) and not (named(name, stores) and has_store(value))
     ]
     if problems:
         print(f"{program}: paths that are not on this machine:", *map(visible, problems), sep="\n", file=sys.stderr)

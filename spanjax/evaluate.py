@@ -18,6 +18,7 @@ import tyro
 from spanjax.bounds import MOST_ROWS, Bounds, flag_problems, raise_problems
 from spanjax.cli import Code, Progress, exit_code, parse_options, visible_name
 from spanjax.storage.outputs import files_problem, output_files
+from spanjax.storage.remote_outputs import on_local_files
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
 
 
@@ -129,8 +130,13 @@ def _say(inferred: Mapping[str, Any], result: Mapping[str, Any], lines: Sequence
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
-    options = parse_options(Evaluate, args=arguments, prog="python -m spanjax.evaluate", description=__doc__)
-    return exit_code("spanjax.evaluate", lambda: evaluate(options), cannot=f"cannot evaluate {options.model}")
+    inputs, program = ("model", "data"), "python -m spanjax.evaluate"
+    options = parse_options(Evaluate, args=arguments, prog=program, description=__doc__, stores=(*inputs, "output"))
+
+    def work() -> None:
+        on_local_files(evaluate, options, inputs, ["output"])
+
+    return exit_code("spanjax.evaluate", work, cannot=f"cannot evaluate {options.model}")
 
 
 if __name__ == "__main__":

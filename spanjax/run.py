@@ -37,7 +37,8 @@ class Data:
     """Location of the rows and how to read them."""
 
     rows: Annotated[tuple[str, ...], tyro.conf.arg(aliases=("--rows",), metavar="FOLDER [...]")] = ()
-    """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed."""
+    """Folders written by `python -m spanjax.prepare`, holding train/ and, for evaluation, validation/. Several are mixed. Those
+    at gs:// or s3:// addresses are copied to this machine first."""
     weights: Annotated[tuple[float, ...], Bounds(0, above=True)] = ()
     """Share of every folder in a mixture, in any unit; by default in proportion to its rows."""
     temperature: Annotated[float, Bounds(1)] = 1.0
@@ -50,6 +51,10 @@ class Data:
     order: Literal["auto", "uniform", "by_length", "streams", "both_ways"] = "auto"
     """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11). streams,
     both_ways: consecutive rows at every batch index, which XLNet's memory needs. auto: that of the objective, else uniform."""
+    cache: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
+    """Folder of this machine for copies of rows in buckets; by default $XDG_CACHE_HOME/spanjax/storage."""
+    cache_gb: Annotated[float, Bounds(0)] = 0.0
+    """Most GB of copies in that folder, the least recently used are removed; 0 sets no limit."""
 
 
 @dataclasses.dataclass(frozen=True)

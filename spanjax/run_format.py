@@ -37,7 +37,17 @@ TRACKING = "tracking"
 """Setting of a run that no reader of its folder needs: it may hold objects of classes that are not known there."""
 # A run may resume with other values of these: they change speed and bookkeeping, not the result.
 MAY_CHANGE = (
-    *("mesh/", "microbatches", "cadence/", "guard/", "profile/", f"{TRACKING}/", "data/feed", "data/rows"),
+    *(
+        "mesh/",
+        "microbatches",
+        "cadence/",
+        "guard/",
+        "profile/",
+        f"{TRACKING}/",
+        "data/feed",
+        "data/rows",
+        "data/cache",
+    ),
     *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
     ORDER_VERSION,  # the run resumes in the new order, with a note: see `experiment.pretrain`
     STARTED_IN,

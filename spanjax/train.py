@@ -36,12 +36,14 @@ from spanjax.cli import (
     visible_name,
 )
 from spanjax.storage.local import write_whole
+from spanjax.storage.objects import is_remote
 from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
     from spanjax.run import Run
     from spanjax.training.loop import Session
     from spanjax.training.metrics import Terminal
+    from spanjax.training.mirror import Mirror
     from spanjax.training.preemption import StopRequest
 
 
@@ -88,6 +90,7 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
         elsewhere=("tracking",),
+        stores=("workdir", "data.rows", "init_from"),
     )
 
 
@@ -143,7 +146,6 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
         distributed.abort_process(STOPPED)
         stop_at_once(stop.signal)
 
-    workdir = pathlib.Path(command.workdir)
     with contextlib.ExitStack() as resources, StopRequest(leave if ends_process else None) as stop:
         with stop.leavable():
             # long imports: a stop request of any process ends all of them here
@@ -152,21 +154,21 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             from spanjax.experiment.branch import Branch
             from spanjax.experiment.session import description, open_session
             from spanjax.run_format import located
-            from spanjax.training.checkpoint_files import has_checkpoints
             from spanjax.training.compilation_cache import use_compilation_cache
             from spanjax.training.metrics import Terminal
             from spanjax.training.trackers import require
-            from spanjax.training.workdir import open_workdir, stored_start
+            from spanjax.training.workdir import find_workdir, open_workdir, stored_start
 
             use_compilation_cache(command.compilation_cache)
+            workdir, mirror, begun = find_workdir(command.workdir, command.run.data.cache)
             # resumed from another folder: a relative path is still that of the first start
             start = stored_start(workdir) if command.workdir else None
             run = command.run if start is None else located(command.run, start, workdir)
-            begun = bool(command.workdir) and has_checkpoints(workdir)
-            resumed = workdir if begun else None
             terminal = resources.enter_context(contextlib.closing(Terminal()))
             with terminal.phase("opening the data", "opened the data"):
-                session = distributed.collective_call("rows and mesh", lambda: open_session(run, named, resumed))
+                session = distributed.collective_call(
+                    "rows and mesh", lambda: open_session(run, named, workdir if begun else None)
+                )
             with terminal.phase("loading the initial weights", "loaded the initial weights"):
                 weights = None if begun else session.initial_weights()
             if command.dry_run:
@@ -178,11 +180,11 @@ def train(command: Any, named: Collection[str] = (), ends_process: bool = True) 
             distributed.collective_call(
                 "trackers", lambda: None if jax.process_index() else require(session.run.tracking)
             )
-            stored = open_workdir(workdir, description(session), resources)
+            stored = open_workdir(workdir, description(session), resources, mirror)
             if isinstance(weights, Branch):
-                distributed.collective_call("branch", lambda: weights.copy_into(workdir))
+                distributed.collective_call("branch", lambda: weights.copy_into(workdir, mirror))
         notes = [*session.notes, *session.resume_notes(command.workdir, stored)]
-        return train_session(session, weights, workdir, notes, terminal, stop, resources)
+        return train_session(session, weights, workdir, notes, terminal, stop, resources, mirror)
 
 
 def sweep(words: list[str]) -> int | None:
@@ -195,6 +197,11 @@ def sweep(words: list[str]) -> int | None:
     options = parser.parse_known_args(words)[0]
     if not options.sweep or options.help:
         return None
+    if is_remote(options.workdir or ""):
+        raise ValueError(
+            f"--sweep {options.sweep}: --workdir {options.workdir} is in a bucket, expected a folder of this machine: give"
+            " one, or train the arms with a command each"
+        )
     if options.seed or not options.workdir:
         problem = "the grid names the seeds, so leave --seed away" if options.seed else "it needs --workdir FOLDER"
         raise ValueError(f"--sweep {options.sweep}: {problem}")
@@ -218,10 +225,11 @@ def train_session(
     terminal: "Terminal",
     stop: "StopRequest",
     resources: contextlib.ExitStack,
+    mirror: "Mirror | None" = None,
 ) -> int:
     """Trains in an open work directory, from its newest checkpoint or from `weights`; returns the exit code.
 
-    `notes` are printed first. Everything that is opened here is closed with `resources`.
+    `notes` are printed first. `mirror` connects `workdir` with a bucket. What is opened here is closed with `resources`.
     """
     import jax
 
@@ -230,15 +238,16 @@ def train_session(
     from spanjax.training.checkpoint import Checkpoints
     from spanjax.training.loop import fit
 
+    name = mirror.place if mirror else workdir
     terminal.steps = session.run.steps
     terminal.note("\n".join(notes))
     with contextlib.ExitStack() as saving:
         with stop.leavable():
-            checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep))
+            checkpoints = saving.enter_context(Checkpoints(workdir, session.run.cadence.keep, mirror))
             with terminal.phase("restoring the checkpoint", "restored the checkpoint"):
                 state = checkpoints.restore_newest(session.abstract)
             if state is not None:
-                terminal.note(f"continuing {workdir} from step {int(state.step):,}")
+                terminal.note(f"continuing {name} from step {int(state.step):,}")
             else:
                 state = session.fresh_state(weights)
                 for line in weights.lines if weights else ():
@@ -265,7 +274,7 @@ def train_session(
         terminal.note(f"stopped by a signal after step {outcome.step:,}; saved. Run the same command to continue.")
         return STOPPED
     if jax.process_index() == 0:
-        terminal.note("\n".join(["", *session.summary_lines(outcome, str(workdir))]))
+        terminal.note("\n".join(["", *session.summary_lines(outcome, str(name))]))
         write_whole(workdir / "summary.json", json.dumps({"step": outcome.step, "eval": outcome.held_out}) + "\n")
     return 0
 
@@ -312,6 +321,7 @@ def explain(error: Exception) -> tuple[str | None, int]:
         return problem, WRONG_INPUT
     from spanjax.distributed import ProcessesMissing
     from spanjax.json_files import JsonError
+    from spanjax.storage.objects import StorageError
     from spanjax.training.checkpoint_files import CheckpointError
     from spanjax.training.nonfinite import NonFiniteError
     from spanjax.training.workdir import LockedError
@@ -321,7 +331,9 @@ def explain(error: Exception) -> tuple[str | None, int]:
     if isinstance(error, ProcessesMissing):
         return str(error), PROCESSES_MISSING
     # a ValueError of ours: jax and NumPy raise subclasses and others, which are faults of the program
-    known = type(error) is ValueError or isinstance(error, CheckpointError | JsonError | LockedError | NonFiniteError)
+    known = type(error) is ValueError or isinstance(
+        error, CheckpointError | JsonError | LockedError | NonFiniteError | StorageError
+    )
     return (str(error), WRONG_INPUT) if known else (None, 1)
 
 

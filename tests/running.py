@@ -30,7 +30,7 @@ TINY = [
 ]
 
 
-def shrunk(config: str, rows: pathlib.Path, workdir: pathlib.Path, steps: int, *more: str) -> list[str]:
+def shrunk(config: str, rows: str | pathlib.Path, workdir: pathlib.Path, steps: int, *more: str) -> list[str]:
     """The arguments of a config cut down to a model that trains in seconds; later arguments win."""
     from spanjax.objectives.loss_terms import SpanBoundary
     from spanjax.run import load

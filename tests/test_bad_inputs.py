@@ -10,10 +10,11 @@ from tests.bad_inputs_data import DATA_CASES
 from tests.bad_inputs_environment import ENVIRONMENT_CASES
 from tests.bad_inputs_models import MODEL_CASES
 from tests.bad_inputs_run import RUN_CASES
+from tests.bad_inputs_storage import STORAGE_CASES
 from tests.bad_inputs_tasks import TASK_CASES
 from tests.running import ROOT
 
-CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES, *TASK_CASES)
+CASES: tuple[Case, ...] = (*RUN_CASES, *ENVIRONMENT_CASES, *DATA_CASES, *MODEL_CASES, *TASK_CASES, *STORAGE_CASES)
 PAGE = ROOT / "docs" / "errors.md"
 WRITE = "SPANJAX_WRITE_ERRORS"
 MESSAGES: dict[Case, str] = {}

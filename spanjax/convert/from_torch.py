@@ -15,6 +15,7 @@ from spanjax.cli import Progress, exit_code, parse_options, visible_name
 from spanjax.data.vocab.loading import load_vocabulary, with_unused_ids
 from spanjax.json_files import read_json
 from spanjax.storage.outputs import output_folder
+from spanjax.storage.remote_outputs import on_local_files
 
 if TYPE_CHECKING:
     from spanjax.pretrained.model import Model
@@ -103,10 +104,17 @@ def from_torch(options: FromTorch) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(FromTorch, args=arguments, prog="python -m spanjax.convert from-torch", description=__doc__)
+    inputs = ("source", "config", "vocab")
+    options = parse_options(
+        FromTorch,
+        args=arguments,
+        prog="python -m spanjax.convert from-torch",
+        description=__doc__,
+        stores=(*inputs, "output"),
+    )
     return exit_code(
         "from-torch",
-        lambda: from_torch(options),
+        lambda: on_local_files(from_torch, options, inputs, ["output"]),
         cannot=f"cannot convert {options.source}",
         stopped=f"stopped; {options.output} is as it was",
     )

@@ -13,6 +13,7 @@ import rich.text
 import tyro
 
 from spanjax.cli import Code, exit_code, parse_options, visible, visible_name
+from spanjax.storage.remote_outputs import on_local_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,5 +105,9 @@ def show(options: Inspect) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(Inspect, args=arguments, prog="python -m spanjax.convert inspect", description=__doc__)
-    return exit_code("inspect", lambda: show(options), cannot=f"cannot look at {options.source}")
+    inputs = ("source", "config")
+    program = "python -m spanjax.convert inspect"
+    options = parse_options(Inspect, args=arguments, prog=program, description=__doc__, stores=inputs)
+    return exit_code(
+        "inspect", lambda: on_local_files(show, options, inputs), cannot=f"cannot look at {options.source}"
+    )

@@ -10,6 +10,7 @@ import time
 
 from spanjax.cli import Progress, exit_code, parse_options, visible_name
 from spanjax.convert.options import ToOnnx
+from spanjax.storage.remote_outputs import on_local_files
 
 
 def to_onnx(options: ToOnnx) -> int:
@@ -55,10 +56,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.convert to-onnx",
         description=__doc__,
         elsewhere=("name", "license"),
+        stores=("source", "output"),
     )
     return exit_code(
         "to-onnx",
-        lambda: to_onnx(options),
+        lambda: on_local_files(to_onnx, options, ["source"], ["output"]),
         cannot=f"cannot export {options.source}",
         stopped=f"stopped; {options.output} is as it was",
     )

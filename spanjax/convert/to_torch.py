@@ -10,6 +10,7 @@ import time
 
 from spanjax.cli import Progress, exit_code, parse_options, visible_name
 from spanjax.convert.options import ToTorch
+from spanjax.storage.remote_outputs import on_local_files
 
 
 def to_torch(options: ToTorch) -> int:
@@ -52,10 +53,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.convert to-torch",
         description=__doc__,
         elsewhere=("name", "license", "base_model"),
+        stores=("source", "output"),
     )
     return exit_code(
         "to-torch",
-        lambda: to_torch(options),
+        lambda: on_local_files(to_torch, options, ["source"], ["output"]),
         cannot=f"cannot convert {options.source}",
         stopped=f"stopped; {options.output} is as it was",
     )

@@ -13,6 +13,7 @@ import tyro
 
 from spanjax.cli import Code, Progress, exit_code, parse_options
 from spanjax.convert import TOLERANCE
+from spanjax.storage.remote_outputs import on_local_files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,5 +65,11 @@ def verify(options: Verify) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    options = parse_options(Verify, args=arguments, prog="python -m spanjax.convert verify", description=__doc__)
-    return exit_code("verify", lambda: verify(options), cannot=f"cannot compare {options.one} and {options.other}")
+    inputs = ("one", "other", "text")
+    program = "python -m spanjax.convert verify"
+    options = parse_options(Verify, args=arguments, prog=program, description=__doc__, stores=inputs)
+    return exit_code(
+        "verify",
+        lambda: on_local_files(verify, options, inputs),
+        cannot=f"cannot compare {options.one} and {options.other}",
+    )

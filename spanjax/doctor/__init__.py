@@ -28,6 +28,7 @@ from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
 from spanjax.distributed.meeting import loopback_note
 from spanjax.doctor import checks
+from spanjax.doctor.storage import check_storage
 from spanjax.pretrained.packaged import packaged_models
 
 _PACKAGES = """
@@ -74,6 +75,8 @@ class Options:
     """Fail unless jax sees exactly this many devices."""
     expect_platform: Literal["cpu", "gpu", "tpu"] | None = None
     """Fail unless every device is of this platform."""
+    storage: tuple[str, ...] = ()
+    """Folders in buckets (gs://BUCKET/FOLDER, s3://...): try to list, write on a condition, read and delete there."""
     timeout: float = 120.0
     """Seconds to wait for each import that is tried."""
 
@@ -242,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     facts = collect(options.timeout)
     findings = checks.diagnose(facts)
     findings += checks.check_expected(facts, options.expect_devices, options.expect_platform)
+    findings += [finding for address in options.storage for finding in check_storage(address)]
     if options.json:
         print(as_json(facts, findings))
     else:

@@ -20,8 +20,10 @@ from spanjax.cli import visible_name
 from spanjax.json_files import read_json
 from spanjax.run import Run
 from spanjax.run_format import completed, differences_in_paths, restored
+from spanjax.storage.inputs import local_checkpoint
 from spanjax.storage.local import copy_files, flush
 from spanjax.training.checkpoint_files import CHECKSUMS, UNFINISHED, damage, incomplete, steps_of, write_checksums
+from spanjax.training.mirror import Mirror
 from spanjax.training.optimizers.schedules import Schedule
 from spanjax.training.redaction import redacted
 
@@ -38,10 +40,10 @@ class Branch(NamedTuple):
     lines: tuple[str, ...]
     """Messages on the run that is continued."""
 
-    def copy_into(self, workdir: pathlib.Path) -> None:
+    def copy_into(self, workdir: pathlib.Path, mirror: Mirror | None = None) -> None:
         """Copies the checkpoint into a claimed work directory, as a whole or not at all. Only process 0 writes.
 
-        ValueError if it cannot be copied.
+        Commits it to the bucket of a mirror too. ValueError if it cannot be copied.
         """
         if jax.process_index():
             return
@@ -58,6 +60,8 @@ class Branch(NamedTuple):
             write_checksums(unfinished)
             os.rename(unfinished, target)
             flush(target.parent)
+            if mirror is not None:
+                mirror.adopt(int(target.name))
         except OSError as error:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise ValueError(
@@ -82,8 +86,9 @@ def open_branch(run: Run, description: Mapping[str, Any]) -> Branch:
     `description` is that of its run.json. ValueError if the checkpoint is missing or damaged, or if the other run differs in a
     setting or in the learning rate of an update before the branch.
     """
-    origin, step = pathlib.Path(run.init_from), run.optimizer.schedule.decay_from
-    what, steps = f"--init-from {origin} {SETTING} {step}", steps_of(origin)
+    step = run.optimizer.schedule.decay_from
+    origin = pathlib.Path(local_checkpoint(run.init_from, step))
+    what, steps = f"--init-from {run.init_from} {SETTING} {step}", steps_of(origin)
     if not (origin / "run.json").is_file() or not steps:
         raise ValueError(
             f"{what} begins a decay branch, and {origin} is no run directory with checkpoints: give that of a stable run; to"

@@ -1,7 +1,6 @@
 """Builds a pretraining session (rows, mesh, step functions, state) from a `Run` and validates it before the first step."""
 
 import dataclasses
-import pathlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from spanjax.data.feed.order import BY_LENGTH_VERSION, steps_per_epoch
 from spanjax.data.feed.rows import open_rows, slots_needed
 from spanjax.data.inspect.as_text import masked_text
 from spanjax.data.shards.record_file import ShardCheck
+from spanjax.data.shards.remote import local_rows
 from spanjax.data.sources.corpus import INSTALLED_DOCS
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.branch import Branch, branch_line, is_branch, open_branch
@@ -33,6 +33,7 @@ from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, to_global
+from spanjax.storage.cache import user_files
 from spanjax.training.loop import Outcome
 
 
@@ -244,8 +245,8 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
     if not any(data.rows):
         problems.append("data.rows is not set: give --rows FOLDER, written by `python -m spanjax.prepare`")
     for folder in filter(None, data.rows):
-        path = pathlib.Path(folder)
         try:
+            path = local_rows(folder, user_files(data.cache, data.cache_gb))
             if not (path / "train").is_dir():
                 train.append(open_rows(path))
                 continue

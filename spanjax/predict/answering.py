@@ -1,11 +1,12 @@
 """Shared code of the commands for fine-tuned models: records from options or files in, a line of JSON for each out."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar, cast
 
 import tyro
 
@@ -14,6 +15,7 @@ from spanjax.cli import Code, SomeFailedError, exit_code, parse_options
 from spanjax.data.sources.columns import Columns
 from spanjax.data.sources.tables import is_table, read_lines, read_records
 from spanjax.storage.outputs import output_problem
+from spanjax.storage.remote_outputs import on_local_files
 from spanjax.training.compilation_cache import use_compilation_cache
 
 if TYPE_CHECKING:
@@ -101,8 +103,16 @@ def command(
     """Runs the command line of the module that defines `kind`; returns the exit code. `verb` is for 'cannot VERB with MODEL',
     `texts` are the options that are not paths."""
     name = kind.__module__.rpartition(".")[2].replace("_", "-")
+    fields = {field.name for field in dataclasses.fields(cast(Any, kind))} - {*texts}
+    inputs = sorted(fields & {"model", "models", "file", "input", "text"})
+    outputs = sorted(fields & {"output"})
     options = parse_options(
-        kind, args=words, prog=f"python -m spanjax.predict {name}", description=doc, elsewhere=texts
+        kind,
+        args=words,
+        prog=f"python -m spanjax.predict {name}",
+        description=doc,
+        elsewhere=texts,
+        stores=(*inputs, *outputs, "rows"),
     )
 
     def run() -> None:
@@ -110,7 +120,7 @@ def command(
 
         use_compilation_cache(options.compilation_cache)
         load_code(options.code)
-        work(options)
+        on_local_files(work, options, inputs, outputs)
 
     return exit_code(name, run, cannot=f"cannot {verb} with {options.model}")
 

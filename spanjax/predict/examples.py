@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 import json
 import math
-import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -167,10 +166,11 @@ def examples(options: Examples) -> None:
     """Prints the examples, each with the fills of every model. ValueError if a model cannot fill or no text suits."""
     # these import jax, which --help does not need
     from spanjax.data.feed.rows import open_rows
+    from spanjax.data.shards.remote import local_rows
     from spanjax.inference.fill_mask import Filler, noted
     from spanjax.pretrained.load import load_model
 
-    folder = pathlib.Path(options.rows)
+    folder = local_rows(options.rows)
     rows = open_rows(folder / "validation" if (folder / "validation").is_dir() else folder)
     fillers = [Filler(noted(load_model(model))) for model in options.models]
     rng = np.random.default_rng(options.seed)

@@ -22,6 +22,7 @@ from spanjax.data.vocab.fertility import measure
 from spanjax.data.vocab.loading import Vocabulary, load_vocabulary
 from spanjax.data.vocab.parity import OTHER, Difference, compare, graph_difference, reference
 from spanjax.prepare.options import TextInput
+from spanjax.storage.remote_outputs import on_local_files
 
 _EXAMPLE = 30  # characters shown on either side
 
@@ -120,10 +121,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.prepare check-vocab",
         description=__doc__,
         elsewhere=("input",),
+        stores=("vocab",),
     )
 
     def work() -> int:
-        unexplained = check_vocabulary(options)
+        unexplained = on_local_files(check_vocabulary, options, ["vocab"])
         if unexplained:
             print(f"\n{unexplained:,} sentences differ without an explanation; please report the example")
         return 1 if unexplained else 0

@@ -24,6 +24,7 @@ from spanjax.data.sources.paths import local_files
 from spanjax.prepare.options import TextInput, Workers
 from spanjax.storage.local import whole_file
 from spanjax.storage.outputs import is_taken, output_problem, place_problem
+from spanjax.storage.remote_outputs import on_local_files
 
 _SHOWN = 5
 
@@ -105,12 +106,17 @@ def _print(options: CountNgrams, counted: Counted) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse_options(
-        CountNgrams, args=arguments, prog="python -m spanjax.prepare ngrams", description=__doc__, elsewhere=("input",)
+        CountNgrams,
+        args=arguments,
+        prog="python -m spanjax.prepare ngrams",
+        description=__doc__,
+        elsewhere=("input",),
+        stores=("output",),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "ngrams",
-        lambda: count_and_write(options),
+        lambda: on_local_files(count_and_write, options, (), ["output"]),
         cannot=f"cannot write {options.output}",
         stopped=f"stopped; {options.output} is as it was",
     )

@@ -17,6 +17,7 @@ from spanjax.data.feed.host_slice import HostShare
 from spanjax.data.feed.masking import Boundaries, GeometricSpans, MaskingPolicy, Ngrams, TaggedSpans, Tokens, WholeWords
 from spanjax.data.feed.pairing import FullSentences, NextSentence, Pairing, SentenceOrder, Single
 from spanjax.data.feed.rows import Rows, open_rows
+from spanjax.data.shards.remote import local_rows
 from spanjax.data.shards.shards import MANIFEST
 
 MASKINGS: dict[str, tuple[MaskingPolicy, Boundaries]] = {
@@ -94,7 +95,7 @@ def chosen_reading(arguments: Sequence[str]) -> Reading:
 
 def split_folders(folder: str) -> dict[str, pathlib.Path]:
     """Folders of rows in a prepared folder by the name of their split; a folder of rows itself has its own name."""
-    path = pathlib.Path(folder)
+    path = local_rows(folder)
     found = {name: path / name for name in SPLITS if (path / name / MANIFEST).is_file()}
     return found if found and not (path / MANIFEST).is_file() else {path.resolve().name: path}
 
@@ -151,6 +152,7 @@ def run_command(
             description=description,
             config=marks,
             other_names=other_names,
+            stores=("rows",),
         )
         work(parsed)
 

@@ -6,13 +6,14 @@ prepare that was stopped. Exit codes: 0 done, 2 wrong input, 130 stopped by Ctrl
 """
 
 import collections
+import dataclasses
 import importlib
 import itertools
 import logging
 import os
 import pathlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from spanjax import __version__
@@ -33,7 +34,10 @@ from spanjax.data.sources.sentences import sentence_spans
 from spanjax.data.vocab.loading import SentencePieceVocabulary, Vocabulary, load_vocabulary, save_vocabulary
 from spanjax.data.vocab.training import train_sentencepiece
 from spanjax.prepare.options import Prepare, counted, option_problems
+from spanjax.storage.inputs import with_local_copies
+from spanjax.storage.objects import is_remote
 from spanjax.storage.outputs import output_problem, replace_problem
+from spanjax.storage.remote_outputs import RemoteOutput, remove, staging
 
 _BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
 _BEAM_OPTIONS = "--beam-options"
@@ -184,7 +188,24 @@ def _write_here(one: Pass, work: Unfinished, vocabulary: Vocabulary, workers: in
 
 
 def prepare(options: Prepare) -> dict[str, Manifest]:
-    """Writes the rows of every split and returns their manifests; ValueError with all problems."""
+    """Writes the rows of every split and returns their manifests; ValueError with all problems.
+
+    Rows for an address are written on this machine, where a stopped prepare resumes, and uploaded at the end.
+    """
+    options = with_local_copies(options, "vocab")
+    if not is_remote(options.output):
+        return _prepare(options, lambda _: None)
+    remote = RemoteOutput(options.output, staging(options.output))
+    remove(remote.local)  # an earlier prepare was killed behind its upload
+    remote.look(options.overwrite)
+    try:
+        with remote.named_in_errors():
+            return _prepare(dataclasses.replace(options, output=str(remote.local)), remote.upload)
+    finally:
+        remove(remote.local)
+
+
+def _prepare(options: Prepare, upload: Callable[[pathlib.Path], None]) -> dict[str, Manifest]:
     passes, vocabulary = _checked(options)
     plan = _plan(options, passes, vocabulary)
     output, reads = pathlib.Path(options.output), _reads(options)
@@ -194,6 +215,7 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
             _write(one, work, vocabulary, options)
         settings = _text_settings(options, passes)
         finished = [finish_pass(work, one, vocabulary, settings) for one in passes]
+        upload(work.result)  # if it fails, the work stays
         return {name: manifest for manifests in finished for name, manifest in manifests.items()}
 
 
@@ -206,6 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.prepare rows",
         description=__doc__,
         elsewhere=("input", "validation", "data_dir", "beam_options"),
+        stores=("vocab", "output"),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code("prepare", lambda: print_totals(prepare(options)), cannot=f"cannot prepare {options.output}")

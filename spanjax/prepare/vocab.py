@@ -38,6 +38,7 @@ from spanjax.data.vocab.training import SENTENCES, train_byte_bpe, train_sentenc
 from spanjax.prepare.options import TextInput, counted
 from spanjax.storage.local import write_whole
 from spanjax.storage.outputs import output_problem, place_problem
+from spanjax.storage.remote_outputs import on_local_files
 
 _EVERY, _MOST_HELD = 50, 20_000  # every 50th sentence is held back, at most this many
 log = logging.getLogger("spanjax.prepare")
@@ -241,11 +242,12 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.prepare vocab",
         description=__doc__,
         elsewhere=("input",),
+        stores=("output",),
     )
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     return exit_code(
         "prepare vocab",
-        lambda: train_vocabulary(options),
+        lambda: on_local_files(train_vocabulary, options, (), ["output"]),
         cannot=f"cannot train {options.output}",
         stopped=f"stopped; {options.output} is as it was",
     )

@@ -17,6 +17,7 @@ from spanjax.pretrained.model import Model
 from spanjax.pretrained.packaged import packaged_folder
 from spanjax.run_format import MODEL_TYPE, described_task, restored
 from spanjax.sharding import named_leaves
+from spanjax.storage.inputs import local_copy
 from spanjax.tasks.base import Task, TextPooling
 from spanjax.torch_format.configs import config_from_hf, gelu_problem
 from spanjax.torch_format.deberta import POOLERS, with_one_token_head
@@ -35,11 +36,12 @@ from spanjax.training.checkpoint_files import best_step, steps_of, stored_losses
 
 def load_model(path: str | pathlib.Path, config: str | pathlib.Path | None = None) -> Model:
     """Loads a whole checkpoint of a run directory (the newest; of a fine-tuned run the best), one checkpoint, PyTorch weights, or
-    an installed model by its name (see `packaged`); an existing path goes before such a name.
+    an installed model by its name (see `packaged`); an existing path goes before such a name. Files at
+    a gs:// or s3:// address are copied to this machine.
 
     `config` is a config.json for weights that come without one. ValueError describes a fault of the path or its files.
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(local_copy(path))
     if not path.exists():  # a folder of one's own is never shadowed by an installed package
         path = packaged_folder(path) or path
     if (path / "checkpoints").is_dir():

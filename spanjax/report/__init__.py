@@ -17,6 +17,7 @@ import tyro
 from spanjax.bounds import AtLeast0, flag_problems, raise_problems
 from spanjax.cli import Code, exit_code, parse_options, visible
 from spanjax.report.document import TITLE, Heading
+from spanjax.storage.remote_outputs import on_local_files
 
 PROGRAM = "python -m spanjax.report"
 _TITLE_WITHIN = 4096
@@ -112,6 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
 
     def work() -> None:
-        report(parse_options(Report, args=words, prog=PROGRAM, description=__doc__))
+        outputs = ("output", "markdown", "json")
+        options = parse_options(Report, args=words, prog=PROGRAM, description=__doc__, stores=("runs", *outputs))
+        on_local_files(report, options, ["runs"], outputs)
 
     return exit_code("spanjax.report", work, cannot="cannot report these runs")

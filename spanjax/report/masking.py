@@ -17,6 +17,7 @@ from spanjax.data.feed.rows import open_rows
 from spanjax.data.inspect.as_text import block_tokens, first_block_length, first_block_spans, fragments, piece_name
 from spanjax.data.inspect.masking_figures import MaskingCounts, MaskingFigures, span_mean, span_shares
 from spanjax.data.inspect.row_figures import parts, some_of
+from spanjax.data.shards.remote import local_rows
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.inference.fill_mask import compiled
 from spanjax.objectives.base import FillHead, Pretraining
@@ -126,7 +127,7 @@ class Opened(NamedTuple):
 def _found(run: Recorded, name: str) -> pathlib.Path:
     """Finds a run's folder of rows by name, relative to where the run was started, to this folder, or to the run's parents."""
     bases = (str(run.settings.get(STARTED_IN, "")), "", *run.path.resolve().parents)
-    return pathlib.Path(found_again(name, bases))
+    return local_rows(found_again(name, bases))
 
 
 def opened(run: Recorded) -> Opened:

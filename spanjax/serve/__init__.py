@@ -72,6 +72,11 @@ def serve(options: Serve) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     options = parse_options(
-        Serve, args=arguments, prog="python -m spanjax.serve", description=__doc__, elsewhere=("host",)
+        Serve,
+        args=arguments,
+        prog="python -m spanjax.serve",
+        description=__doc__,
+        elsewhere=("host",),
+        stores=("model",),
     )
     return exit_code("spanjax.serve", lambda: serve(options), cannot=f"cannot serve {options.model}")

@@ -22,12 +22,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers
 
-from spanjax.distributed import all_gather_text, any_process, barrier
+from spanjax.distributed import any_process, barrier, collective_call
 from spanjax.training.checkpoint_files import (
     CHECKSUMS,
     UNCHECKED,
     CheckpointError,
     SaveError,
+    agreed,
     damage,
     first_line,
     incomplete,
@@ -40,6 +41,7 @@ from spanjax.training.checkpoint_files import (
     write_checksums,
     write_evaluation,
 )
+from spanjax.training.mirror import Mirror
 from spanjax.training.nonfinite import NonFiniteError, all_finite
 from spanjax.training.state import TrainState
 
@@ -47,18 +49,24 @@ log = logging.getLogger(__name__)
 
 
 class _Settling(threading.Thread):
-    """Waits until a save is complete and, on process 0, writes its checksums and reads it back."""
+    """Waits until a save is complete, writes its checksums and reads it back where `writes`, and uploads it to the mirror."""
 
-    def __init__(self, manager: ocp.CheckpointManager, folder: pathlib.Path):
+    def __init__(self, manager: ocp.CheckpointManager, folder: pathlib.Path, writes: bool, mirror: Mirror | None):
         super().__init__(name="spanjax-checkpoint")
-        self.manager, self.folder, self.error = manager, folder, None
+        self.manager, self.folder, self.writes, self.mirror = manager, folder, writes, mirror
+        self.error: Exception | None = None
 
     def run(self) -> None:
         """Implements `threading.Thread.run`; keeps an exception in `error`."""
         try:
             self.manager.wait_until_finished()
-            if jax.process_index() == 0:
+            if self.writes:
                 write_checksums(self.folder)
+        except Exception as error:
+            self.error = error
+        try:
+            if self.mirror is not None:
+                self.mirror.upload(int(self.folder.name), self.error)
         except Exception as error:
             self.error = error
 
@@ -68,6 +76,7 @@ def _silence_abandoned() -> None:
     """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
     # tracebacks of Orbax, whose exceptions we catch and report in a line
     logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+    logging.getLogger("absl").addFilter(lambda record: "Global object size" not in record.msg)
     # asyncio's reports of tasks that nobody waited for
     logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
     hook = sys.unraisablehook
@@ -97,33 +106,55 @@ class _Best(checkpoint_managers.PreservationPolicy):
         return [each.step == best for each in checkpoints]
 
 
-class Checkpoints:
-    """The checkpoints of one work directory."""
+def _own_folder_handlers(alone: ocp.options.MultiprocessingOptions) -> dict[str, Any]:
+    """Returns the handlers of a process that saves into a folder of its own, in which it finds no files of the others."""
+    arrays = ocp.type_handlers.create_type_handler_registry((jax.Array, ocp.type_handlers.ArrayHandler()))
+    # own ones: the array handler of Orbax has a store whose options every new checkpointer changes; and the arrays of the other
+    # processes are missing here, which its validation would report
+    base = ocp.BasePyTreeCheckpointHandler(
+        multiprocessing_options=alone, type_handler_registry=arrays, enable_post_merge_validation=False
+    )
+    state = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, type_handler_registry=arrays, handler_impl=base)
+    return {"state": state, "meta": ocp.JsonCheckpointHandler(multiprocessing_options=alone)}
 
-    def __init__(self, workdir: pathlib.Path, keep: int):
-        self.folder = workdir / "checkpoints"
+
+class Checkpoints:
+    """The checkpoints of one work directory, and of the bucket behind it if it has a mirror."""
+
+    def __init__(self, workdir: pathlib.Path, keep: int, mirror: Mirror | None = None):
+        self.folder, self.mirror = workdir / "checkpoints", mirror
+        self.where = self.folder if mirror is None else mirror.place
+        self.first = jax.process_index() == 0 or mirror is not None
+        """True for a process that writes into its folder what no other does: with a mirror each has a folder of its own."""
         self.settling: _Settling | None = None
         self.closed = False
         self.losses = stored_losses(workdir)
         self._evaluations: dict[int, Mapping[str, Any]] = {}  # of steps whose save may still be under way
+        if mirror is not None:
+            mirror.losses, mirror.keep = self.losses, keep
         policy = checkpoint_managers.AnyPreservationPolicy([checkpoint_managers.LatestN(n=keep), _Best(self.losses)])
         options = ocp.CheckpointManagerOptions(
             preservation_policy=policy,
             step_prefix=None,
             cleanup_tmp_directories=True,
             enable_async_checkpointing=True,
-            create=True,
+            create=False,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
         _silence_abandoned()
-        remove_unfinished(self.folder)
+        remove_unfinished(self.folder, self.first)
+        handlers = None
+        if mirror is not None and jax.process_count() > 1:
+            options.multiprocessing_options = ocp.options.MultiprocessingOptions(primary_host=None)
+            handlers = _own_folder_handlers(options.multiprocessing_options)
+        self._save_state = ocp.args.StandardSave if handlers is None else ocp.args.PyTreeSave
         self.manager = ocp.CheckpointManager(
-            self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=None
+            self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=handlers
         )
 
     def steps(self) -> list[int]:
-        """Steps that have a finished checkpoint, oldest first."""
-        return sorted(self.manager.all_steps())
+        """Steps that have a finished checkpoint, oldest first; with a mirror, a committed one."""
+        return sorted(self.manager.all_steps()) if self.mirror is None else self.mirror.steps()
 
     def meta(self, step: int) -> dict[str, Any]:
         """Returns the meta of a step's checkpoint; {} if there is none."""
@@ -136,16 +167,16 @@ class Checkpoints:
             return
         failed: Exception | None = None
         try:
-            remove_unfinished(self.folder)
+            remove_unfinished(self.folder, self.first)
         except OSError as error:  # a disk that is gone, no more open files
             failed = error
         if jax.process_count() > 1:
             # if one failed at the start of a save, the others would wait for it inside of Orbax
-            self._agree(step, failed or (no_room(self.folder, state) if jax.process_index() == 0 else None))
+            self._agree(step, failed or (no_room(self.folder, state) if self.first else None))
         optional = TrainState._field_defaults
         kept = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
         fields = {_stored_name(name): each for name, each in kept.items()}
-        items = ocp.args.Composite(state=ocp.args.StandardSave(fields), meta=ocp.args.JsonSave(meta))
+        items = ocp.args.Composite(state=self._save_state(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
         try:
@@ -154,7 +185,7 @@ class Checkpoints:
         except Exception as error:
             failed = error
         self._agree(step, failed)
-        self.settling = _Settling(self.manager, self.folder / str(step))
+        self.settling = _Settling(self.manager, self.folder / str(step), self.first, self.mirror)
         self.settling.start()
 
     def add_evaluation(self, step: int, found: Mapping[str, Any], loss: float | None) -> None:
@@ -207,19 +238,25 @@ class Checkpoints:
             self._write_evaluations()
 
     def _agree(self, step: int, error: Exception | None) -> None:
-        reason = _agreed("checkpoint is saved", None if error is None else reason_of(error))
+        reason = agreed("checkpoint is saved", None if error is None else reason_of(error))
         if reason is None:
             return
         with contextlib.suppress(Exception):
             self.manager.wait_until_finished()  # raises the error once more, in this thread
-        if jax.process_index() == 0:
+        if self.first:
             shutil.rmtree(self.folder / str(step), ignore_errors=True)
         with contextlib.suppress(OSError):  # the next save tries again
-            remove_unfinished(self.folder)
+            remove_unfinished(self.folder, self.first)
         barrier("what a failed save has left is removed")
         with contextlib.suppress(OSError):
             self.manager.reload()
-        raise SaveError(self.folder, step, reason, [whole for whole in self.steps() if whole != step]) from error
+        self.check()
+        raise SaveError(self.where, step, reason, [whole for whole in self.steps() if whole != step]) from error
+
+    def check(self) -> None:
+        """Raises FencedError if the work directory is in a bucket and another run has taken it over."""
+        if self.mirror is not None:
+            self.mirror.check()
 
     def close(self) -> None:
         """Finishes the save under way and releases the folder; a second call does nothing."""
@@ -227,7 +264,7 @@ class Checkpoints:
             return
         self.closed = True
         self.finish()
-        remove_unfinished(self.folder)
+        remove_unfinished(self.folder, self.first)
         self.manager.close()
 
     def __enter__(self) -> "Checkpoints":
@@ -258,16 +295,20 @@ class Checkpoints:
         # newest first, but those without checksums last: a kill may have cut them short
         found, passed, unchecked = self.steps(), list[tuple[int, str]](), self._unchecked()
         for step in sorted(reversed(found), key=lambda step: step in unchecked):
-            state, reason = None, damage(self.folder / str(step)) if jax.process_index() == 0 else None
-            reason = _agreed(f"checkpoint {step} is whole", reason)
+            state, reason = None, self._fetched(step)
+            if reason is None and self.first:
+                reason = damage(self.folder / str(step))
+            reason = agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
                 try:
                     state = self._restore(step, abstract)
                 except Exception as error:
                     reason = f"{type(error).__name__}: {reason_of(error)}"
-                reason = _agreed(f"checkpoint {step} is restored", reason)
+                reason = agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
                 known = {step, *dict(passed)}
+                if self.mirror is not None:
+                    self.mirror.restored()
                 self._set_aside([*passed, *((s, UNCHECKED) for s in found if s > step and s not in known)])
                 if step in unchecked and jax.process_index() == 0:
                     log.warning("checkpoint %d is %s; it was not checked, as no other could be read", step, UNCHECKED)
@@ -276,23 +317,34 @@ class Checkpoints:
         if found:
             reasons = "".join(f"\n  {step}: {reason}" for step, reason in passed)
             raise CheckpointError(
-                f"none of the checkpoints {found} in {self.folder} could be read, all are damaged:{reasons}\n"
+                f"none of the checkpoints {found} in {self.where} could be read, all are damaged:{reasons}\n"
                 "copy a good one there, or use another --workdir to start again"
             )
         return None
 
+    def _fetched(self, step: int) -> str | None:
+        """Fetches a checkpoint from the bucket, if there is one behind the folder; returns its damage as text."""
+        if (mirror := self.mirror) is None:
+            return None
+        reason = collective_call(f"checkpoint {step} is fetched", lambda: mirror.fetch(step))
+        self.manager.reload()
+        return reason
+
     def _unchecked(self) -> set[int]:
-        """Steps without checksums, as process 0 sees them."""
-        first = jax.process_index() == 0
+        """Steps without checksums, as process 0 sees them; committed ones have some."""
+        first = jax.process_index() == 0 and self.mirror is None
         steps = [s for s in self.steps() if first and not (self.folder / str(s) / CHECKSUMS).exists()]
-        return {int(step) for step in (_agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
+        return {int(step) for step in (agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Restores one step; counters that an older checkpoint does not have begin at 0."""
         wanted, saved = abstract._asdict(), self._saved(step)
         absent = {name: wanted[name] for name in TrainState._field_defaults if _stored_name(name) not in saved}
         stored = {name: _stored_name(name) for name in wanted if name not in absent}
-        items = ocp.args.StandardRestore({stored[name]: wanted[name] for name in stored})
+        abstracts = {stored[name]: wanted[name] for name in stored}
+        items = ocp.args.StandardRestore(abstracts)
+        if self._save_state is ocp.args.PyTreeSave:
+            items = ocp.args.PyTreeRestore(abstracts, ocp.checkpoint_utils.construct_restore_args(abstracts))
         found = self.manager.restore(step, args=ocp.args.Composite(state=items))["state"]
 
         def zero(leaf: Any) -> jax.Array:
@@ -313,9 +365,14 @@ class Checkpoints:
                 log.warning(
                     "checkpoint %d is damaged (%s): renamed %d.damaged, the one before is used", step, reason, step
                 )
+        if self.first:
+            for step, _ in passed:
                 target = self.folder / f"{step}.damaged"
                 shutil.rmtree(target, ignore_errors=True)
-                os.replace(self.folder / str(step), target)
+                with contextlib.suppress(FileNotFoundError) if self.mirror else contextlib.nullcontext():
+                    os.replace(self.folder / str(step), target)
+        if self.mirror is not None and jax.process_index() == 0:
+            self.mirror.set_aside([step for step, _ in passed])
         barrier("damaged checkpoints are set aside")
         self.manager.reload()
 
@@ -323,11 +380,6 @@ class Checkpoints:
 def _stored_name(field: str) -> str:
     """Returns the name of a field of the state in checkpoints, as version 0.1 wrote it."""
     return "carried" if field == "recurrent_state" else field
-
-
-def _agreed(name: str, reason: str | None) -> str | None:
-    """Returns a checkpoint's problem on any process: all of them take it, or none."""
-    return next(filter(None, all_gather_text(name, reason or "")), None)
 
 
 def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -393,7 +445,8 @@ class Saving:
         return step % self.every == 0 or step == self.again
 
     def settle(self, step: int) -> None:
-        """Finishes a save that has ended by now on all processes; waits for none that has not."""
+        """Finishes a save that has ended by now on all processes; waits for none that has not. FencedError as `check`."""
+        self.checkpoints.check()
         if self.checkpoints.pending() and not any_process(self.checkpoints.busy(), "a save is under way"):
             self._finish(step)
 

@@ -9,13 +9,15 @@ import re
 import shutil
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 
+from spanjax.distributed import all_gather_text
 from spanjax.json_files import parse_json, read_json
 from spanjax.storage.local import write_whole
+from spanjax.storage.objects import Place
 from spanjax.training.eval_history import KEY
 
 CHECKSUMS = "checksums.json"
@@ -80,18 +82,25 @@ class CheckpointError(ValueError):
 class SaveError(CheckpointError):
     """A save that failed. The message is for a run that ends with it; one that continues reports `what` and `newest`."""
 
-    def __init__(self, folder: pathlib.Path, step: int, reason: str, whole: list[int]):
-        self.what = f"the checkpoint of step {step} could not be written to {folder}: {reason}"
+    def __init__(self, where: pathlib.Path | Place, step: int, reason: str, whole: list[int]):
+        self.what = f"the checkpoint of step {step} could not be written to {where}: {reason}"
         self.newest = f"the newest good one is that of step {whole[-1]}" if whole else "there is no good one yet"
         again = f"continues from step {whole[-1]}" if whole else "starts again from step 0"
-        super().__init__(f"{self.what}; free some space (or mend the folder) and run the same command: it {again}")
+        mend = (
+            "free some space (or mend the folder)"
+            if isinstance(where, pathlib.Path)
+            else "mend the access to the bucket"
+        )
+        super().__init__(f"{self.what}; {mend} and run the same command: it {again}")
 
 
-def remove_unfinished(folder: pathlib.Path) -> None:
-    """Removes leftovers of killed or failed saves; called again later, as other writes of a failed one may still end."""
-    if jax.process_index() == 0:
-        for path in folder.glob(f"*{UNFINISHED}*"):
-            shutil.rmtree(path, ignore_errors=True)
+def remove_unfinished(folder: pathlib.Path, first: bool) -> None:
+    """Removes leftovers of killed or failed saves; called again later, as other writes of a failed one may still end.
+
+    Only for the `first` process of those that share the folder.
+    """
+    for path in folder.glob(f"*{UNFINISHED}*") if first else ():
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def no_room(folder: pathlib.Path, state: Any) -> OSError | None:
@@ -140,13 +149,15 @@ def steps_of(workdir: pathlib.Path) -> list[int]:
     return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
 
 
-def stored_losses(workdir: pathlib.Path) -> dict[int, float]:
+def stored_losses(workdir: pathlib.Path, kept: Collection[int] | None = None) -> dict[int, float]:
     """Returns step -> evaluation value, lower is better, of the steps that are kept and were evaluated.
 
-    The meta of every checkpoint lists all evaluations before it, so that of a damaged one is known too.
+    The meta of every checkpoint lists all evaluations before it, so that of a damaged one is known too, and that of a `kept`
+    one without a folder here; None takes those with one.
     """
     found: dict[int, float] = {}
-    for step in (steps := steps_of(workdir)):
+    steps = steps_of(workdir) if kept is None else sorted(kept)
+    for step in steps_of(workdir):
         with contextlib.suppress(TypeError, ValueError, AttributeError, OverflowError):  # a damaged meta
             found |= {int(at): float(value) for at, value in stored_meta(workdir, step).get(KEY, [])}
     return {step: found[step] for step in steps if math.isfinite(found.get(step, math.nan))}
@@ -189,6 +200,58 @@ def read_meta(folder: pathlib.Path) -> dict[str, Any]:
 def write_evaluation(folder: pathlib.Path, found: Mapping[str, Any]) -> None:
     """Stores the results of an evaluation next to the finished checkpoint of the same step; replaced as a whole."""
     write_whole(folder / EVALUATION, json.dumps(found))
+
+
+def name_in_merged(name: str, process: int, processes: int) -> str | None:
+    """Returns the name that a file of one process's checkpoint has in the checkpoint of all, which `merge_indexes` completes.
+
+    None for a file that every process has and process 0 gives. A single process keeps its names. With several, whose folders
+    Orbax writes each for itself, the arrays of process N and their index lie below state/process_N.
+    """
+    top, _, rest = name.partition("/")
+    if processes == 1:
+        return name
+    if top == "state" and rest.startswith(("manifest.ocdbt", "d/", "ocdbt.process_")):
+        return f"state/process_{process}/{rest}"
+    return name if process == 0 else None
+
+
+def is_index(name: str) -> bool:
+    """True for the files that `merge_indexes` reads, by their names in the checkpoint of all processes."""
+    return bool(re.fullmatch(r"state/process_\d+/(manifest\.ocdbt|d/[^/]+)", name))
+
+
+def merge_indexes(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the index of the arrays of all processes below folder/state, from their own indexes; returns the new files.
+
+    The arrays themselves need not be here, as an index refers to them by name. OSError if an array has no values.
+    """
+    # large, and only runs of several processes in a bucket need it
+    import tensorstore
+
+    context, state = tensorstore.Context(), folder / "state"
+
+    def opened(path: pathlib.Path) -> Any:
+        return tensorstore.KvStore.open(
+            {"driver": "ocdbt", "base": f"file://{path.absolute()}/"}, context=context
+        ).result()
+
+    merged, parts = opened(state), [opened(path) for path in sorted(state.glob("process_*"))]
+    transaction = tensorstore.Transaction(atomic=True)
+    for copying in [part.experimental_copy_range_to(merged.with_transaction(transaction)) for part in parts]:
+        copying.result()
+    transaction.commit_sync()
+    names = [key.decode() for key in merged.list().result()]
+    described = {name.removesuffix("/.zarray") for name in names if name.endswith("/.zarray")}
+    # TensorStore reads an array without chunks as zeros
+    if lacking := described ^ {name.rpartition("/")[0] for name in names if not name.endswith("/.zarray")}:
+        raise OSError(f"no process has written {sorted(lacking)[:3]} whole")
+    return [state / "manifest.ocdbt", *sorted((state / "d").iterdir())]
+
+
+def agreed(name: str, reason: str | None) -> str | None:
+    """Returns a checkpoint's problem on any process: all of them take it, or none."""
+    return next(filter(None, all_gather_text(name, reason or "")), None)
 
 
 def first_line(error: Exception) -> str:

@@ -23,8 +23,10 @@ from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
 from spanjax.run_format import STAGES, STARTED_IN, adds_stages, differences_in_paths
 from spanjax.storage.local import write_whole
+from spanjax.storage.objects import is_remote
 from spanjax.storage.outputs import output_problem
-from spanjax.training.checkpoint_files import steps_of
+from spanjax.training.checkpoint_files import has_checkpoints, steps_of
+from spanjax.training.mirror import Mirror
 from spanjax.training.redaction import redacted
 
 FILE = "run.lock"
@@ -40,27 +42,49 @@ class LockedError(ValueError):
     """Another run is at work in the directory; the message names it."""
 
 
-def open_workdir(workdir: pathlib.Path, description: Described, resources: contextlib.ExitStack) -> Described:
+def find_workdir(address: str, cache: str) -> tuple[pathlib.Path, Mirror | None, bool]:
+    """Returns the folder in which a run works, the mirror of one in a bucket, and True if the run resumes from a checkpoint.
+
+    Changes nothing. All processes call it; a ValueError on one is one on all. `cache` as in `Mirror`.
+    """
+    # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
+    if address.startswith(".") or not (is_remote(address) or is_remote(pathlib.Path(address))):
+        workdir = pathlib.Path(address)
+        return workdir, None, bool(address) and has_checkpoints(workdir)
+    mirror = collective_call("bucket of the work directory", lambda: Mirror(address, cache))
+    return mirror.folder, mirror, collective_call("work directory", mirror.look)
+
+
+def open_workdir(
+    workdir: pathlib.Path, description: Described, resources: contextlib.ExitStack, mirror: Mirror | None = None
+) -> Described:
     """Locks the work directory until `resources` closes, and claims it as `claim_workdir`, process 0 before the others.
 
-    Called by all processes; a ValueError on one is one on all. LockedError names the run that has it.
+    With a mirror, `workdir` is its folder, of this process alone; the lease of the bucket is taken as well. Called by all
+    processes; a ValueError on one is one on all. LockedError and HeldError name the run that has it.
     """
     first = jax.process_index() == 0
 
     def claim(mine: bool) -> Described:
-        if mine and first:
+        if mine and (first or mirror):
             with _writing(workdir):
                 resources.enter_context(sole_run(workdir))
-        return claim_workdir(workdir, description) if mine else {}
+        if mine and mirror:
+            mirror.open(resources)
+        described = claim_workdir(workdir, description, mirror) if mine else {}
+        if mine and mirror and first:
+            mirror.send_now("run.json")
+        return described
 
     before = collective_call("work directory", lambda: claim(first))
     return collective_call("work directory", lambda: claim(not first)) or before
 
 
-def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
+def claim_workdir(workdir: pathlib.Path, description: Described, mirror: Mirror | None = None) -> Described:
     """Writes run.json into a new work directory; refuses one that belongs to another run, with a diff.
 
-    Returns the stored run.json, which an older version may have written. ValueError if it cannot be written or read.
+    `mirror` is the bucket behind it, if any. Returns the stored run.json, which an older version may have written. ValueError if
+    it cannot be written or read.
     """
     file = workdir / "run.json"
     if file.is_file():
@@ -68,7 +92,7 @@ def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
         before = redacted(read_json(file, dict, "restore it, or use another --workdir"))
         now = json.loads(json.dumps(description))
         if found := differences_in_paths(before, now, workdir):
-            step = max(steps_of(workdir), default=0)
+            step = max(mirror.steps() if mirror else steps_of(workdir), default=0)
             if adds_stages(before, now, workdir, step):
                 with _writing(workdir):
                     write_whole(file, json.dumps({**now, STARTED_IN: before.get(STARTED_IN, "")}, indent=2) + "\n")
@@ -76,7 +100,7 @@ def claim_workdir(workdir: pathlib.Path, description: Described) -> Described:
             if now.get(STAGES) != before.get(STAGES):
                 found.append(f"  (a run that resumes may add stages from step {step:,}, its newest checkpoint, on)")
             raise ValueError(
-                f"--workdir {workdir} holds another run; what differs (there -> now):\n"
+                f"--workdir {mirror.place if mirror else workdir} holds another run; what differs (there -> now):\n"
                 + "\n".join(found)
                 + "\nuse the same settings to continue it, or another --workdir"
             )

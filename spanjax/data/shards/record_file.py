@@ -116,6 +116,15 @@ class RecordFile:
         self.status(self.handle)
         return found
 
+    def flush(self) -> None:
+        """Waits until the content is on disk."""
+        handle = self._open() if self.handle is None else self.handle
+        try:
+            os.fsync(handle)
+        finally:
+            if self.handle is None:
+                os.close(handle)
+
     def sha256(self) -> str:
         """The checksum of the file's content, read in small parts."""
         digest, buffer, size = hashlib.sha256(), memoryview(bytearray(_CHUNK)), self._stamp[0]
@@ -246,6 +255,7 @@ class ShardCheck:
                     f"{file.path} is damaged (its sha256 is {digest[:16]}..., {shard.sha256[:16]}... in the manifest):"
                     " prepare or copy the rows again"
                 )
+            file.flush()  # a copy from a bucket may be in memory alone, and a remembered shard is not compared again
             known.shards[shard.name], known.changed = stamp, True
         self.compared += 1
 
