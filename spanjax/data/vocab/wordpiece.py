@@ -106,7 +106,8 @@ class _Known:
         number_P = np.fromiter(map(self._numbers.__getitem__, parts), np.int64, len(parts))
         new_N = np.flatnonzero(number_P >= known)
         if len(new_N):
-            first: list[int] = new_N[np.unique(number_P[new_N], return_index=True)[1]].tolist()  # in their numbers' order
+            _, place_N = np.unique(number_P[new_N], return_index=True)
+            first: list[int] = new_N[place_N].tolist()
             self._add(encode([parts[place] for place in first]))
         sizes_P = self._sizes_K[number_P]
         ends_P = np.cumsum(sizes_P)
