@@ -250,10 +250,10 @@ class Checkpoints:
         barrier("what a failed save has left is removed")
         with contextlib.suppress(OSError):
             self.manager.reload()
-        self.check()
+        self.check_lease()
         raise SaveError(self.where, step, reason, [whole for whole in self.steps() if whole != step]) from error
 
-    def check(self) -> None:
+    def check_lease(self) -> None:
         """Raises FencedError if the work directory is in a bucket and another run has taken it over."""
         if self.mirror is not None:
             self.mirror.check()
@@ -445,8 +445,8 @@ class Saving:
         return step % self.every == 0 or step == self.again
 
     def settle(self, step: int) -> None:
-        """Finishes a save that has ended by now on all processes; waits for none that has not. FencedError as `check`."""
-        self.checkpoints.check()
+        """Finishes a save that has ended by now on all processes; waits for none that has not. FencedError as `check_lease`."""
+        self.checkpoints.check_lease()
         if self.checkpoints.pending() and not any_process(self.checkpoints.busy(), "a save is under way"):
             self._finish(step)
 

@@ -109,6 +109,8 @@ class Noted:
     def add_evaluation(self, step: int, found: Any, loss: float | None) -> None:
         self.metas[step] = {**self.metas.get(step, {}), **found}
 
+    def check_lease(self) -> None: ...
+
     def pending(self) -> bool:
         return False
 

@@ -268,7 +268,7 @@ def test_of_two_runs_the_later_commits_and_the_earlier_ends(tmp_path: pathlib.Pa
             save(sleeping, 2)
         one.send_files()
         with pytest.raises(FencedError):
-            sleeping.check()
+            sleeping.check_lease()
         after = {
             path: bytes(file.getbuffer())
             for path, file in store.items()
