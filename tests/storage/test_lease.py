@@ -26,8 +26,22 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(leases, "RENEW_SECONDS", 0.1)
     monkeypatch.setattr(leases, "WATCH_SECONDS", 0.05)
     yield
+    end_all()
+
+
+@pytest.fixture
+def store(served: str) -> Iterator[str]:
+    """An empty folder of a server; no renewal outlives the server, which it would look for until the retries end."""
+    yield served
+    end_all()
+
+
+def end_all() -> None:
     while held:
-        held.pop()._ended.set()
+        found = held.pop()
+        found._ended.set()
+        if found._thread.is_alive():
+            found._thread.join()
 
 
 def lease(address: str) -> Lease:
@@ -81,13 +95,13 @@ def test_the_clock_of_the_holder_does_not_count(memory: str, monkeypatch: pytest
     assert 0.6 < sum(waited) < 0.8
 
 
-def test_one_of_many_takers_wins(address: str) -> None:
-    """All begin in the same moment, in memory, on S3 and on GCS."""
+def test_one_of_many_takers_wins(store: str) -> None:
+    """All begin in the same moment, on S3 and on GCS."""
     count, start = 6, threading.Barrier(6)
     won, lost = list[int](), list[HeldError]()
 
     def take() -> None:
-        mine = lease(address)
+        mine = lease(store)
         start.wait()
         try:
             won.append(mine.take())
@@ -102,10 +116,10 @@ def test_one_of_many_takers_wins(address: str) -> None:
     assert won == [1] and len(lost) == count - 1
 
 
-def test_a_renewal_whose_answer_is_lost_keeps_the_lease(served: str, faults: Faults) -> None:
-    one = paused(served)
+def test_a_renewal_whose_answer_is_lost_keeps_the_lease(store: str, faults: Faults) -> None:
+    one = paused(store)
     for _ in range(3):
-        faults.plan(Fault.LOST, **WRITES[served[:2]])
+        faults.plan(Fault.LOST, **WRITES[store[:2]])
         one.renew()
     assert one.lost is None and faults.counts[Fault.LOST] == 3
 
