@@ -118,6 +118,8 @@ def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
         return encoder.unroll, f"{encoder.unroll} a turn of the scan (requested)"
     if run.mesh.fsdp:
         return 1, "in a scan (mesh.fsdp gathers one at a time)"
+    if platform == "cpu" and encoder.remat != "none":
+        return 1, "in a scan (remat frees memory on cpu only there)"
     if encoder.layers > UNROLLED_UP_TO.get(platform, 0):
         return 1, f"in a scan (the default for {encoder.layers} layers on {platform})"
     return encoder.layers, f"unrolled (the fastest on {platform}; encoder.unroll=1 compiles faster)"

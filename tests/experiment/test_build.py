@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from typing import Any
 
 import pytest
 
@@ -36,13 +37,15 @@ def test_fsdp_on_cpu_devices_is_refused_but_with_the_flag(monkeypatch: pytest.Mo
         ("cuda", {}, 12, "unrolled .the fastest on gpu"),
         ("cpu", {}, 1, "in a scan .the default for 12 layers on cpu"),
         ("cpu", {"layers": 2}, 2, "unrolled .the fastest on cpu"),
+        ("cpu", {"layers": 2, "remat": "full"}, 1, "in a scan .remat frees memory on cpu only there"),
+        ("cuda", {"remat": "full"}, 12, "unrolled"),
         ("tpu", {}, 1, "in a scan .the default for 12 layers on tpu"),
         ("cuda", {"layers": 48}, 1, "in a scan .the default for 48 layers on gpu"),
         ("tpu", {"unroll": 3}, 3, "3 a turn of the scan .requested"),
     ],
 )
 def test_layers_are_unrolled_where_that_pays(
-    platform: str, changes: dict[str, int], unroll: int, reason: str, monkeypatch: pytest.MonkeyPatch
+    platform: str, changes: dict[str, Any], unroll: int, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import jax
 

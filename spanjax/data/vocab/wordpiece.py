@@ -42,16 +42,17 @@ class WordPieceVocabulary(Vocabulary):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implements `Vocabulary.encode`. Parts between blanks are encoded on their own: each distinct one only once."""
-        parts = [text.split(" ") for text in texts]
+        if not texts:
+            return []
         if self._known.count > _KNOWN_PARTS:
             self._known = _Known()
         try:
-            ids_T, ends_P = self._known.joined(list(itertools.chain.from_iterable(parts)), self._encode_parts)
+            ids_T, ends_P = self._known.joined(" ".join(texts).split(" "), self._encode_parts)
         except BaseException:
             self._known = _Known()  # some parts have numbers and no ids
             raise
-        ends = ends_P[np.cumsum([len(each) for each in parts]) - 1].tolist() if parts else []
-        return [ids_T[start:end] for start, end in itertools.pairwise([0, *ends])]
+        last = np.cumsum([text.count(" ") + 1 for text in texts]) - 1  # part of each text
+        return [ids_T[start:end] for start, end in itertools.pairwise([0, *ends_P[last].tolist()])]
 
     def _encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
