@@ -5,6 +5,7 @@ import base64
 import contextlib
 import hashlib
 import itertools
+import logging
 import os
 import pathlib
 from typing import Any
@@ -297,4 +298,7 @@ def _md5(answer: dict[str, Any], place: Place, parts: bool = False) -> str:
 
 def connect() -> S3:
     """Returns the backend."""
+    # they tell at every start where they found what
+    for name in ("aiobotocore", "botocore"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     return S3()
