@@ -372,10 +372,11 @@ def open_pretraining_session(
 def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) -> PretrainingSession:
     """Builds the session of a pretraining run whose settings are valid."""
     run = with_defaults(run)
-    if run.encoder.attention == "cudnn_packed" and not run.encoder.attention_blocks:
-        # a list by the number of blocks; one more for the padding
+    if run.encoder.attention == "cudnn_packed":
+        # a list by the number of blocks; one more for the padding. Too little room would give wrong results unnoticed
         most = max(len(each.manifest.text_tokens_by_blocks) for each in (rows, validation) if each is not None)
-        run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention_blocks=most))
+        room = max(most, run.encoder.attention_blocks)
+        run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention_blocks=room))
     built, objective = build(run, rows.length, mesh), run.objective
     assert isinstance(objective, Pretraining)
     spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
