@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,7 +38,7 @@ from spanjax.prepare.options import Prepare, counted, option_problems
 from spanjax.storage.inputs import with_local_copies
 from spanjax.storage.objects import is_remote
 from spanjax.storage.outputs import output_problem, replace_problem
-from spanjax.storage.remote_outputs import RemoteOutput, remove, staging
+from spanjax.storage.remote_outputs import RemoteOutput, staging
 
 _BEAM = "spanjax.data.shards.beam_runner"  # imported only if requested: it needs Apache Beam
 _BEAM_OPTIONS = "--beam-options"
@@ -196,13 +197,13 @@ def prepare(options: Prepare) -> dict[str, Manifest]:
     if not is_remote(options.output):
         return _prepare(options, lambda _: None)
     remote = RemoteOutput(options.output, staging(options.output))
-    remove(remote.local)  # an earlier prepare was killed behind its upload
+    shutil.rmtree(remote.local, ignore_errors=True)  # an earlier prepare was killed behind its upload
     remote.look(options.overwrite)
     try:
         with remote.named_in_errors():
             return _prepare(dataclasses.replace(options, output=str(remote.local)), remote.upload)
     finally:
-        remove(remote.local)
+        shutil.rmtree(remote.local, ignore_errors=True)
 
 
 def _prepare(options: Prepare, upload: Callable[[pathlib.Path], None]) -> dict[str, Manifest]:

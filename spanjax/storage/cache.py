@@ -133,15 +133,18 @@ class Cache:
             )
 
 
+def needed_user_cache(what: str, remedy: str = "") -> pathlib.Path:
+    """Returns `user_cache` of this process. StorageError without a home: `what` lies there, `remedy` ends the message."""
+    if (base := user_cache(os.environ)) is None:
+        raise StorageError(f"{what} below $XDG_CACHE_HOME or $HOME, and neither is set: set XDG_CACHE_HOME{remedy}")
+    return base
+
+
 def user_files(folder: str = "", most_gb: float = 0.0) -> Cache:
     """Returns the cache in a folder, by default $XDG_CACHE_HOME/spanjax/storage; StorageError without a home."""
     if folder:
         return Cache(pathlib.Path(folder).absolute(), int(most_gb * 1e9), ("--data.cache", "--data.cache-gb"))
-    base = user_cache(os.environ)
-    if base is None:
-        raise StorageError(
-            "copies of objects lie below $XDG_CACHE_HOME or $HOME, and neither is set: set XDG_CACHE_HOME to a folder"
-        )
+    base = needed_user_cache("copies of objects lie", " to a folder")
     return Cache(base / "storage", int(most_gb * 1e9), ("XDG_CACHE_HOME", "--data.cache-gb"))
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from spanjax.json_files import JsonError, parse_json
 from spanjax.storage.cache import Cache, Source, listed, user_files
-from spanjax.storage.commits import CHECKPOINTS, FOLDER, HEAD, Commits, Head
+from spanjax.storage.commits import CHECKPOINTS, Commits, Head
 from spanjax.storage.objects import MissingObjectError, Place, StorageError, is_remote, open_store
 
 Options = TypeVar("Options")
@@ -61,10 +61,8 @@ def with_local_copies(options: Options, *names: str) -> Options:
 
 def _head(root: Place) -> Head | None:
     """Returns the list of committed checkpoints; None if this is no run with commits."""
-    store = open_store(root)
-    if not root.key or store.read_version(root / FOLDER / HEAD) is None:
-        return None
-    return Commits(store, root).read()
+    head = Commits(open_store(root), root).read() if root.key else Head()
+    return head if head.fencing else None  # a run writes its number, 1 or more, before anything else
 
 
 def _run_copy(root: Place, head: Head, step: int | None, cache: Cache) -> str:

@@ -43,6 +43,7 @@ LOOPS = 4
 """Event loops of a client: a single one passes all bytes through one thread."""
 CONNECTIONS = 8
 """Parts or ranges of one file that travel at the same time."""
+NONCE = "spanjax-write"  # name of the nonce in the metadata of an object
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://?(.*)", re.DOTALL)
 _MODULES = {"s3": "objects_s3", "gs": "objects_gs", "memory": "objects_memory"}
 _OTHER_NAMES = {"gcs": "gs", "s3a": "s3"}

@@ -24,6 +24,7 @@ from spanjax.json_files import JsonError, parse_json
 from spanjax.storage.objects import (
     ABSENT,
     LOOPS,
+    NONCE,
     PART,
     Absent,
     ConditionFailedError,
@@ -40,7 +41,6 @@ from spanjax.storage.objects import (
     request_seconds,
 )
 
-_NONCE = "spanjax-write"
 _RESUME = 308  # the answer to a part of an upload that is not the last one
 _BUSY = (408, 429, 500, 502, 503, 504)
 _ENTRY = "generation,size,name"
@@ -156,7 +156,7 @@ class GoogleStorage:
             {} if only_if is None else {"ifGenerationMatch": "0" if only_if is ABSENT else str(only_if)}
         )
         digest = base64.b64encode(hashlib.md5(data).digest()).decode()
-        description = {"name": place.key, "md5Hash": digest, "metadata": {_NONCE: nonce}}
+        description = {"name": place.key, "md5Hash": digest, "metadata": {NONCE: nonce}}
         # a boundary that no content holds
         boundary = uuid.uuid4().hex
         body = b"".join(
@@ -182,7 +182,7 @@ class GoogleStorage:
     def nonce(self, place: Place) -> tuple[str, str]:
         """Reads the metadata."""
         found = self._metadata(place)
-        return ("", "") if found is None else (found.get("metadata", {}).get(_NONCE, ""), str(found["generation"]))
+        return ("", "") if found is None else (found.get("metadata", {}).get(NONCE, ""), str(found["generation"]))
 
     def upload(self, file: pathlib.Path, place: Place, size: int, tries: Tries) -> Written:
         """A resumable upload: after a failed part the service tells how much it has."""

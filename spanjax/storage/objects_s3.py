@@ -29,6 +29,7 @@ from spanjax.storage.objects import (
     ABSENT,
     CONNECTIONS,
     LOOPS,
+    NONCE,
     Absent,
     ConditionFailedError,
     Entry,
@@ -44,7 +45,6 @@ from spanjax.storage.objects import (
     request_seconds,
 )
 
-_NONCE = "spanjax-write"
 _MAX_PARTS = 9000  # S3 takes 10,000
 _BUSY = frozenset(
     {"SlowDown", "InternalError", "RequestTimeout", "RequestTimeTooSkewed", "ServiceUnavailable", "Throttling",
@@ -131,7 +131,7 @@ class S3:
                 Key=place.key,
                 Body=data,
                 ContentMD5=base64.b64encode(digest).decode(),
-                Metadata={_NONCE: nonce},
+                Metadata={NONCE: nonce},
                 **options,
             )
         except ClientError as error:
@@ -149,7 +149,7 @@ class S3:
             if _status(error) == 404:
                 return "", ""
             raise
-        return found.get("Metadata", {}).get(_NONCE, ""), found["ETag"]
+        return found.get("Metadata", {}).get(NONCE, ""), found["ETag"]
 
     def upload(self, file: pathlib.Path, place: Place, size: int, tries: Tries) -> Written:
         """A multipart upload, which is aborted when it fails: its parts would cost money."""

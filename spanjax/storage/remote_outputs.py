@@ -10,14 +10,13 @@ import hashlib
 import json
 import os
 import pathlib
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from spanjax.cli import Progress, SomeFailedError
+from spanjax.storage.cache import needed_user_cache
 from spanjax.storage.inputs import with_local_copies
-from spanjax.storage.local import user_cache
 from spanjax.storage.objects import Entry, Place, StorageError, in_parallel, is_remote, open_store
 
 Options = TypeVar("Options")
@@ -118,12 +117,11 @@ class RemoteOutput:
 
 def staging(address: str) -> pathlib.Path:
     """Folder of this machine for unfinished work on an address, the same for every process; StorageError without a home."""
-    base = user_cache(os.environ)
-    if base is None:
-        raise StorageError(
-            "unfinished work lies below $XDG_CACHE_HOME or $HOME, and neither is set: set XDG_CACHE_HOME"
-        )
-    return base / "unfinished" / hashlib.sha256(str(Place.parse(address)).encode()).hexdigest()[:24]
+    return (
+        needed_user_cache("unfinished work lies")
+        / "unfinished"
+        / hashlib.sha256(str(Place.parse(address)).encode()).hexdigest()[:24]
+    )
 
 
 @contextlib.contextmanager
@@ -172,11 +170,6 @@ def _upload(outputs: dict[str, RemoteOutput]) -> None:
         if output.local.exists():
             output.upload(output.local)
             print(f"uploaded to {output.place}")
-
-
-def remove(folder: pathlib.Path) -> None:
-    """Removes a folder of unfinished work and all in it."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:

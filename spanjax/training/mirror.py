@@ -20,9 +20,9 @@ import jax
 
 from spanjax.distributed import all_gather_text
 from spanjax.json_files import parse_json
+from spanjax.storage.cache import needed_user_cache
 from spanjax.storage.commits import CHECKPOINTS, Commits, FencedError
 from spanjax.storage.lease import Lease
-from spanjax.storage.local import user_cache
 from spanjax.storage.objects import (
     ABSENT,
     ConditionFailedError,
@@ -58,12 +58,8 @@ class Mirror:
     def __init__(self, address: str, cache: str = ""):
         """`cache` is the folder for such copies; empty takes that of the user. StorageError, ValueError if there is none."""
         self.place = Place.parse(address)
-        base = pathlib.Path(cache) if cache else user_cache(os.environ)
-        if base is None:
-            raise ValueError(
-                f"--workdir {self.place}: a run in a bucket works in a folder below $XDG_CACHE_HOME or $HOME, and neither is set:"
-                " set XDG_CACHE_HOME to a folder with space for a few checkpoints"
-            )
+        what, remedy = "a run in a bucket works in a folder", " to a folder with space for a few checkpoints"
+        base = pathlib.Path(cache) if cache else needed_user_cache(f"--workdir {self.place}: {what}", remedy)
         key = hashlib.sha256(str(self.place).encode()).hexdigest()[:12]
         self.host = base / "runs" / f"{self.place.name}-{key}"
         """Folder of this machine for the run; its processes share it."""
