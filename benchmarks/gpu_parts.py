@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import timing
-from benchmarks.made import made_blocks, one_device_session
+from benchmarks.made import one_device_session, packed_rows
 from spanjax.hardware import CHIPS, Chip
 from spanjax.plan.cost import CostModel
 from spanjax.plan.hlo import Program
@@ -166,16 +166,7 @@ def block_lengths(count: int, mean: float, length: int) -> np.ndarray:
 
 def write_blocks(folder: pathlib.Path, sizes_M: np.ndarray, scale: Scale, pack: bool) -> Any:
     """Rows of blocks of so many tokens with Zipf's frequencies, as `prepare --max-blocks 5` packs or one block a row; opened."""
-    from spanjax.data.feed.rows import open_rows
-    from spanjax.data.shards.packing import pack_rows
-    from spanjax.data.shards.shards import write_rows
-    from spanjax.data.vocab.loading import WordPieceVocabulary
-
-    blocks, pieces = made_blocks(sizes_M, scale.vocabulary)
-    pieces += ["last"] * (scale.vocabulary - len(pieces))
-    packed = pack_rows(blocks, scale.length, MOST_BLOCKS if pack else 1)
-    write_rows(folder, packed, WordPieceVocabulary(pieces), scale.length)
-    return open_rows(folder)
+    return packed_rows(folder, sizes_M, scale.vocabulary, scale.length, MOST_BLOCKS if pack else 1)
 
 
 def fitted(batch: Mapping[str, Any], slots: int) -> dict[str, np.ndarray]:

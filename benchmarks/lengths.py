@@ -18,27 +18,23 @@ import numpy as np
 
 from benchmarks import timing
 from benchmarks.family import Step
-from benchmarks.made import made_blocks
+from benchmarks.made import packed_rows
 
 WINDOW, EVERY = 64, 4
 VOCABULARY = 4_000
 MEDIAN, SPREAD = 600, 1.0  # of the documents' tokens, and of their logarithm
 
 
-def packed_rows(folder: pathlib.Path, tokens: int, length: int) -> Any:
+def document_rows(folder: pathlib.Path, tokens: int, length: int) -> Any:
     """Rows of this length for so many tokens, packed as `spanjax.prepare --max-blocks 127` does; opened."""
-    from spanjax.data.feed.rows import open_rows
-    from spanjax.data.shards.packing import MOST_BLOCKS, pack_rows
-    from spanjax.data.shards.shards import write_rows
-    from spanjax.data.vocab.loading import WordPieceVocabulary
+    from spanjax.data.shards.packing import MOST_BLOCKS
 
     drawn = np.random.default_rng(0).lognormal(np.log(MEDIAN), SPREAD, 8 + 2 * tokens // MEDIAN).astype(np.int64) + 8
     whole, rest = np.divmod(drawn, length - 2)
     sizes = np.concatenate([np.full(int(whole.sum()), length - 2), rest[rest > 1]])
     sizes = np.random.default_rng(1).permutation(sizes)
-    blocks, pieces = made_blocks(sizes[: np.searchsorted(np.cumsum(sizes), tokens) + 1], VOCABULARY)
-    write_rows(folder, pack_rows(blocks, length, MOST_BLOCKS), WordPieceVocabulary(pieces), length)
-    return open_rows(folder)
+    sizes = sizes[: np.searchsorted(np.cumsum(sizes), tokens) + 1]
+    return packed_rows(folder, sizes, VOCABULARY, length, MOST_BLOCKS)
 
 
 def encoders(width: int, layers: int, length: int) -> dict[str, Any]:
@@ -110,7 +106,7 @@ def main() -> int:
     targets = [timing.Target(f"a token in a local layer, rows of {last:,} over {first:,}", growth, most=1.35)]
     with tempfile.TemporaryDirectory() as folder:
         for length in sorted(found.lengths):
-            rows = packed_rows(pathlib.Path(folder) / str(length), 4 * found.tokens, length)
+            rows = document_rows(pathlib.Path(folder) / str(length), 4 * found.tokens, length)
             made = encoders(found.width, found.layers, length)
             steps = {
                 name: Step(MaskedPrediction(), each, rows, found.tokens // length, length)

@@ -30,6 +30,19 @@ def made_blocks(sizes_M: np.ndarray, size: int) -> tuple[list[Any], list[str]]:
     return blocks, [*SPECIAL_PIECES, *pieces]
 
 
+def packed_rows(folder: pathlib.Path, sizes_M: np.ndarray, vocabulary: int, length: int, most_blocks: int) -> Any:
+    """Rows of `made_blocks` with a vocabulary of so many pieces, packed with at most so many blocks a row; opened."""
+    from spanjax.data.feed.rows import open_rows
+    from spanjax.data.shards.packing import pack_rows
+    from spanjax.data.shards.shards import write_rows
+    from spanjax.data.vocab.loading import WordPieceVocabulary
+
+    blocks, pieces = made_blocks(sizes_M, vocabulary)
+    pieces += ["last"] * (vocabulary - len(pieces))
+    write_rows(folder, pack_rows(blocks, length, most_blocks), WordPieceVocabulary(pieces), length)
+    return open_rows(folder)
+
+
 def one_device_session(encoder: Any, rows: Any, **settings: Any) -> Any:
     """The session of a run with these settings on the first device. ValueError for what it cannot do."""
     import jax

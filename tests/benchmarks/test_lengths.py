@@ -11,9 +11,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def test_rows_are_packed_from_documents_of_all_sizes(tmp_path: pathlib.Path) -> None:
-    from benchmarks.lengths import packed_rows
+    from benchmarks.lengths import document_rows
 
-    rows = packed_rows(tmp_path / "rows", 20_000, 2048)
+    rows = document_rows(tmp_path / "rows", 20_000, 2048)
     manifest = rows.manifest
     assert manifest.text_tokens_by_blocks[-1] > 0 and len(manifest.text_tokens_by_blocks) > 3
     assert 20_000 <= manifest.text_tokens <= 22_048
