@@ -113,7 +113,7 @@ STORAGE_CASES = (
              lambda world: ["s3://nowhere/run", world.here / "out"], variables=S3),
     to_torch("a bucket that does not exist, in Google's store", ("no bucket 'nowhere'", "create it"),
              lambda world: ["gs://nowhere/run", world.here / "out"], variables=GS),
-    to_torch("no right to list", ("access is denied", "rights to list, read, write and delete"),
+    to_torch("no right to read", ("access is denied", "rights to list, read, write and delete"),
              lambda world: ["s3://bucket/run", world.here / "out"], variables=DENIED),
     to_torch("no right to write", ("access is denied", "rights to list, read, write and delete"),
              lambda world: [world.run, "gs://bucket/out"], variables=GS_DENIED),

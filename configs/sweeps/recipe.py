@@ -5,7 +5,7 @@ Command (rows as for pretrain/mini.py; the arm `continued` needs the installed m
     python -m spanjax.report runs/recipe
     python -m spanjax.train --config configs/sweeps/recipe.py --rows runs/mini/rows --feed numpy --workdir runs/base    (the base)
 
-Expect: eight minutes or so for each of 24 runs on two CPU cores. All arms have the shape of spanbert-mini, so that one can
+Expect: four minutes or so for each of 24 runs on two CPU cores. All arms have the shape of spanbert-mini, so that one can
 continue it; its pretraining is not counted. As in mini.py, single tokens are masked first and spans later: spans alone stay at
 the unigram entropy for longer than an arm lasts. Every arm gets the FLOPs of the base. Muon has the rate of mini.py, AdamW
 that of small.py; neither was tuned here. Results of so few steps hold for short runs; there are none yet.
@@ -38,7 +38,7 @@ RUN = dataclasses.replace(
     optimizer=ADAMW,
     cadence=Cadence(log_every=20, eval_every=STEPS, checkpoint_every=100, eval_batches=16, keep=1),
     steps=STEPS,
-    batch_size=16,
+    batch_size=8,
 )
 
 

@@ -148,6 +148,8 @@ class GoogleStorage:
         length = int(answer.headers.get("Content-Length", len(answer.body)))
         if len(answer.body) != length:
             raise TransientError(f"{len(answer.body):,} of {length:,} bytes arrived")
+        if "x-goog-generation" not in answer.headers:
+            raise _AnswerError(answer.status, answer.body)
         return answer.body, answer.headers["x-goog-generation"]
 
     def put(self, place: Place, data: bytes, only_if: str | Absent | None, nonce: str) -> Written:
