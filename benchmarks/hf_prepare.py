@@ -14,7 +14,7 @@ LENGTH = 512
 
 def main(source: str, vocabulary: str, output: str, processes: int) -> None:
     """Writes the rows."""
-    import datasets
+    import datasets  # pyright: ignore[reportMissingImports]
     from tokenizers import BertWordPieceTokenizer
 
     datasets.disable_progress_bars()
