@@ -7,8 +7,9 @@ Command (rows as for pretrain/mini.py; the arm `continued` needs the installed m
 
 Expect: docs/results.md has what was measured. The base has 2 layers of 128 and rotary positions: in minutes on two CPU cores it
 leaves the unigram entropy, which the shape of spanbert-mini and learned positions do not, and arms that stay there tell nothing.
-The arm `continued` has that shape, and as many FLOPs in fewer steps; the pretraining of its weights is not counted. As in mini.py, single tokens are masked first and spans later. Muon has the rate of
-mini.py, AdamW that of demo.py, and a quarter of it to continue; none was tuned here. Results of so few steps hold for short runs.
+The arm `continued` has that shape, and as many FLOPs in fewer steps; the pretraining of its weights is not counted. As in
+mini.py, single tokens are masked first and spans later. Muon has the rate of mini.py, AdamW that of demo.py, and a quarter of it
+to continue; none was tuned here. Results of so few steps hold for short runs.
 """
 
 import dataclasses
