@@ -9,7 +9,8 @@ KEPT = "attention"
 """Name of what attention returns and saves, for the remat policies of the encoder."""
 TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
-NEW_GPUS = ("H100", "H200", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")  # 9.0 and later
+HOPPER = ("H100", "H200", "H20", "GH200", "H800")  # compute capability 9.0
+NEW_GPUS = (*HOPPER, "B100", "B200", "B300", "GB200", "GB300")  # 9.0 and later
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,308 @@
+"""The kernels of `pallas_hopper`: the result, the gradient of queries, and those of keys and values.
+
+Each group of a program keeps a tile of one side and goes over the tiles of the other side that it meets. Scores are in units of
+log2, so that exponents are those of the hardware.
+Shapes: B rows, L positions, N heads, H width of a head, T tiles of a row, Q queries and K keys of a tile; O the tile of a group
+and S that of the other side, where either may hold the queries.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from spanjax.distributed.jax_internals import gpu_interpreter
+from spanjax.nn.attention.hopper_tiles import GROUPS, STAGES, TILE, Registers, Stream, barriers, spread, tiles
+from spanjax.nn.attention.reach import Reach
+from spanjax.nn.dropout import threshold
+
+_LOG2E = math.log2(math.e)
+_HIDDEN = np.float32(-1e30)  # finite: a query that sees nothing of a tile gets weights that its first key fades to zero
+_SHAPE = (TILE, TILE)
+
+
+class Draws(NamedTuple):
+    """What the mask of dropout is computed from, uint32: of lines, which are pairs of a head and a query, and of keys."""
+
+    offset_BNL: Any
+    factor_BNL: Any
+    key_L: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Constants of a kernel."""
+
+    rate: float
+    """Of dropout; 0 without draws."""
+    interpret: bool
+
+    @property
+    def kept(self) -> np.float32:
+        """Factor of what is not dropped."""
+        return np.float32(1.0 / (1.0 - self.rate))
+
+    @property
+    def registers(self) -> Registers:
+        """Values of this kernel."""
+        return Registers(self.interpret)
+
+
+class _Place:
+    """The part of the result that a group computes."""
+
+    def __init__(self) -> None:
+        self.batch, self.head, tile = (lax.axis_index(name) for name in ("batch", "head", "tile"))
+        self.group, self.tile = lax.axis_index("group"), tile
+        self.here = pl.ds(tile * (GROUPS * TILE) + self.group * TILE, TILE)
+
+    def of_row(self, ref: Any) -> Any:
+        """Slice of [B, L, N, H] for this group's positions."""
+        return ref.at[self.batch, self.here, self.head]
+
+    def of_line(self, ref: Any) -> Any:
+        """Slice of [B, N, L]."""
+        return ref.at[self.batch, self.head, self.here]
+
+    def rows(self, ref: Any) -> Callable[[Any], Any]:
+        """Slices of [B, L, N, H] for other positions."""
+        return lambda there: ref.at[self.batch, there, self.head]
+
+    def lines(self, ref: Any) -> Callable[[Any], Any]:
+        """Slices of [B, N, L] for other positions."""
+        return lambda there: ref.at[self.batch, self.head, there]
+
+    def stream(self, bounds_BT2: Any, copies: Sequence[tuple[Any, Any]], ready: tuple[Any, Any]) -> Stream:
+        """The tiles of the other side that this program meets."""
+        low, high = bounds_BT2[self.batch, self.tile, 0], bounds_BT2[self.batch, self.tile, 1]
+        return Stream(tuple(copies), *ready, self.group, low, high)
+
+
+def _seen(registers: Registers, first_O: jax.Array, behind_O: jax.Array, step: Any) -> jax.Array:
+    """[O, S]: is the position of the other side in the interval? One comparison, as what is before it wraps around."""
+    there_OS = registers.numbers(_SHAPE, 1, step * TILE)
+    return (there_OS - spread(first_O, _SHAPE)).astype(jnp.uint32) < spread(behind_O - first_O, _SHAPE).astype(jnp.uint32)
+
+
+def _keep(offset: jax.Array, factor: jax.Array, key: jax.Array, of_queries: int, rate: float) -> jax.Array:
+    """The mask of dropout, as `spanjax.nn.dropout` computes it; queries are along this axis."""
+    draw = spread(offset, _SHAPE, of_queries) + spread(factor, _SHAPE, of_queries) * spread(key, _SHAPE, 1 - of_queries)
+    return draw >= np.uint32(threshold(rate))
+
+
+def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
+    """Result [B, L, N, H] and log-sums [B, N, L] by a softmax that goes over the keys once."""
+    (query, key, value, first, behind, bounds, *draws), (out, level) = refs, made
+    registers, place, (own, others, lines, query_there, ready) = settings.registers, _Place(), scratch
+    query_QH, level_Q = own.at[place.group], lines[0].at[place.group]
+    copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
+    copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
+    stream = place.stream(bounds, copies, ready)
+    plgpu.copy_gmem_to_smem(place.of_row(query), query_QH, query_there.at[place.group])
+    stream.start()
+    first_Q, behind_Q = (registers.load(each.at[place.batch, place.here], 0) for each in (first, behind))
+    drawn_Q = [registers.load(place.of_line(each), 0) for each in draws[:2]]
+    plgpu.barrier_wait(query_there.at[place.group])
+    scale = np.float32(_LOG2E / math.sqrt(query_QH.shape[-1]))
+
+    def step(number: Any, carry: Any) -> Any:
+        mixed_QH, top_Q, total_Q = carry
+        key_KH, value_KH, *key_K = stream.take(number)
+        (scores_QK,) = registers.products((query_QH, key_KH))
+        seen_QK = _seen(registers, first_Q, behind_Q, number)
+        scores_QK = lax.select(seen_QK, scores_QK * scale, registers.full(_SHAPE, _HIDDEN))
+        higher_Q = lax.max(top_Q, lax.reduce_max(scores_QK, (1,)))
+        fade_Q = lax.exp2(top_Q - higher_Q)
+        weights_QK = lax.exp2(scores_QK - spread(higher_Q, _SHAPE))
+        total_Q = total_Q * fade_Q + lax.reduce_sum(weights_QK, (1,))
+        mixed_QH = mixed_QH * spread(fade_Q, mixed_QH.shape)
+        # the sum above is of all probabilities: dropout comes after the softmax
+        if draws:
+            keep_QK = _keep(*drawn_Q, registers.load(key_K[0], 1), 0, settings.rate)
+            weights_QK = lax.select(keep_QK, weights_QK, registers.full(_SHAPE, 0.0))
+        (mixed_QH,) = registers.added((mixed_QH, weights_QK.astype(value.dtype), value_KH))
+        stream.release(number)
+        return mixed_QH, higher_Q, total_Q
+
+    start = (registers.full(query_QH.shape, 0.0), registers.column(TILE, _HIDDEN), registers.column(TILE, 0.0))
+    mixed_QH, top_Q, total_Q = lax.fori_loop(stream.low, stream.high, step, start)
+    query_QH[...] = (mixed_QH * spread(settings.kept / total_Q, mixed_QH.shape)).astype(out.dtype)
+    level_Q[...] = top_Q + lax.log(total_Q) * np.float32(_LOG2E)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(query_QH, place.of_row(out))
+    plgpu.copy_smem_to_gmem(level_Q, place.of_line(level))
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _to_scores(settings: Settings, weights: jax.Array, to_weights: jax.Array, mean: jax.Array, keep: Any) -> jax.Array:
+    """Gradient of the scores, in natural units, from that of the probabilities after dropout and its mean over keys."""
+    if keep is not None:
+        nothing = settings.registers.full(_SHAPE, 0.0)
+        to_weights = lax.select(keep, to_weights * settings.kept, nothing)
+    return weights * (to_weights - mean)
+
+
+def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
+    """Gradient of queries [B, L, N, H]."""
+    query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
+    registers, place, (own, others, query_there, ready) = settings.registers, _Place(), scratch
+    query_QH, to_out_QH = (each.at[place.group] for each in own)
+    copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
+    copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
+    stream = place.stream(bounds, copies, ready)
+    for source, buffer in ((query, query_QH), (to_out, to_out_QH)):
+        plgpu.copy_gmem_to_smem(place.of_row(source), buffer, query_there.at[place.group])
+    stream.start()
+    first_Q, behind_Q = (registers.load(each.at[place.batch, place.here], 0) for each in (first, behind))
+    level_Q, mean_Q, *drawn_Q = (registers.load(place.of_line(each), 0) for each in (level, mean, *draws[:2]))
+    plgpu.barrier_wait(query_there.at[place.group])
+    scale = 1.0 / math.sqrt(query_QH.shape[-1])
+
+    def step(number: Any, to_query_QH: jax.Array) -> jax.Array:
+        key_KH, value_KH, *key_K = stream.take(number)
+        scores_QK, to_weights_QK = registers.products((query_QH, key_KH), (to_out_QH, value_KH))
+        weights_QK = lax.exp2(scores_QK * np.float32(scale * _LOG2E) - spread(level_Q, _SHAPE))
+        seen_QK = _seen(registers, first_Q, behind_Q, number)
+        weights_QK = lax.select(seen_QK, weights_QK, registers.full(_SHAPE, 0.0))
+        keep_QK = _keep(*drawn_Q, registers.load(key_K[0], 1), 0, settings.rate) if draws else None
+        to_scores_QK = _to_scores(settings, weights_QK, to_weights_QK, spread(mean_Q, _SHAPE), keep_QK)
+        (to_query_QH,) = registers.added((to_query_QH, to_scores_QK.astype(key.dtype), key_KH))
+        stream.release(number)
+        return to_query_QH
+
+    to_query_QH = lax.fori_loop(stream.low, stream.high, step, registers.full(query_QH.shape, 0.0))
+    query_QH[...] = (to_query_QH * np.float32(scale)).astype(query.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(query_QH, place.of_row(made[0]))
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
+    """Gradients of keys and values [B, L, N, H]. Scores are [K, Q] here: sums over queries stay in registers."""
+    query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
+    registers, place, (own, others, key_there, ready) = settings.registers, _Place(), scratch
+    key_KH, value_KH = (each.at[place.group] for each in own)
+    copies = [(place.rows(query), others[0]), (place.rows(to_out), others[1])]
+    of_lines = (level, mean, *draws[:2])
+    copies += [(place.lines(each), buffer) for each, buffer in zip(of_lines, others[2:], strict=True)]
+    stream = place.stream(bounds, copies, ready)
+    for source, buffer in ((key, key_KH), (value, value_KH)):
+        plgpu.copy_gmem_to_smem(place.of_row(source), buffer, key_there.at[place.group])
+    stream.start()
+    first_K, behind_K = (registers.load(each.at[place.batch, place.here], 0) for each in (first, behind))
+    key_K = registers.load(draws[2].at[place.here], 0) if draws else None
+    plgpu.barrier_wait(key_there.at[place.group])
+    scale = 1.0 / math.sqrt(key_KH.shape[-1])
+
+    def step(number: Any, carry: Any) -> Any:
+        query_QH, to_out_QH, level_Q, mean_Q, *drawn_Q = stream.take(number)
+        scores_KQ, to_weights_KQ = registers.products((key_KH, query_QH), (value_KH, to_out_QH))
+        level_KQ = spread(registers.load(level_Q, 1), _SHAPE, 1)
+        weights_KQ = lax.exp2(scores_KQ * np.float32(scale * _LOG2E) - level_KQ)
+        seen_KQ = _seen(registers, first_K, behind_K, number)
+        weights_KQ = lax.select(seen_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
+        keep_KQ, dropped_KQ = None, weights_KQ
+        if key_K is not None:
+            keep_KQ = _keep(*(registers.load(each, 1) for each in drawn_Q), key_K, 1, settings.rate)
+            dropped_KQ = lax.select(keep_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
+        mean_KQ = spread(registers.load(mean_Q, 1), _SHAPE, 1)
+        to_scores_KQ = _to_scores(settings, weights_KQ, to_weights_KQ, mean_KQ, keep_KQ)
+        to_value_KH, to_key_KH = registers.added(
+            (carry[0], dropped_KQ.astype(query.dtype), to_out_QH), (carry[1], to_scores_KQ.astype(query.dtype), query_QH)
+        )
+        stream.release(number)
+        return to_value_KH, to_key_KH
+
+    start = (registers.full(key_KH.shape, 0.0),) * 2
+    to_value_KH, to_key_KH = lax.fori_loop(stream.low, stream.high, step, start)
+    value_KH[...] = (to_value_KH * settings.kept).astype(value.dtype)
+    key_KH[...] = (to_key_KH * np.float32(scale)).astype(key.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(key_KH, place.of_row(made[0]))
+    plgpu.copy_smem_to_gmem(value_KH, place.of_row(made[1]))
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _call(body: Any, settings: Settings, inputs: Sequence[Any], made: Sequence[Any], scratch: Sequence[Any]) -> Any:
+    """Runs a kernel with one program for each head, each row and `GROUPS` tiles of it."""
+    rows, length, heads, _ = inputs[0].shape
+
+    def entry(*refs: Any) -> None:
+        results = refs[len(inputs) : len(inputs) + len(made)]
+        body(settings, refs[: len(inputs)], results, refs[len(inputs) + len(made) :])
+
+    return plgpu.kernel(
+        entry,
+        out_type=list(made),
+        scratch_types=list(scratch),
+        grid=(heads, length // (GROUPS * TILE), rows),
+        grid_names=("head", "tile", "batch"),
+        num_threads=GROUPS,
+        thread_name="group",
+        compiler_params=plgpu.CompilerParams(approx_math=True),
+        interpret=gpu_interpreter() if settings.interpret else None,
+    )(*inputs)
+
+
+def _own(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Shared memory for one tile a group of arrays [B, L, N, H]."""
+    return tuple(tiles(GROUPS, TILE, each.shape[-1], dtype=each.dtype) for each in arrays)
+
+
+def _stages(arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Shared memory for the tiles of a stream: of arrays [B, L, N, H], or of those with one number a position."""
+    return tuple(
+        tiles(STAGES, TILE, each.shape[-1], dtype=each.dtype) if each.ndim == 4 else plgpu.SMEM((STAGES, TILE), each.dtype)
+        for each in arrays
+    )
+
+
+def forward(
+    settings: Settings, query: jax.Array, key: jax.Array, value: jax.Array, keys: Reach, draws: Draws | None
+) -> tuple[jax.Array, jax.Array]:
+    """(result [B, L, N, H], log-sums of the scores [B, N, L] by log2). `keys` are those that each query sees."""
+    rows, length, heads, _ = query.shape
+    inputs = (query, key, value, *keys, keys.tiles(GROUPS * TILE, TILE), *(draws or ()))
+    level = jax.ShapeDtypeStruct((rows, heads, length), jnp.float32)
+    others = (key, value, *(draws[2:] if draws else ()))
+    scratch = (
+        tiles(GROUPS, TILE, query.shape[-1], dtype=query.dtype),
+        _stages(others),
+        (plgpu.SMEM((GROUPS, TILE), jnp.float32),),
+        plgpu.Barrier(num_barriers=GROUPS),
+        barriers(len(others)),
+    )
+    made = (jax.ShapeDtypeStruct(query.shape, query.dtype), level)
+    return tuple(_call(_forward, settings, inputs, made, scratch))
+
+
+def backward(
+    settings: Settings,
+    arrays: Sequence[jax.Array],
+    lines: tuple[jax.Array, jax.Array],
+    sides: tuple[Reach, Reach],
+    draws: Draws | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Gradients of query, key and value, from these and the gradient of the result, and from the log-sums and the means [B, N, L].
+
+    `sides` are the keys that each query sees, and the queries that see each key.
+    """
+    query, key, value, to_out = arrays
+    (keys, queries), drawn = sides, tuple(draws or ())
+    bounds = [each.tiles(GROUPS * TILE, TILE) for each in sides]
+    of_keys, of_queries = (key, value, *drawn[2:]), (query, to_out, *lines, *drawn[:2])
+    scratch = (_own((query, to_out)), _stages(of_keys), plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS))
+    inputs = (*arrays, *lines, *keys, bounds[0], *drawn)
+    made = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (query, key, value)]
+    (to_query,) = _call(_to_queries, settings, inputs, made[:1], (*scratch, barriers(len(of_keys))))
+    scratch = (_own((key, value)), _stages(of_queries), plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS))
+    inputs = (*arrays, *lines, *queries, bounds[1], *drawn)
+    to_key, to_value = _call(_to_keys, settings, inputs, made[1:], (*scratch, barriers(len(of_queries))))
+    return to_query, to_key, to_value
