@@ -19,13 +19,16 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from spanjax.distributed.jax_internals import gpu_interpreter
-from spanjax.nn.attention.hopper_tiles import GROUPS, STAGES, TILE, Registers, Stream, barriers, spread, tiles
+from spanjax.nn.attention.hopper_tiles import STAGES, TILE, Registers, Stream, barriers, spread, tiles
 from spanjax.nn.attention.reach import Reach
-from spanjax.nn.dropout import threshold
+from spanjax.nn.attention.xla import STRIDE
+from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
 
 _LOG2E = math.log2(math.e)
-_HIDDEN = np.float32(-1e30)  # finite: a query that sees nothing of a tile gets weights that its first key fades to zero
+_HIDDEN = -1e30  # finite: a query that sees nothing of a tile gets weights that its first key fades to zero
 _SHAPE = (TILE, TILE)
+GROUPS = 2
+"""Warpgroups of a program of the backward pass. Their sums need up to 216 registers a thread."""
 
 
 class Draws(NamedTuple):
@@ -36,12 +39,25 @@ class Draws(NamedTuple):
     key_L: Any
 
 
+def drawn(rate: float, shape: tuple[int, ...], key: DropoutKey | None, site: jax.Array) -> Draws | None:
+    """Draws of the probabilities of queries [B, L, N, H]; None without dropout."""
+    if rate == 0 or key is None:
+        return None
+    _, length, heads, _ = shape
+    place_L = jnp.arange(length, dtype=jnp.uint32)
+    line_NL = jnp.arange(heads, dtype=jnp.uint32)[:, None] * jnp.uint32(STRIDE) + place_L[None]
+    offset_BNL, factor_BNL = line_draws(row_keys(key, site)[:, None, None], line_NL[None])
+    return Draws(offset_BNL, factor_BNL, column_draws(place_L))
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Constants of a kernel."""
 
     rate: float
     """Of dropout; 0 without draws."""
+    groups: int
+    """Warpgroups of a program, each with a tile of its own side."""
     interpret: bool
 
     @property
@@ -58,10 +74,10 @@ class Settings:
 class _Place:
     """The part of the result that a group computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: int) -> None:
         self.batch, self.head, tile = (lax.axis_index(name) for name in ("batch", "head", "tile"))
         self.group, self.tile = lax.axis_index("group"), tile
-        self.here = pl.ds(tile * (GROUPS * TILE) + self.group * TILE, TILE)
+        self.here = pl.ds(tile * (groups * TILE) + self.group * TILE, TILE)
 
     def of_row(self, ref: Any) -> Any:
         """Slice of [B, L, N, H] for this group's positions."""
@@ -87,21 +103,22 @@ class _Place:
 
 def _seen(registers: Registers, first_O: jax.Array, behind_O: jax.Array, step: Any) -> jax.Array:
     """[O, S]: is the position of the other side in the interval? One comparison, as what is before it wraps around."""
-    there_OS = registers.numbers(_SHAPE, 1, step * TILE)
-    return (there_OS - spread(first_O, _SHAPE)).astype(jnp.uint32) < spread(behind_O - first_O, _SHAPE).astype(jnp.uint32)
+    apart_OS = registers.numbers(_SHAPE, 1, step * TILE) - spread(first_O, _SHAPE)
+    return apart_OS.astype(jnp.uint32) < spread((behind_O - first_O).astype(jnp.uint32), _SHAPE)
 
 
-def _keep(offset: jax.Array, factor: jax.Array, key: jax.Array, of_queries: int, rate: float) -> jax.Array:
+def _keep(line: Sequence[jax.Array], key: jax.Array, of_queries: int, rate: float) -> jax.Array:
     """The mask of dropout, as `spanjax.nn.dropout` computes it; queries are along this axis."""
-    draw = spread(offset, _SHAPE, of_queries) + spread(factor, _SHAPE, of_queries) * spread(key, _SHAPE, 1 - of_queries)
+    offset, factor = (spread(each, _SHAPE, of_queries) for each in line)
+    draw = offset + factor * spread(key, _SHAPE, 1 - of_queries)
     return draw >= np.uint32(threshold(rate))
 
 
 def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
     """Result [B, L, N, H] and log-sums [B, N, L] by a softmax that goes over the keys once."""
     (query, key, value, first, behind, bounds, *draws), (out, level) = refs, made
-    registers, place, (own, others, lines, query_there, ready) = settings.registers, _Place(), scratch
-    query_QH, level_Q = own.at[place.group], lines[0].at[place.group]
+    registers, place, (own, others, query_there, ready) = settings.registers, _Place(settings.groups), scratch
+    query_QH, level_Q = (each.at[place.group] for each in own)
     copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
     copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
     stream = place.stream(bounds, copies, ready)
@@ -125,7 +142,7 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         mixed_QH = mixed_QH * spread(fade_Q, mixed_QH.shape)
         # the sum above is of all probabilities: dropout comes after the softmax
         if draws:
-            keep_QK = _keep(*drawn_Q, registers.load(key_K[0], 1), 0, settings.rate)
+            keep_QK = _keep(drawn_Q, registers.load(key_K[0], 1), 0, settings.rate)
             weights_QK = lax.select(keep_QK, weights_QK, registers.full(_SHAPE, 0.0))
         (mixed_QH,) = registers.added((mixed_QH, weights_QK.astype(value.dtype), value_KH))
         stream.release(number)
@@ -152,7 +169,7 @@ def _to_scores(settings: Settings, weights: jax.Array, to_weights: jax.Array, me
 def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
     """Gradient of queries [B, L, N, H]."""
     query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
-    registers, place, (own, others, query_there, ready) = settings.registers, _Place(), scratch
+    registers, place, (own, others, query_there, ready) = settings.registers, _Place(settings.groups), scratch
     query_QH, to_out_QH = (each.at[place.group] for each in own)
     copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
     copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
@@ -171,7 +188,7 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
         weights_QK = lax.exp2(scores_QK * np.float32(scale * _LOG2E) - spread(level_Q, _SHAPE))
         seen_QK = _seen(registers, first_Q, behind_Q, number)
         weights_QK = lax.select(seen_QK, weights_QK, registers.full(_SHAPE, 0.0))
-        keep_QK = _keep(*drawn_Q, registers.load(key_K[0], 1), 0, settings.rate) if draws else None
+        keep_QK = _keep(drawn_Q, registers.load(key_K[0], 1), 0, settings.rate) if draws else None
         to_scores_QK = _to_scores(settings, weights_QK, to_weights_QK, spread(mean_Q, _SHAPE), keep_QK)
         (to_query_QH,) = registers.added((to_query_QH, to_scores_QK.astype(key.dtype), key_KH))
         stream.release(number)
@@ -187,7 +204,7 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
 def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
     """Gradients of keys and values [B, L, N, H]. Scores are [K, Q] here: sums over queries stay in registers."""
     query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
-    registers, place, (own, others, key_there, ready) = settings.registers, _Place(), scratch
+    registers, place, (own, others, key_there, ready) = settings.registers, _Place(settings.groups), scratch
     key_KH, value_KH = (each.at[place.group] for each in own)
     copies = [(place.rows(query), others[0]), (place.rows(to_out), others[1])]
     of_lines = (level, mean, *draws[:2])
@@ -210,12 +227,13 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         weights_KQ = lax.select(seen_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
         keep_KQ, dropped_KQ = None, weights_KQ
         if key_K is not None:
-            keep_KQ = _keep(*(registers.load(each, 1) for each in drawn_Q), key_K, 1, settings.rate)
+            keep_KQ = _keep([registers.load(each, 1) for each in drawn_Q], key_K, 1, settings.rate)
             dropped_KQ = lax.select(keep_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
         mean_KQ = spread(registers.load(mean_Q, 1), _SHAPE, 1)
         to_scores_KQ = _to_scores(settings, weights_KQ, to_weights_KQ, mean_KQ, keep_KQ)
         to_value_KH, to_key_KH = registers.added(
-            (carry[0], dropped_KQ.astype(query.dtype), to_out_QH), (carry[1], to_scores_KQ.astype(query.dtype), query_QH)
+            (carry[0], dropped_KQ.astype(query.dtype), to_out_QH),
+            (carry[1], to_scores_KQ.astype(query.dtype), query_QH),
         )
         stream.release(number)
         return to_value_KH, to_key_KH
@@ -230,79 +248,91 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
     plgpu.wait_smem_to_gmem(0)
 
 
-def _call(body: Any, settings: Settings, inputs: Sequence[Any], made: Sequence[Any], scratch: Sequence[Any]) -> Any:
-    """Runs a kernel with one program for each head, each row and `GROUPS` tiles of it."""
-    rows, length, heads, _ = inputs[0].shape
+def _groups(length: int) -> int:
+    """Warpgroups of a program of the forward pass: four fill a processor, as they need at most 128 registers a thread."""
+    return 4 if length % (4 * TILE) == 0 else GROUPS
+
+
+def _call(
+    body: Any, settings: Settings, inputs: Sequence[Any], made: Sequence[Any], own: Sequence[Any], others: Sequence[Any]
+) -> Any:
+    """Runs a kernel with one program for each head, each row and the tiles of it that its groups take.
+
+    A group keeps a tile of the arrays in `own`; tiles of those in `others` are copied ahead.
+    """
+    (rows, length, heads, _), groups = inputs[0].shape, settings.groups
 
     def entry(*refs: Any) -> None:
         results = refs[len(inputs) : len(inputs) + len(made)]
         body(settings, refs[: len(inputs)], results, refs[len(inputs) + len(made) :])
 
+    loaded = sum(each.ndim == 4 for each in own)
     return plgpu.kernel(
         entry,
         out_type=list(made),
-        scratch_types=list(scratch),
-        grid=(heads, length // (GROUPS * TILE), rows),
+        scratch_types=[
+            _shared(groups, own),
+            _shared(STAGES, others),
+            plgpu.Barrier(num_arrivals=loaded, num_barriers=groups),
+            barriers(groups, len(others)),
+        ],
+        grid=(heads, length // (groups * TILE), rows),
         grid_names=("head", "tile", "batch"),
-        num_threads=GROUPS,
+        num_threads=groups,
         thread_name="group",
         compiler_params=plgpu.CompilerParams(approx_math=True),
         interpret=gpu_interpreter() if settings.interpret else None,
     )(*inputs)
 
 
-def _own(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Shared memory for one tile a group of arrays [B, L, N, H]."""
-    return tuple(tiles(GROUPS, TILE, each.shape[-1], dtype=each.dtype) for each in arrays)
-
-
-def _stages(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """Shared memory for the tiles of a stream: of arrays [B, L, N, H], or of those with one number a position."""
+def _shared(count: int, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """Shared memory for so many tiles of each array: of [B, L, N, H], or of one with a number a position."""
     return tuple(
-        tiles(STAGES, TILE, each.shape[-1], dtype=each.dtype) if each.ndim == 4 else plgpu.SMEM((STAGES, TILE), each.dtype)
+        tiles(count, TILE, each.shape[-1], dtype=each.dtype)
+        if each.ndim == 4
+        else plgpu.SMEM((count, TILE), each.dtype)
         for each in arrays
     )
 
 
 def forward(
-    settings: Settings, query: jax.Array, key: jax.Array, value: jax.Array, keys: Reach, draws: Draws | None
+    rate: float, interpret: bool, arrays: Sequence[jax.Array], keys: Reach, draws: Draws | None
 ) -> tuple[jax.Array, jax.Array]:
-    """(result [B, L, N, H], log-sums of the scores [B, N, L] by log2). `keys` are those that each query sees."""
+    """(result [B, L, N, H], log-sums of the scores [B, N, L] by log2) of query, key and value.
+
+    `keys` are those that each query sees; without `draws` nothing is dropped.
+    """
+    query, key, value = arrays
     rows, length, heads, _ = query.shape
-    inputs = (query, key, value, *keys, keys.tiles(GROUPS * TILE, TILE), *(draws or ()))
-    level = jax.ShapeDtypeStruct((rows, heads, length), jnp.float32)
-    others = (key, value, *(draws[2:] if draws else ()))
-    scratch = (
-        tiles(GROUPS, TILE, query.shape[-1], dtype=query.dtype),
-        _stages(others),
-        (plgpu.SMEM((GROUPS, TILE), jnp.float32),),
-        plgpu.Barrier(num_barriers=GROUPS),
-        barriers(len(others)),
-    )
-    made = (jax.ShapeDtypeStruct(query.shape, query.dtype), level)
-    return tuple(_call(_forward, settings, inputs, made, scratch))
+    settings = Settings(rate, _groups(length), interpret)
+    bounds = keys.tiles(settings.groups * TILE, TILE)
+    made = (_like(query), jax.ShapeDtypeStruct((rows, heads, length), jnp.float32))
+    inputs = (*arrays, *keys, bounds, *(draws or ()))
+    return tuple(_call(_forward, settings, inputs, made, made, (key, value, *(draws or ())[2:])))
 
 
 def backward(
-    settings: Settings,
+    rate: float,
+    interpret: bool,
     arrays: Sequence[jax.Array],
     lines: tuple[jax.Array, jax.Array],
     sides: tuple[Reach, Reach],
     draws: Draws | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients of query, key and value, from these and the gradient of the result, and from the log-sums and the means [B, N, L].
+    """Gradients of query, key and value, from these and the gradient of the result, and from log-sums and means [B, N, L].
 
     `sides` are the keys that each query sees, and the queries that see each key.
     """
     query, key, value, to_out = arrays
     (keys, queries), drawn = sides, tuple(draws or ())
-    bounds = [each.tiles(GROUPS * TILE, TILE) for each in sides]
-    of_keys, of_queries = (key, value, *drawn[2:]), (query, to_out, *lines, *drawn[:2])
-    scratch = (_own((query, to_out)), _stages(of_keys), plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS))
-    inputs = (*arrays, *lines, *keys, bounds[0], *drawn)
-    made = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (query, key, value)]
-    (to_query,) = _call(_to_queries, settings, inputs, made[:1], (*scratch, barriers(len(of_keys))))
-    scratch = (_own((key, value)), _stages(of_queries), plgpu.Barrier(num_arrivals=2, num_barriers=GROUPS))
-    inputs = (*arrays, *lines, *queries, bounds[1], *drawn)
-    to_key, to_value = _call(_to_keys, settings, inputs, made[1:], (*scratch, barriers(len(of_queries))))
+    settings, own = Settings(rate, GROUPS, interpret), GROUPS * TILE
+    inputs, others = (*arrays, *lines, *keys, keys.tiles(own, TILE), *drawn), (key, value, *drawn[2:])
+    (to_query,) = _call(_to_queries, settings, inputs, [_like(query)], (query, to_out), others)
+    inputs = (*arrays, *lines, *queries, queries.tiles(own, TILE), *drawn)
+    others = (query, to_out, *lines, *drawn[:2])
+    to_key, to_value = _call(_to_keys, settings, inputs, [_like(key), _like(value)], (key, value), others)
     return to_query, to_key, to_value
+
+
+def _like(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)

@@ -1,6 +1,6 @@
 """Parts of the attention kernels in `hopper_kernels`: values in registers, products of tiles, and tiles that are copied ahead.
 
-A program of the grid is `GROUPS` warpgroups, each with `TILE` positions of its own side. They read the same tiles of the other
+A program of the grid is several warpgroups, each with `TILE` positions of its own side. They read the same tiles of the other
 side. Everything here runs compiled for a GPU, and interpreted on a CPU.
 """
 
@@ -15,7 +15,6 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-GROUPS = 2
 TILE = 64  # positions of a group and of a tile of the other side: one product of the tensor core is 64 high
 STAGES = 3  # tiles of the other side that are in shared memory at a time
 
@@ -65,7 +64,7 @@ class Registers:
                 plgpu.wgmma(total, left, plgpu.transpose_ref(right, (1, 0)))
             return tuple(total[...] for total in sums)
 
-        rooms = (plgpu.ACC((left.shape[0], right.shape[0]), jnp.float32) for left, right in pairs)
+        rooms = (plgpu.WGMMAAccumulatorRef((left.shape[0], right.shape[0]), jnp.float32) for left, right in pairs)
         return pl.run_scoped(run, *rooms)
 
     def added(self, *triples: tuple[jax.Array, jax.Array, Any]) -> tuple[jax.Array, ...]:
@@ -77,7 +76,8 @@ class Registers:
             for total, (_, left, right) in zip(sums, triples, strict=True):
                 plgpu.wgmma(total, left, right)
 
-        return pl.run_state(run)(tuple(plgpu.ACC.init(total) for total, _, _ in triples))
+        sums: Any = tuple(plgpu.WGMMAAccumulatorRef.init(total) for total, _, _ in triples)
+        return pl.run_state(run)(sums)
 
 
 def _dot(left: jax.Array, right: jax.Array, contracted: int) -> jax.Array:
@@ -145,9 +145,9 @@ class Stream:
             plgpu.copy_gmem_to_smem(source(pl.ds(step * TILE, TILE)), buffer.at[stage], self.arrived.at[stage])
 
 
-def barriers(copies: int) -> tuple[Any, Any]:
+def barriers(groups: int, copies: int) -> tuple[Any, Any]:
     """Types of the barriers of a `Stream` of so many arrays."""
     return (
         plgpu.Barrier(num_arrivals=copies, num_barriers=STAGES),
-        plgpu.Barrier(num_arrivals=GROUPS, num_barriers=STAGES),
+        plgpu.Barrier(num_arrivals=groups, num_barriers=STAGES),
     )

@@ -18,7 +18,7 @@ class Reach(NamedTuple):
     behind_BL: jax.Array
 
     def tiles(self, own: int, other: int) -> jax.Array:
-        """[B, T, 2]: for tiles of `own` positions the first tile and the last, not included, of `other` positions that they meet."""
+        """[B, T, 2]: for each tile of `own` positions the tiles of `other` ones that it meets; the last is not included."""
         rows = len(self.first_BL)
         first_BT = self.first_BL.reshape(rows, -1, own).min(axis=2) // other
         behind_BT = (self.behind_BL.reshape(rows, -1, own).max(axis=2) + other - 1) // other
