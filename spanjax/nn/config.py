@@ -242,7 +242,9 @@ class Execution:
     unroll: AtLeast0 = 0
     """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
     fits the devices of the run, and outside of a run 1. With local layers a step takes whole groups of global_every layers."""
-    attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_triton"] = "auto"
+    attention: Literal[
+        "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_triton"
+    ] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed, which has
     run on no GPU yet, must be named, and is compared with xla before the first step."""
     attention_blocks: AtLeast0 = 0

@@ -22,8 +22,8 @@ def supports(request: Request) -> str | None:
     return first_reason(
         request.other_platform("gpu"),
         (
-            bool(request.device_kind) and not is_one_of(request.device_kind, HOPPER),
-            f"it needs an NVIDIA GPU of compute capability 9.0, not {request.device_kind}",
+            not is_one_of(request.device_kind, HOPPER),
+            f"it needs an NVIDIA GPU of compute capability 9.0, not {request.device_kind or 'an unknown device'}",
         ),
         request.other_type(jnp.bfloat16, jnp.float16),
         request.uneven_length(),
