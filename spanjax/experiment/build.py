@@ -13,7 +13,9 @@ from jax.sharding import Mesh
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
 from spanjax.nn.attention import choose_backend, cudnn_packed
+from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
+from spanjax.run_format import MASKS, describe, flat
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
@@ -76,9 +78,14 @@ class CompiledRun:
         return self.train_step()
 
     def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
-        """Implements `training.loop.Session.resume_notes`; none by default."""
-        del workdir, stored
-        return []
+        """Implements `training.loop.Session.resume_notes`: a note if a run with dropout resumes with other masks."""
+        rates = [value for name, value in flat(describe(self.run)).items() if name.endswith("dropout")]
+        if stored.get(MASKS, 1) == MASK_VERSION or not any(isinstance(rate, float) and rate > 0 for rate in rates):
+            return []
+        return [
+            f"{workdir} was begun by an earlier spanjax, which hashed dropout masks in another way. From here on its masks are those"
+            " of this version: others, of the same rates; to train with one kind from the first step on, use another --workdir"
+        ]
 
 
 def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:

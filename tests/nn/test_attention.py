@@ -112,7 +112,7 @@ def test_bfloat16_stays_close_to_float32(backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["xla", "xla_chunked"])
 def test_dropout_is_the_counted_mask_of_the_probabilities(backend: str) -> None:
-    strides = (STRIDE**2, STRIDE, 1)
+    strides = (STRIDE, 1)
     kept = np.asarray(dropout(jnp.ones((2, HEADS, LENGTH, LENGTH)), 0.25, drop_key(), 4, strides=strides))
     assert abs((kept > 0).mean() - 0.75) < 5 * np.sqrt(0.25 * 0.75 / kept.size)
     got = run(backend, *inputs(), ragged(), rate=0.25, dropout_key=drop_key(), site=4)
