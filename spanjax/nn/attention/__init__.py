@@ -1,7 +1,7 @@
 """Attention inside the blocks of packed rows, in both directions or causal, and the choice of the backend that computes it.
 
-One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities; of the fused kernels those in `DROPPING` do. Fused
-kernels mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
+One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities; of the fused kernels those in `DROPPING` do.
+Kernels mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
 

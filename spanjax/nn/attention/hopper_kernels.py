@@ -134,16 +134,16 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         key_KH, value_KH, *key_K = stream.take(number)
         (scores_QK,) = registers.products((query_QH, key_KH))
         seen_QK = _seen(registers, first_Q, behind_Q, number)
-        scores_QK = lax.select(seen_QK, scores_QK * scale, registers.full(_SHAPE, _HIDDEN))
-        higher_Q = lax.max(top_Q, lax.reduce_max(scores_QK, (1,)))
+        scores_QK = lax.select(seen_QK, scores_QK, registers.full(_SHAPE, _HIDDEN))
+        higher_Q = lax.max(top_Q, lax.reduce_max(scores_QK, (1,)) * scale)
         fade_Q = lax.exp2(top_Q - higher_Q)
-        weights_QK = lax.exp2(scores_QK - spread(higher_Q, _SHAPE))
+        weights_QK = lax.exp2(scores_QK * scale - spread(higher_Q, _SHAPE))
         total_Q = total_Q * fade_Q + lax.reduce_sum(weights_QK, (1,))
         mixed_QH = mixed_QH * spread(fade_Q, mixed_QH.shape)
         # the sum above is of all probabilities: dropout comes after the softmax
         if draws:
             keep_QK = _keep(drawn_Q, registers.load(key_K[0], 1), 0, settings.rate)
-            weights_QK = lax.select(keep_QK, weights_QK, registers.full(_SHAPE, 0.0))
+            weights_QK = _dropped(registers, keep_QK, weights_QK)
         (mixed_QH,) = registers.added((mixed_QH, weights_QK.astype(value.dtype), value_KH))
         stream.release(number)
         return mixed_QH, higher_Q, total_Q
@@ -158,12 +158,10 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
     plgpu.wait_smem_to_gmem(0)
 
 
-def _to_scores(settings: Settings, weights: jax.Array, to_weights: jax.Array, mean: jax.Array, keep: Any) -> jax.Array:
-    """Gradient of the scores, in natural units, from that of the probabilities after dropout and its mean over keys."""
-    if keep is not None:
-        nothing = settings.registers.full(_SHAPE, 0.0)
-        to_weights = lax.select(keep, to_weights * settings.kept, nothing)
-    return weights * (to_weights - mean)
+def _dropped(registers: Registers, keep: jax.Array, weights: jax.Array) -> jax.Array:
+    """Zero where a mask says so."""
+    # the barrier is before they become bfloat16: the compiler would select halves of registers, by two more instructions
+    return lax.optimization_barrier(lax.select(keep, weights, registers.full(_SHAPE, 0.0)))
 
 
 def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
@@ -189,13 +187,15 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
         seen_QK = _seen(registers, first_Q, behind_Q, number)
         weights_QK = lax.select(seen_QK, weights_QK, registers.full(_SHAPE, 0.0))
         keep_QK = _keep(drawn_Q, registers.load(key_K[0], 1), 0, settings.rate) if draws else None
-        to_scores_QK = _to_scores(settings, weights_QK, to_weights_QK, spread(mean_Q, _SHAPE), keep_QK)
+        if keep_QK is not None:
+            to_weights_QK = lax.select(keep_QK, to_weights_QK, registers.full(_SHAPE, 0.0))
+        to_scores_QK = weights_QK * (to_weights_QK - spread(mean_Q, _SHAPE))
         (to_query_QH,) = registers.added((to_query_QH, to_scores_QK.astype(key.dtype), key_KH))
         stream.release(number)
         return to_query_QH
 
     to_query_QH = lax.fori_loop(stream.low, stream.high, step, registers.full(query_QH.shape, 0.0))
-    query_QH[...] = (to_query_QH * np.float32(scale)).astype(query.dtype)
+    query_QH[...] = (to_query_QH * (np.float32(scale) * settings.kept)).astype(query.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(query_QH, place.of_row(made[0]))
     plgpu.wait_smem_to_gmem(0)
@@ -225,12 +225,12 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         weights_KQ = lax.exp2(scores_KQ * np.float32(scale * _LOG2E) - level_KQ)
         seen_KQ = _seen(registers, first_K, behind_K, number)
         weights_KQ = lax.select(seen_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
-        keep_KQ, dropped_KQ = None, weights_KQ
+        dropped_KQ = weights_KQ
         if key_K is not None:
             keep_KQ = _keep([registers.load(each, 1) for each in drawn_Q], key_K, 1, settings.rate)
-            dropped_KQ = lax.select(keep_KQ, weights_KQ, registers.full(_SHAPE, 0.0))
-        mean_KQ = spread(registers.load(mean_Q, 1), _SHAPE, 1)
-        to_scores_KQ = _to_scores(settings, weights_KQ, to_weights_KQ, mean_KQ, keep_KQ)
+            dropped_KQ = _dropped(registers, keep_KQ, weights_KQ)
+            to_weights_KQ = lax.select(keep_KQ, to_weights_KQ, registers.full(_SHAPE, 0.0))
+        to_scores_KQ = weights_KQ * (to_weights_KQ - spread(registers.load(mean_Q, 1), _SHAPE, 1))
         to_value_KH, to_key_KH = registers.added(
             (carry[0], dropped_KQ.astype(query.dtype), to_out_QH),
             (carry[1], to_scores_KQ.astype(query.dtype), query_QH),
@@ -241,7 +241,7 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
     start = (registers.full(key_KH.shape, 0.0),) * 2
     to_value_KH, to_key_KH = lax.fori_loop(stream.low, stream.high, step, start)
     value_KH[...] = (to_value_KH * settings.kept).astype(value.dtype)
-    key_KH[...] = (to_key_KH * np.float32(scale)).astype(key.dtype)
+    key_KH[...] = (to_key_KH * (np.float32(scale) * settings.kept)).astype(key.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(key_KH, place.of_row(made[0]))
     plgpu.copy_smem_to_gmem(value_KH, place.of_row(made[1]))
@@ -321,9 +321,11 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Gradients of query, key and value, from these and the gradient of the result, and from log-sums and means [B, N, L].
 
+    Means are those of the gradient of the probabilities over keys. Everything that dropout scales is scaled at the end.
     `sides` are the keys that each query sees, and the queries that see each key.
     """
     query, key, value, to_out = arrays
+    lines = (lines[0], lines[1] * np.float32(1.0 - rate))
     (keys, queries), drawn = sides, tuple(draws or ())
     settings, own = Settings(rate, GROUPS, interpret), GROUPS * TILE
     inputs, others = (*arrays, *lines, *keys, keys.tiles(own, TILE), *drawn), (key, value, *drawn[2:])
