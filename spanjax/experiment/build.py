@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend, cudnn_packed
+from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
 from spanjax.run_format import MASKS, describe, flat
@@ -166,9 +166,19 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         device_kind=device.device_kind,
         window=encoder.local_window,
     )
-    if backend == "cudnn_packed" and device in jax.local_devices():  # and not one that is only planned for
-        cudnn_packed.verify(length, head_size, dtype.name)
-        reason += "; equal to xla on this device"
+    if device in jax.local_devices():  # and not one that is only planned for
+        if backend == "cudnn_packed":
+            cudnn_packed.verify(length, head_size, dtype.name)
+            reason += "; equal to xla on this device"
+        elif backend == "pallas_hopper":
+            try:
+                pallas_hopper.verify(length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
+                reason += "; equal to xla on this device"
+            except Exception as error:
+                # whatever keeps it from running: unless it was named, a run without it is better than none
+                if wanted != "auto":
+                    raise
+                return "xla", f"not {backend}: {error}"
     return backend, reason
 
 

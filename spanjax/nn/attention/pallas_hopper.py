@@ -6,12 +6,14 @@ sm90, and its numbers are those of jax's interpreter on a CPU.
 Shapes: B rows, L positions, N heads, H width of a head.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from spanjax.nn.attention.on_device import compare
 from spanjax.nn.attention.reach import reaches
 from spanjax.nn.attention.request import HOPPER, KEPT, Request, first_reason, is_one_of
 from spanjax.nn.dropout import DropoutKey
@@ -57,6 +59,16 @@ def run(
     options = Options(rate if dropout_key is not None else 0.0, window, causal, interpret)
     place = jnp.asarray(site, jnp.uint32)
     return _attend(options, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
+
+
+@functools.cache
+def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> None:
+    """Compares the kernel with `xla` on this process's first device, once a process, with and without a window.
+
+    ValueError if they are not equal.
+    """
+    for reach in {0, window}:
+        compare("pallas_hopper", run, length, head_size, dtype, window=reach, rate=rate)
 
 
 def _forward(
