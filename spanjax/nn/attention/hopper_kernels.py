@@ -21,14 +21,16 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from spanjax.distributed.jax_internals import gpu_interpreter
 from spanjax.nn.attention.hopper_tiles import STAGES, TILE, Registers, Stream, barriers, spread, tiles
 from spanjax.nn.attention.reach import Reach
-from spanjax.nn.attention.xla import STRIDE
+from spanjax.nn.attention.xla import HIDDEN, STRIDE
 from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
 
 _LOG2E = math.log2(math.e)
-_HIDDEN = -1e30  # finite: a query that sees nothing of a tile gets weights that its first key fades to zero
 _SHAPE = (TILE, TILE)
 GROUPS = 2
-"""Warpgroups of a program of the backward pass. Their sums need up to 216 registers a thread."""
+"""Warpgroups of a program of the backward pass. Their sums need up to 220 registers a thread."""
+SHORT = 1024
+"""Positions up to which the gradient of scores is kept in memory for that of queries: at 512 as much as eight arrays of hidden
+states. In longer rows, of which local layers see a part, it is computed once more."""
 
 
 class Draws(NamedTuple):
@@ -64,6 +66,10 @@ class Settings:
     def kept(self) -> np.float32:
         """Factor of what is not dropped."""
         return np.float32(1.0 / (1.0 - self.rate))
+
+    def scaled(self, key: Any) -> np.float32:
+        """Factor of the gradient of scores that is left to the end."""
+        return np.float32(1.0 / math.sqrt(key.shape[-1])) * self.kept
 
     @property
     def registers(self) -> Registers:
@@ -117,8 +123,9 @@ def _keep(line: Sequence[jax.Array], key: jax.Array, of_queries: int, rate: floa
 def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
     """Result [B, L, N, H] and log-sums [B, N, L] by a softmax that goes over the keys once."""
     (query, key, value, first, behind, bounds, *draws), (out, level) = refs, made
-    registers, place, (own, others, query_there, ready) = settings.registers, _Place(settings.groups), scratch
-    query_QH, level_Q = (each.at[place.group] for each in own)
+    registers, place = settings.registers, _Place(settings.groups)
+    own, others, query_there, ready, more = scratch
+    query_QH, level_Q = own[0].at[place.group], more[0].at[place.group]
     copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
     copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
     stream = place.stream(bounds, copies, ready)
@@ -134,7 +141,9 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         key_KH, value_KH, *key_K = stream.take(number)
         (scores_QK,) = registers.products((query_QH, key_KH))
         seen_QK = _seen(registers, first_Q, behind_Q, number)
-        scores_QK = lax.select(seen_QK, scores_QK, registers.full(_SHAPE, _HIDDEN))
+        # A query that sees nothing of a tile gets weights that the first key that it sees fades to zero. They must be finite:
+        # a product and a sum that are fused into one operation leave the rounding of the hidden score in the exponent.
+        scores_QK = lax.select(seen_QK, scores_QK, registers.full(_SHAPE, HIDDEN))
         higher_Q = lax.max(top_Q, lax.reduce_max(scores_QK, (1,)) * scale)
         fade_Q = lax.exp2(top_Q - higher_Q)
         weights_QK = lax.exp2(scores_QK * scale - spread(higher_Q, _SHAPE))
@@ -148,7 +157,7 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         stream.release(number)
         return mixed_QH, higher_Q, total_Q
 
-    start = (registers.full(query_QH.shape, 0.0), registers.column(TILE, _HIDDEN), registers.column(TILE, 0.0))
+    start = (registers.full(query_QH.shape, 0.0), registers.column(TILE, HIDDEN), registers.column(TILE, 0.0))
     mixed_QH, top_Q, total_Q = lax.fori_loop(stream.low, stream.high, step, start)
     query_QH[...] = (mixed_QH * spread(settings.kept / total_Q, mixed_QH.shape)).astype(out.dtype)
     level_Q[...] = top_Q + lax.log(total_Q) * np.float32(_LOG2E)
@@ -167,7 +176,7 @@ def _dropped(registers: Registers, keep: jax.Array, weights: jax.Array) -> jax.A
 def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
     """Gradient of queries [B, L, N, H]."""
     query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
-    registers, place, (own, others, query_there, ready) = settings.registers, _Place(settings.groups), scratch
+    registers, place, (own, others, query_there, ready, _) = settings.registers, _Place(settings.groups), scratch
     query_QH, to_out_QH = (each.at[place.group] for each in own)
     copies = [(place.rows(key), others[0]), (place.rows(value), others[1])]
     copies += [(lambda there: draws[2].at[there], others[2])] if draws else []
@@ -195,16 +204,19 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
         return to_query_QH
 
     to_query_QH = lax.fori_loop(stream.low, stream.high, step, registers.full(query_QH.shape, 0.0))
-    query_QH[...] = (to_query_QH * (np.float32(scale) * settings.kept)).astype(query.dtype)
+    query_QH[...] = (to_query_QH * settings.scaled(query)).astype(query.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(query_QH, place.of_row(made[0]))
     plgpu.wait_smem_to_gmem(0)
 
 
 def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
-    """Gradients of keys and values [B, L, N, H]. Scores are [K, Q] here: sums over queries stay in registers."""
+    """Gradients of keys and values [B, L, N, H], and of scores [B, N, K, Q] if there is room for them.
+
+    Scores are [K, Q] here: sums over queries stay in registers.
+    """
     query, key, value, to_out, level, mean, first, behind, bounds, *draws = refs
-    registers, place, (own, others, key_there, ready) = settings.registers, _Place(settings.groups), scratch
+    registers, place, (own, others, key_there, ready, more) = settings.registers, _Place(settings.groups), scratch
     key_KH, value_KH = (each.at[place.group] for each in own)
     copies = [(place.rows(query), others[0]), (place.rows(to_out), others[1])]
     of_lines = (level, mean, *draws[:2])
@@ -231,20 +243,57 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
             dropped_KQ = _dropped(registers, keep_KQ, weights_KQ)
             to_weights_KQ = lax.select(keep_KQ, to_weights_KQ, registers.full(_SHAPE, 0.0))
         to_scores_KQ = weights_KQ * (to_weights_KQ - spread(registers.load(mean_Q, 1), _SHAPE, 1))
+        to_scores_KQ = to_scores_KQ.astype(query.dtype)
         to_value_KH, to_key_KH = registers.added(
-            (carry[0], dropped_KQ.astype(query.dtype), to_out_QH),
-            (carry[1], to_scores_KQ.astype(query.dtype), query_QH),
+            (carry[0], dropped_KQ.astype(query.dtype), to_out_QH), (carry[1], to_scores_KQ, query_QH)
         )
         stream.release(number)
+        if more:
+            # the copy of the step before has left the tile by now
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            more[0].at[place.group][...] = to_scores_KQ
+            plgpu.commit_smem()
+            there = made[2].at[place.batch, place.head, place.here, pl.ds(number * TILE, TILE)]
+            plgpu.copy_smem_to_gmem(more[0].at[place.group], there)
         return to_value_KH, to_key_KH
 
     start = (registers.full(key_KH.shape, 0.0),) * 2
     to_value_KH, to_key_KH = lax.fori_loop(stream.low, stream.high, step, start)
     value_KH[...] = (to_value_KH * settings.kept).astype(value.dtype)
-    key_KH[...] = (to_key_KH * (np.float32(scale) * settings.kept)).astype(key.dtype)
+    key_KH[...] = (to_key_KH * settings.scaled(key)).astype(key.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(key_KH, place.of_row(made[0]))
     plgpu.copy_smem_to_gmem(value_KH, place.of_row(made[1]))
+    plgpu.wait_smem_to_gmem(0)
+
+
+def _queries_from_scores(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scratch: Any) -> None:
+    """Gradient of queries [B, L, N, H] from that of scores [B, N, K, Q], as `_to_keys` leaves it: one product."""
+    (key, to_scores, bounds), place = refs, _Place(settings.groups)
+    _, others, _, ready, more = scratch
+    first = place.tile * (settings.groups * TILE)
+    copies = [(place.rows(key), others[0])]
+    for group in range(settings.groups):
+        columns = pl.ds(first + group * TILE, TILE)
+        copies += [
+            (lambda there, columns=columns: to_scores.at[place.batch, place.head, there, columns], more[1].at[group])
+        ]
+    stream = place.stream(bounds, copies, ready)
+    stream.start()
+
+    def step(number: Any, to_query_QH: jax.Array) -> jax.Array:
+        key_KH, *_ = stream.take(number)
+        to_scores_KQ = more[1].at[place.group, stream.stage(number)]
+        to_query_QH = settings.registers.added_transposed(to_query_QH, to_scores_KQ, key_KH)
+        stream.release(number)
+        return to_query_QH
+
+    out_QH = more[0].at[place.group]
+    start = settings.registers.full(out_QH.shape, 0.0)
+    to_query_QH = lax.fori_loop(stream.low, stream.high, step, start)
+    out_QH[...] = (to_query_QH * settings.scaled(key)).astype(key.dtype)
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(out_QH, place.of_row(made[0]))
     plgpu.wait_smem_to_gmem(0)
 
 
@@ -254,11 +303,19 @@ def _groups(length: int) -> int:
 
 
 def _call(
-    body: Any, settings: Settings, inputs: Sequence[Any], made: Sequence[Any], own: Sequence[Any], others: Sequence[Any]
+    body: Any,
+    settings: Settings,
+    inputs: Sequence[Any],
+    made: Sequence[Any],
+    own: Sequence[Any],
+    others: Sequence[Any],
+    more: Sequence[Any] = (),
+    copies: int = 0,
 ) -> Any:
     """Runs a kernel with one program for each head, each row and the tiles of it that its groups take.
 
-    A group keeps a tile of the arrays in `own`; tiles of those in `others` are copied ahead.
+    A group keeps a tile of the arrays in `own`; tiles of those in `others` are copied ahead, by `copies` copies if that is not
+    one for each array. `more` is further shared memory.
     """
     (rows, length, heads, _), groups = inputs[0].shape, settings.groups
 
@@ -266,15 +323,15 @@ def _call(
         results = refs[len(inputs) : len(inputs) + len(made)]
         body(settings, refs[: len(inputs)], results, refs[len(inputs) + len(made) :])
 
-    loaded = sum(each.ndim == 4 for each in own)
     return plgpu.kernel(
         entry,
         out_type=list(made),
         scratch_types=[
             _shared(groups, own),
             _shared(STAGES, others),
-            plgpu.Barrier(num_arrivals=loaded, num_barriers=groups),
-            barriers(groups, len(others)),
+            plgpu.Barrier(num_arrivals=max(1, len(own)), num_barriers=groups),
+            barriers(groups, copies or len(others)),
+            tuple(more),
         ],
         grid=(heads, length // (groups * TILE), rows),
         grid_names=("head", "tile", "batch"),
@@ -308,7 +365,8 @@ def forward(
     bounds = keys.tiles(settings.groups * TILE, TILE)
     made = (_like(query), jax.ShapeDtypeStruct((rows, heads, length), jnp.float32))
     inputs = (*arrays, *keys, bounds, *(draws or ()))
-    return tuple(_call(_forward, settings, inputs, made, made, (key, value, *(draws or ())[2:])))
+    others, more = (key, value, *(draws or ())[2:]), [plgpu.SMEM((settings.groups, TILE), jnp.float32)]
+    return tuple(_call(_forward, settings, inputs, made, [query], others, more))
 
 
 def backward(
@@ -327,12 +385,24 @@ def backward(
     query, key, value, to_out = arrays
     lines = (lines[0], lines[1] * np.float32(1.0 - rate))
     (keys, queries), drawn = sides, tuple(draws or ())
-    settings, own = Settings(rate, GROUPS, interpret), GROUPS * TILE
-    inputs, others = (*arrays, *lines, *keys, keys.tiles(own, TILE), *drawn), (key, value, *drawn[2:])
-    (to_query,) = _call(_to_queries, settings, inputs, [_like(query)], (query, to_out), others)
-    inputs = (*arrays, *lines, *queries, queries.tiles(own, TILE), *drawn)
+    settings, own, short = Settings(rate, GROUPS, interpret), GROUPS * TILE, query.shape[1] <= SHORT
+    # both kernels meet the same pairs of tiles where they go by pairs of the programs' size
+    bounds = [each.tiles(own, own) * GROUPS if short else each.tiles(own, TILE) for each in sides]
+    inputs = (*arrays, *lines, *queries, bounds[1], *drawn)
     others = (query, to_out, *lines, *drawn[:2])
-    to_key, to_value = _call(_to_keys, settings, inputs, [_like(key), _like(value)], (key, value), others)
+    made, more = [_like(key), _like(value)], []
+    if short:
+        rows, length, heads, _ = query.shape
+        made.append(jax.ShapeDtypeStruct((rows, heads, length, length), query.dtype))
+        more.append(tiles(GROUPS, TILE, TILE, dtype=query.dtype))
+    to_key, to_value, *to_scores = _call(_to_keys, settings, inputs, made, (key, value), others, more)
+    if short:
+        more = [tiles(GROUPS, TILE, key.shape[-1], dtype=key.dtype), tiles(GROUPS, STAGES, TILE, TILE, dtype=key.dtype)]
+        inputs = (key, *to_scores, bounds[0])
+        (to_query,) = _call(_queries_from_scores, settings, inputs, made[:1], (), [key], more, copies=1 + GROUPS)
+    else:
+        inputs, others = (*arrays, *lines, *keys, bounds[0], *drawn), (key, value, *drawn[2:])
+        (to_query,) = _call(_to_queries, settings, inputs, made[:1], (query, to_out), others)
     return to_query, to_key, to_value
 
 

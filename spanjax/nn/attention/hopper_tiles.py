@@ -79,9 +79,16 @@ class Registers:
         sums: Any = tuple(plgpu.WGMMAAccumulatorRef.init(total) for total, _, _ in triples)
         return pl.run_state(run)(sums)
 
+    def added_transposed(self, total: jax.Array, left: Any, right: Any) -> jax.Array:
+        """float32 `total + left.T @ right` for tiles in shared memory."""
+        if self.interpret:
+            return total + _dot(left[...], right[...], 0, of_left=0)
+        start: Any = plgpu.WGMMAAccumulatorRef.init(total)
+        return pl.run_state(lambda room: plgpu.wgmma(room, plgpu.transpose_ref(left, (1, 0)), right))(start)
 
-def _dot(left: jax.Array, right: jax.Array, contracted: int) -> jax.Array:
-    dimensions = (((1,), (contracted,)), ((), ()))
+
+def _dot(left: jax.Array, right: jax.Array, of_right: int, of_left: int = 1) -> jax.Array:
+    dimensions = (((of_left,), (of_right,)), ((), ()))
     return lax.dot_general(left, right, dimensions, preferred_element_type=jnp.float32)
 
 
@@ -125,22 +132,23 @@ class Stream:
         # the stage of the tile before this one: no group waits for another that still reads the tile of now
         @pl.when((self.group == 0) & (before >= self.low) & (before + STAGES < self.high))
         def _() -> None:
-            plgpu.barrier_wait(self.read.at[self._stage(before)])
+            plgpu.barrier_wait(self.read.at[self.stage(before)])
             self._copy(before + STAGES)
 
-        stage = self._stage(step)
+        stage = self.stage(step)
         plgpu.barrier_wait(self.arrived.at[stage])
         return tuple(buffer.at[stage] for _, buffer in self.copies)
 
     def release(self, step: Any) -> None:
         """Tells that this group has read a tile. Nobody waits for the last ones."""
-        pl.when(step + STAGES < self.high)(lambda: plgpu.barrier_arrive(self.read.at[self._stage(step)]))
+        pl.when(step + STAGES < self.high)(lambda: plgpu.barrier_arrive(self.read.at[self.stage(step)]))
 
-    def _stage(self, step: Any) -> Any:
+    def stage(self, step: Any) -> Any:
+        """Number of the buffers that hold a tile."""
         return lax.rem(step - self.low, np.int32(STAGES))
 
     def _copy(self, step: Any) -> None:
-        stage = self._stage(step)
+        stage = self.stage(step)
         for source, buffer in self.copies:
             plgpu.copy_gmem_to_smem(source(pl.ds(step * TILE, TILE)), buffer.at[stage], self.arrived.at[stage])
 
