@@ -83,8 +83,9 @@ class CompiledRun:
         if stored.get(MASKS, 1) == MASK_VERSION or not any(isinstance(rate, float) and rate > 0 for rate in rates):
             return []
         return [
-            f"{workdir} was begun by an earlier spanjax, which hashed dropout masks in another way. From here on its masks are those"
-            " of this version: others, of the same rates; to train with one kind from the first step on, use another --workdir"
+            f"{workdir} was begun by an earlier spanjax, which hashed dropout masks in another way. From here on its masks are"
+            " those of this version: others, of the same rates; to train with one kind from the first step on, use another"
+            " --workdir"
         ]
 
 

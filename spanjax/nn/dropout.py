@@ -1,8 +1,8 @@
 """Counter-based dropout: the mask is an integer hash of (seed, step, site, row of the global batch, position).
 
 The mask does not depend on the number of devices, hosts or microbatches. Every line (the elements of an array that differ in
-their last index alone) gets two strong hashes, an offset and an odd factor, and every column a constant hash; an element is dropped
-if `offset + factor * column` (modulo 2^32) is below the rate. That is one multiplication and one sum an element, and two
+their last index alone) gets two strong hashes, an offset and an odd factor, and every column a constant hash; an element is
+dropped if `offset + factor * column` (modulo 2^32) is below the rate. That is one multiplication and one sum an element, and two
 elements of a line are independent, as the factor is (Dietzfelbinger et al., 1997); different lines have factors and offsets of
 their own. The mask is computed again for the backward pass on GPUs; others keep one byte an element.
 Shapes: B rows, any further axes, K columns.
@@ -93,10 +93,10 @@ def dropout(
     """Zeroes each element of x [B, ..., K] with probability `rate` and scales the rest by 1 / (1 - rate).
 
     `key=None` (evaluation) and `rate=0` return x. `site` names the place in the network: no two places share a mask.
-    `line` is the number of x's first line and `column` that of its first column, [B] or scalar, where x is a part of every row: the
-    parts get the whole's mask. `strides` are the distances of the numbers of lines along the axes between the first and the last;
-    by default lines have consecutive numbers. Where the distances do not depend on the length of a row, its mask does not: padding
-    changes nothing.
+    `line` is the number of x's first line and `column` that of its first column, [B] or scalar, where x is a part of every row:
+    the parts get the whole's mask. `strides` are the distances of the numbers of lines along the axes between the first and the
+    last; by default lines have consecutive numbers. Where the distances do not depend on the length of a row, its mask does not:
+    padding changes nothing.
     """
     if key is None or rate == 0.0:
         return x

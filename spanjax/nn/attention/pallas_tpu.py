@@ -1,0 +1,368 @@
+"""spanjax's own attention kernels for TPU (Pallas, compiled by Mosaic): packed rows, windows and dropout of the probabilities.
+
+A program computes a group of heads of one row: those that fill the 128 lanes of a register, two of 64, so that queries, keys and
+values are read and gradients written as the dense layers lay them out, [B, L, D]. A head is the lanes that are not zero. Scores of a
+tile of queries and keys live on the chip alone. Of a long row only the tiles that blocks and window reach are computed. The
+backward pass is one kernel, which computes scores and dropout masks again.
+Shapes: B rows, L positions, N heads, H width of a head, D of all heads, G groups of heads, P heads of a group, W lanes of it,
+M tiles of a row, T positions of a tile.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from spanjax.nn.attention.request import KEPT, TILE, Request, first_reason
+from spanjax.nn.attention.xla import HIDDEN, STRIDE, scaled
+from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
+
+LANES = 128
+LONGEST = 8192  # positions: arrays of a row and a group of heads, twice each, fit into the memory of a core
+_SIGN = np.uint32(1 << 31)
+_LONGEST_TILE = 512
+
+
+def supports(request: Request) -> str | None:
+    """Returns the reason why the kernels cannot compute this; None if they can."""
+    return first_reason(
+        request.other_platform("tpu"),
+        request.other_type(jnp.bfloat16, jnp.float32),
+        request.uneven_length(),
+        (request.length > LONGEST, f"its length is at most {LONGEST}, not {request.length}"),
+        (LANES % request.head_size != 0 or request.head_size < 32, f"its head size is 32, 64 or 128, not {request.head_size}"),
+    )
+
+
+def run(
+    query_BLNH: jax.Array,
+    key_BLNH: jax.Array,
+    value_BLNH: jax.Array,
+    segments_BL: jax.Array,
+    window: int = 0,
+    interpret: bool = False,
+    causal: bool = False,
+    rate: float = 0.0,
+    dropout_key: DropoutKey | None = None,
+    site: int | jax.Array = 0,
+    tile: int = 0,
+) -> jax.Array:
+    """Attention with dropout; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device, `tile` cuts rows otherwise."""
+    rows, length, heads, head_size = query_BLNH.shape
+    width = heads * head_size
+    # heads that do not fill registers, as in models for tests, are one group
+    lanes = LANES if width % LANES == 0 and LANES % head_size == 0 else width
+    tile = tile or tile_of(length, window)
+    rate = 0.0 if dropout_key is None else rate
+    plan = Plan(length, head_size, lanes, tile, window, causal, rate, interpret)
+    keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((rows,), jnp.uint32)
+    wide = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
+    return _attend(plan, *wide, segments_BL.astype(jnp.int32), keys_B).reshape(query_BLNH.shape)
+
+
+def tile_of(length: int, window: int) -> int:
+    """Positions of a tile: a short row is one, and a tile of a local layer is not much wider than its window."""
+    widest = max(TILE, window) if window else _LONGEST_TILE
+    return next((size for size in (512, 384, 256, TILE) if size <= widest and length % size == 0), length)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Static properties of a call."""
+
+    length: int
+    head_size: int
+    lanes: int
+    tile: int
+    window: int
+    causal: bool
+    rate: float
+    interpret: bool
+
+    @property
+    def heads(self) -> int:
+        """Heads of a group."""
+        return self.lanes // self.head_size
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a row."""
+        return self.length // self.tile
+
+    @property
+    def scale(self) -> float:
+        """Factor of queries."""
+        return 1.0 / math.sqrt(self.head_size)
+
+
+def reach(segments_BL: jax.Array, tile: int, window: int = 0, causal: bool = False) -> tuple[jax.Array, jax.Array]:
+    """First and last tile of keys that the queries of each tile see, int32 [B, M, 2], and of queries that see its keys.
+
+    Blocks are contiguous, so that the keys of a query are a range.
+    """
+    rows, length = segments_BL.shape
+    place_L = jnp.arange(length, dtype=jnp.int32)[None]
+    change_BL = segments_BL[:, 1:] != segments_BL[:, :-1]
+    begins_BL = jnp.pad(change_BL, ((0, 0), (1, 0)), constant_values=True)
+    ends_BL = jnp.pad(change_BL, ((0, 0), (0, 1)), constant_values=True)
+    low_BL = lax.cummax(jnp.where(begins_BL, place_L, 0), axis=1)
+    high_BL = lax.cummin(jnp.where(ends_BL, place_L, length - 1), axis=1, reverse=True)
+    if window:
+        low_BL, high_BL = jnp.maximum(low_BL, place_L - window), jnp.minimum(high_BL, place_L + window)
+
+    def tiles(low_BL: jax.Array, high_BL: jax.Array) -> jax.Array:
+        cut = (rows, length // tile, tile)
+        low_BM, high_BM = low_BL.reshape(cut).min(axis=2), high_BL.reshape(cut).max(axis=2)
+        return jnp.stack([low_BM // tile, high_BM // tile], axis=2)
+
+    here_BL = jnp.broadcast_to(place_L, segments_BL.shape)
+    return tiles(low_BL, here_BL if causal else high_BL), tiles(here_BL if causal else low_BL, high_BL)
+
+
+def _product(left: jax.Array, right: jax.Array, over: tuple[int, int]) -> jax.Array:
+    """Matrix product over an axis of each side, summed in float32; exact products of float32."""
+    precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else lax.Precision.DEFAULT
+    return lax.dot_general(
+        left, right, (((over[0],), (over[1],)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+    )
+
+
+def _column(x_1T: jax.Array) -> jax.Array:
+    """[1, T] -> [T, 1]; Mosaic transposes whole registers."""
+    return jnp.transpose(jnp.broadcast_to(x_1T, (LANES, x_1T.shape[1])))[:, :1]
+
+
+def _row(x_T1: jax.Array) -> jax.Array:
+    """[T, 1] -> [1, T]."""
+    return jnp.transpose(jnp.broadcast_to(x_T1, (x_T1.shape[0], LANES)))[:1]
+
+
+def _of_head(x_TW: jax.Array, head: int, plan: Plan) -> jax.Array:
+    """Lanes of one head; zeros in the others."""
+    if plan.heads == 1:
+        return x_TW
+    lane_TW = lax.broadcasted_iota(jnp.int32, x_TW.shape, 1)
+    first = head * plan.head_size
+    return jnp.where((lane_TW >= first) & (lane_TW < first + plan.head_size), x_TW, jnp.zeros_like(x_TW))
+
+
+def _by_head(parts_T1: list[jax.Array], plan: Plan) -> jax.Array:
+    """A number for each head and position, on the lanes of the head: [T, 1] each -> [T, W]."""
+    lane_TW = lax.broadcasted_iota(jnp.int32, (plan.tile, plan.lanes), 1)
+    found = parts_T1[0]
+    for head, part_T1 in enumerate(parts_T1[1:], start=1):
+        found = jnp.where(lane_TW >= head * plan.head_size, part_T1, found)
+    return jnp.broadcast_to(found, lane_TW.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tile:
+    """A tile of scores of one row: where its queries and keys begin, and their segments."""
+
+    plan: Plan
+    query: jax.Array | int
+    key: jax.Array | int
+    segments_T1: jax.Array
+    segments_1T: jax.Array
+    row_key: jax.Array
+
+    def seen(self) -> jax.Array:
+        """[T, T]: True where a query may see a key."""
+        same = self.segments_T1 == self.segments_1T
+        plan = self.plan
+        if not (plan.window or plan.causal):
+            return same
+        shape = (plan.tile, plan.tile)
+        back = lax.broadcasted_iota(jnp.int32, shape, 0) - lax.broadcasted_iota(jnp.int32, shape, 1)
+        back = back + (self.query - self.key)
+        if plan.window:
+            same = same & (back <= plan.window) & (back >= -plan.window)
+        return same & (back >= 0) if plan.causal else same
+
+    def drop(self, head: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """Dropout of an array of this tile and of one head of the model: the mask of `xla.attend`."""
+        plan = self.plan
+        if not plan.rate:
+            return lambda weights_TT: weights_TT
+        line_T1 = lax.broadcasted_iota(jnp.int32, (plan.tile, 1), 0) + self.query + head * STRIDE
+        column_1T = lax.broadcasted_iota(jnp.int32, (1, plan.tile), 1) + self.key
+        line_T1, column_1T = line_T1.astype(jnp.uint32), column_1T.astype(jnp.uint32)
+        offset_T1, factor_T1 = line_draws(self.row_key, line_T1)
+        # the cores compare signed numbers alone: with the sign turned their order is that of unsigned ones
+        offset_T1, factor_T1, column_1T = (
+            lax.bitcast_convert_type(x, jnp.int32) for x in (offset_T1 ^ _SIGN, factor_T1, column_draws(column_1T))
+        )
+        least = np.int32(np.uint32(threshold(plan.rate) ^ int(_SIGN)).view(np.int32))
+        keep_TT = offset_T1 + factor_T1 * column_1T >= least
+        return lambda weights_TT: jnp.where(keep_TT, weights_TT * np.float32(1.0 / (1.0 - plan.rate)), 0.0)
+
+
+def _loop(low: jax.Array | int, high: jax.Array | int, plan: Plan, body: Callable, start: tuple) -> tuple:
+    """Runs `body` for tiles low to high; without a loop where a row is one tile."""
+    return body(0, start) if plan.tiles == 1 else lax.fori_loop(low, high + 1, body, start)
+
+
+def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, pl.Slice]:
+    """Where a tile begins, and its slice of a row."""
+    first = tile * plan.tile
+    first = first if isinstance(first, int) else pl.multiple_of(first, plan.tile)
+    return first, pl.ds(first, plan.tile)
+
+
+def _forward_kernel(plan: Plan, keys, reach, segments, query, key, value, mixed, levels) -> None:  # noqa: ANN001
+    row, group = pl.program_id(0), pl.program_id(1)
+    row_key = keys[row].astype(jnp.uint32)
+
+    def of_queries(number, _):  # noqa: ANN001, ANN202
+        first_query, queries = _positions(number, plan)
+        query_TW = query[0, queries, :]
+        query_TW = query_TW * jnp.asarray(plan.scale, query_TW.dtype)
+        each_TW = [_of_head(query_TW, head, plan) for head in range(plan.heads)]
+        segments_T1 = _column(segments[0, number])
+
+        # online softmax: a query has seen its highest score, the sum of its weights and the values that they mixed
+        def of_keys(other, carry):  # noqa: ANN001, ANN202
+            tops, totals, mixed_TW = carry
+            first_key, keys_here = _positions(other, plan)
+            key_TW, value_TW = key[0, keys_here, :], value[0, keys_here, :]
+            tile = _Tile(plan, first_query, first_key, segments_T1, segments[0, other], row_key)
+            seen_TT, shrinks, new_tops, new_totals = tile.seen(), [], [], []
+            added_TW = jnp.zeros_like(mixed_TW)
+            for head in range(plan.heads):
+                scores_TT = jnp.where(seen_TT, _product(each_TW[head], key_TW, (1, 1)), HIDDEN)
+                top_T1 = jnp.maximum(tops[head], jnp.max(scores_TT, axis=1, keepdims=True))
+                shrink_T1, weights_TT = jnp.exp(tops[head] - top_T1), jnp.exp(scores_TT - top_T1)
+                new_totals.append(totals[head] * shrink_T1 + jnp.sum(weights_TT, axis=1, keepdims=True))
+                dropped_TT = tile.drop(group * plan.heads + head)(weights_TT).astype(value_TW.dtype)
+                added_TW = added_TW + _of_head(_product(dropped_TT, value_TW, (1, 0)), head, plan)
+                new_tops.append(top_T1)
+                shrinks.append(shrink_T1)
+            return tuple(new_tops), tuple(new_totals), mixed_TW * _by_head(shrinks, plan) + added_TW
+
+        start_T1 = [jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0)]
+        start = (*((x,) * plan.heads for x in start_T1), jnp.zeros((plan.tile, plan.lanes), jnp.float32))
+        at = (row * plan.tiles + number) * 2
+        tops, totals, mixed_TW = _loop(reach[at], reach[at + 1], plan, of_keys, start)
+        mixed[0, queries, :] = (mixed_TW / _by_head(list(totals), plan)).astype(mixed.dtype)
+        for head in range(plan.heads):
+            levels[0, 0, number, pl.ds(head, 1), :] = _row(tops[head] + jnp.log(totals[head]))
+        return ()
+
+    _loop(0, plan.tiles - 1, plan, of_queries, ())
+
+
+def _backward_kernel(
+    plan: Plan, keys, reach, segments, query, key, value, mixed, levels, out, to_query, to_key, to_value, sums  # noqa: ANN001
+) -> None:
+    row, group = pl.program_id(0), pl.program_id(1)
+    row_key = keys[row].astype(jnp.uint32)
+    sums[...] = jnp.zeros_like(sums)
+
+    def of_keys(number, _):  # noqa: ANN001, ANN202
+        first_key, keys_here = _positions(number, plan)
+        key_TW, value_TW = key[0, keys_here, :], value[0, keys_here, :]
+
+        def of_queries(other, carry):  # noqa: ANN001, ANN202
+            to_key_TW, to_value_TW = carry
+            first_query, queries = _positions(other, plan)
+            query_TW, out_TW = query[0, queries, :], out[0, queries, :]
+            query_TW = query_TW * jnp.asarray(plan.scale, query_TW.dtype)
+            # the mean over keys in the gradient of the softmax, from the results
+            shares_TW = out_TW.astype(jnp.float32) * mixed[0, queries, :].astype(jnp.float32)
+            tile = _Tile(plan, first_query, first_key, _column(segments[0, other]), segments[0, number], row_key)
+            seen_TT = tile.seen()
+            for head in range(plan.heads):
+                query_of_TW, out_of_TW = _of_head(query_TW, head, plan), _of_head(out_TW, head, plan)
+                mean_T1 = jnp.sum(_of_head(shares_TW, head, plan), axis=1, keepdims=True)
+                level_T1 = _column(levels[0, 0, other, pl.ds(head, 1), :])
+                scores_TT = jnp.where(seen_TT, _product(query_of_TW, key_TW, (1, 1)), HIDDEN)
+                weights_TT = jnp.exp(scores_TT - level_T1)
+                drop = tile.drop(group * plan.heads + head)
+                to_weights_TT = drop(_product(out_of_TW, value_TW, (1, 1)))
+                to_scores_TT = (weights_TT * (to_weights_TT - mean_T1)).astype(query_TW.dtype)
+                dropped_TT = drop(weights_TT).astype(out_TW.dtype)
+                to_value_TW = to_value_TW + _product(dropped_TT, out_of_TW, (0, 0))
+                to_key_TW = to_key_TW + _product(to_scores_TT, query_of_TW, (0, 0))
+                sums[queries, :] += _product(to_scores_TT, _of_head(key_TW, head, plan), (1, 0))
+            return to_key_TW, to_value_TW
+
+        start = (jnp.zeros((plan.tile, plan.lanes), jnp.float32),) * 2
+        at = (row * plan.tiles + number) * 2
+        to_key_TW, to_value_TW = _loop(reach[at], reach[at + 1], plan, of_queries, start)
+        to_key[0, keys_here, :] = to_key_TW.astype(to_key.dtype)
+        to_value[0, keys_here, :] = to_value_TW.astype(to_value.dtype)
+        return ()
+
+    _loop(0, plan.tiles - 1, plan, of_keys, ())
+    to_query[0] = (sums[...] * np.float32(plan.scale)).astype(to_query.dtype)
+
+
+def _call(
+    plan: Plan, kernel: Callable, keys_B: jax.Array, reach_BM2: jax.Array, segments_BL: jax.Array, backward: bool, *arrays: jax.Array
+) -> list[jax.Array]:
+    """Runs a kernel for every row and group of heads."""
+    rows, length, width = arrays[0].shape
+    groups, dtype = width // plan.lanes, arrays[0].dtype
+    levels = (rows, groups, plan.tiles, plan.heads, plan.tile)
+    wide = pl.BlockSpec((1, length, plan.lanes), lambda row, group, *_: (row, 0, group))
+    per_head = pl.BlockSpec((1, 1, *levels[2:]), lambda row, group, *_: (row, group, 0, 0, 0))
+    per_row = pl.BlockSpec((1, plan.tiles, 1, plan.tile), lambda row, group, *_: (row, 0, 0, 0))
+    shapes = [jax.ShapeDtypeStruct((rows, length, width), dtype)] * (3 if backward else 1)
+    if not backward:
+        shapes.append(jax.ShapeDtypeStruct(levels, jnp.float32))
+    products = (10 if backward else 4) * rows * length * length * width
+    return pl.pallas_call(
+        functools.partial(kernel, plan),
+        out_shape=shapes,
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(rows, groups),
+            in_specs=[per_row, *(wide if x.ndim == 3 else per_head for x in arrays)],
+            out_specs=[wide] * 3 if backward else [wide, per_head],
+            scratch_shapes=[pltpu.VMEM((length, plan.lanes), jnp.float32)] if backward else [],
+        ),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        cost_estimate=pl.CostEstimate(
+            flops=products,
+            transcendentals=rows * length * length * width // plan.head_size,
+            bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *shapes)),
+        ),
+        interpret=plan.interpret,
+    )(
+        lax.bitcast_convert_type(keys_B, jnp.int32),
+        reach_BM2.reshape(-1),
+        segments_BL.reshape(rows, plan.tiles, 1, plan.tile),
+        *arrays,
+    )
+
+
+def _forward(
+    plan: Plan, query_BLD: jax.Array, key_BLD: jax.Array, value_BLD: jax.Array, segments_BL: jax.Array, keys_B: jax.Array
+) -> tuple[jax.Array, tuple]:
+    read_BM2, _ = reach(segments_BL, plan.tile, plan.window, plan.causal)
+    mixed_BLD, levels = _call(
+        plan, _forward_kernel, keys_B, read_BM2, segments_BL, False, query_BLD, key_BLD, value_BLD
+    )
+    mixed_BLD, levels = checkpoint_name(mixed_BLD, KEPT), checkpoint_name(levels, KEPT)
+    return mixed_BLD, (query_BLD, key_BLD, value_BLD, segments_BL, keys_B, mixed_BLD, levels)
+
+
+def _backward(plan: Plan, kept: tuple, out_BLD: jax.Array) -> tuple:
+    query_BLD, key_BLD, value_BLD, segments_BL, keys_B, mixed_BLD, levels = kept
+    _, readers_BM2 = reach(segments_BL, plan.tile, plan.window, plan.causal)
+    arrays = (query_BLD, key_BLD, value_BLD, mixed_BLD, levels, out_BLD)
+    gradients = _call(plan, _backward_kernel, keys_B, readers_BM2, segments_BL, True, *arrays)
+    return *gradients, None, None
+
+
+_attend = jax.custom_vjp(lambda plan, *inputs: _forward(plan, *inputs)[0], nondiff_argnums=(0,))
+"""[B, L, D] of query, key and value, segments and keys of rows -> [B, L, D]."""
+_attend.defvjp(_forward, _backward)
