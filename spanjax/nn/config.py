@@ -245,8 +245,8 @@ class Execution:
     attention: Literal[
         "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_triton"
     ] = "auto"
-    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed, which has
-    run on no GPU yet, must be named, and is compared with xla before the first step."""
+    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed and
+    pallas_hopper, which have run on no GPU yet, are compared with xla before the first step; cudnn_packed must be named."""
     attention_blocks: AtLeast0 = 0
     """Most blocks of a row, padding included, for cudnn_packed; 0 takes those of the rows of a pretraining run, and else 17."""
     remat: Literal["none", "elementwise", "dots", "full"] = "none"
