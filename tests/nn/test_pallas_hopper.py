@@ -254,3 +254,14 @@ def test_the_comparison_before_the_first_step(rate: float) -> None:
         other = {"site": 4}
         with pytest.raises(ValueError, match="output differ by"):
             on_device.compare("mine", lambda *a, **o: right(*a, **{**o, **other}), 64, 16, "bfloat16", rate=rate)
+
+
+def test_both_are_timed_with_their_gradients() -> None:
+    calls = []
+
+    def slow(*a: Any, **options: Any) -> jax.Array:
+        jax.debug.callback(lambda: calls.append(1))
+        return xla.attend(*a[:4], options["rate"], options["dropout_key"], options["site"], a[4])
+
+    found = on_device.times(slow, 64, 16, "float32", window=5, rate=0.25)
+    assert min(found) > 0 and len(calls) == on_device.TIMED + 1
