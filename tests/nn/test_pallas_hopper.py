@@ -102,7 +102,7 @@ def test_outputs_and_gradients_are_those_of_xla(
     found = both(segments, arrays(segments, heads, size), rate, window, causal)
     for got, wanted, allowed in zip(*found, (1e-6, 1e-5, 1e-5, 1e-5), strict=True):
         np.testing.assert_allclose(got, wanted, atol=allowed * np.abs(wanted).max())
-        assert np.abs(wanted).max() > 0.5
+        assert np.abs(wanted).max() > 0.1
 
 
 @pytest.mark.slow
@@ -150,12 +150,14 @@ def test_the_mask_is_that_of_xla_to_the_bit() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("interpreted")
 def test_tiles_out_of_reach_are_not_read() -> None:
-    """The second block is not a number, which a masked product would spread to the first."""
-    segments = rows_of(256, (128, 128))
-    spoilt = [each.at[:, 128:].set(jnp.nan) for each in arrays(segments)]
-    for got, wanted in zip(both(segments, spoilt, 0.1)[0], both(segments, arrays(segments), 0.1)[0], strict=True):
-        np.testing.assert_array_equal(got[:, :128], wanted[:, :128])
-        assert np.isnan(got[:, 128:]).all()
+    """The second block is not a number, which a masked product would spread to the first: of another program, 256 positions."""
+    segments = rows_of(512, (256, 256))
+    spoilt = [each.at[:, 256:].set(jnp.nan) for each in arrays(segments, 1, 32)]
+    for got, wanted in zip(
+        both(segments, spoilt, 0.1)[0], both(segments, arrays(segments, 1, 32), 0.1)[0], strict=True
+    ):
+        np.testing.assert_array_equal(got[:, :256], wanted[:, :256])
+        assert np.isnan(got[:, 256:]).all()
 
 
 @pytest.mark.slow
