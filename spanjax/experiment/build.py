@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +23,11 @@ from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
+TRIAL_SECONDS = 120
+STUCK = (
+    f"the attention kernel pallas_hopper has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes"
+    " minutes, stop the run, and start it with --encoder.attention xla"
+)
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
 UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
@@ -182,6 +189,10 @@ def tried(wanted: str, reason: str, verify: Callable[[], tuple[float, float]]) -
 
     Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
     """
+    # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
+    slow = threading.Timer(TRIAL_SECONDS, lambda: print(STUCK, file=sys.stderr, flush=True))
+    slow.daemon = True
+    slow.start()
     try:
         own, plain = verify()
         spent = f"{own * 1e3:.2f} ms in place of {plain * 1e3:.2f} a layer of some rows"
@@ -189,6 +200,8 @@ def tried(wanted: str, reason: str, verify: Callable[[], tuple[float, float]]) -
     except Exception as error:
         # whatever keeps it from running: unless it was named, a run without it is better than none
         spent, problem = "", f"{type(error).__name__}: {error}"
+    finally:
+        slow.cancel()
     # processes that took different backends would compile different steps, and wait for each other
     problem = next(filter(None, all_gather_text("attention kernel", problem)), "")
     if problem and wanted != "auto":

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import time
 from typing import Any
 
 import pytest
@@ -129,3 +130,16 @@ def test_a_problem_of_another_process_counts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(build, "all_gather_text", lambda name, mine: [mine, "ValueError: value differ"])
     backend, reason = build.tried("auto", "first", verified((1e-3, 2e-3)))
     assert (backend, reason) == ("xla", "not pallas_hopper: ValueError: value differ")
+
+
+def test_a_trial_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(build, "TRIAL_SECONDS", 0.01)
+
+    def verify() -> Any:
+        time.sleep(0.3)
+        return 1e-3, 2e-3
+
+    assert build.tried("auto", "first", verify)[0] == "pallas_hopper"
+    assert "has not ended its trial" in capsys.readouterr().err
+    build.tried("auto", "first", verified((1e-3, 2e-3)))
+    assert not capsys.readouterr().err
