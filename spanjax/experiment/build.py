@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,6 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from spanjax.distributed import all_gather_text
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
 from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper
@@ -20,6 +23,11 @@ from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
+TRIAL_SECONDS = 120
+STUCK = (
+    f"the attention kernel pallas_hopper has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes"
+    " minutes, stop the run, and start it with --encoder.attention xla"
+)
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
 UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
@@ -167,20 +175,40 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         device_kind=device.device_kind,
         window=encoder.local_window,
     )
-    if device in jax.local_devices():  # and not one that is only planned for
-        if backend == "cudnn_packed":
-            cudnn_packed.verify(length, head_size, dtype.name)
-            reason += "; equal to xla on this device"
-        elif backend == "pallas_hopper":
-            try:
-                pallas_hopper.verify(length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
-                reason += "; equal to xla on this device"
-            except Exception as error:
-                # whatever keeps it from running: unless it was named, a run without it is better than none
-                if wanted != "auto":
-                    raise
-                return "xla", f"not {backend}: {error}"
+    if backend == "cudnn_packed" and device in jax.local_devices():  # and not one that is only planned for
+        cudnn_packed.verify(length, head_size, dtype.name)
+        reason += "; equal to xla on this device"
+    if backend == "pallas_hopper" and device in jax.devices():
+        timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
+        return tried(wanted, reason, lambda: pallas_hopper.verify(*timed))
     return backend, reason
+
+
+def tried(wanted: str, reason: str, verify: Callable[[], tuple[float, float]]) -> tuple[str, str]:
+    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`.
+
+    Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
+    """
+    # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
+    slow = threading.Timer(TRIAL_SECONDS, lambda: print(STUCK, file=sys.stderr, flush=True))
+    slow.daemon = True
+    slow.start()
+    try:
+        own, plain = verify()
+        spent = f"{own * 1e3:.2f} ms in place of {plain * 1e3:.2f} a layer of some rows"
+        problem = "" if own < plain or wanted != "auto" else f"it is slower than xla on this device: {spent}"
+    except Exception as error:
+        # whatever keeps it from running: unless it was named, a run without it is better than none
+        spent, problem = "", f"{type(error).__name__}: {error}"
+    finally:
+        slow.cancel()
+    # processes that took different backends would compile different steps, and wait for each other
+    problem = next(filter(None, all_gather_text("attention kernel", problem)), "")
+    if problem and wanted != "auto":
+        raise ValueError(f"the attention backend 'pallas_hopper' cannot be used: {problem}")
+    if problem:
+        return "xla", f"not pallas_hopper: {problem}"
+    return "pallas_hopper", f"{reason}; equal to xla on this device, {spent}"
 
 
 def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:

@@ -34,7 +34,7 @@ states. In longer rows, of which local layers see a part, it is computed once mo
 
 
 class Draws(NamedTuple):
-    """What the mask of dropout is computed from, uint32: of lines, which are pairs of a head and a query, and of keys."""
+    """Inputs of the mask of dropout, uint32: of lines, which are pairs of a head and a query, and of keys."""
 
     offset_BNL: Any
     factor_BNL: Any
@@ -57,7 +57,7 @@ class Settings:
     """Constants of a kernel."""
 
     rate: float
-    """Of dropout; 0 without draws."""
+    """Rate of dropout; 0 without draws."""
     groups: int
     """Warpgroups of a program, each with a tile of its own side."""
     interpret: bool
@@ -192,6 +192,7 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
     def step(number: Any, to_query_QH: jax.Array) -> jax.Array:
         key_KH, value_KH, *key_K = stream.take(number)
         scores_QK, to_weights_QK = registers.products((query_QH, key_KH), (to_out_QH, value_KH))
+        # the log-sums make probabilities of the scores: no second pass over the keys is needed
         weights_QK = lax.exp2(scores_QK * np.float32(scale * _LOG2E) - spread(level_Q, _SHAPE))
         seen_QK = _seen(registers, first_Q, behind_Q, number)
         weights_QK = lax.select(seen_QK, weights_QK, registers.full(_SHAPE, 0.0))
@@ -273,6 +274,7 @@ def _queries_from_scores(settings: Settings, refs: Sequence[Any], made: Sequence
     _, others, _, ready, more = scratch
     first = place.tile * (settings.groups * TILE)
     copies = [(place.rows(key), others[0])]
+    # each group reads columns of its own, the tiles of which no slice of shared memory at a traced place could cut
     for group in range(settings.groups):
         columns = pl.ds(first + group * TILE, TILE)
         copies += [
@@ -319,6 +321,7 @@ def _call(
     """
     (rows, length, heads, _), groups = inputs[0].shape, settings.groups
 
+    # the references come in one list: inputs, results, then shared memory
     def entry(*refs: Any) -> None:
         results = refs[len(inputs) : len(inputs) + len(made)]
         body(settings, refs[: len(inputs)], results, refs[len(inputs) + len(made) :])

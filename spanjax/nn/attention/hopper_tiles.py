@@ -112,7 +112,7 @@ class Stream:
     copies: tuple[tuple[Callable[[Any], Any], Any], ...]
     """(slice of an array in device memory by its positions, buffer of `STAGES` tiles)."""
     arrived: Any
-    """Barriers of tiles that are there, one a stage."""
+    """Barriers of tiles that have arrived, one a stage."""
     read: Any
     """Barriers of tiles that all groups have read."""
     group: Any
