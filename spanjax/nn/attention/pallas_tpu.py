@@ -22,6 +22,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from spanjax.nn.attention.on_device import compare, times
 from spanjax.nn.attention.reach import Reach, reaches
 from spanjax.nn.attention.request import KEPT, TILE, Request, first_reason
 from spanjax.nn.attention.xla import HIDDEN, STRIDE
@@ -75,6 +76,14 @@ def run(
     return _attend(plan, *wide, segments_BL.astype(jnp.int32), keys_B).reshape(query_BLNH.shape)
 
 
+@functools.cache
+def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
+    """Compares the kernels with `xla` on this process's first device, as `pallas_hopper.verify`."""
+    for reach in {0, window}:
+        compare("pallas_tpu", run, length, head_size, dtype, window=reach, rate=rate)
+    return times(run, length, head_size, dtype, window=window, rate=rate)
+
+
 def tile_of(length: int, window: int) -> int:
     """Positions of a tile: a short row is one, and a tile of a local layer is not much wider than its window."""
     widest = max(TILE, window) if window else _LONGEST_TILE
@@ -107,8 +116,8 @@ class Plan:
     def on_chip(self, item: int) -> int:
         """Bytes of a core's memory that the backward pass takes, in types of `item` bytes.
 
-        Eight arrays of a row lie there twice, for the next program's are fetched meanwhile, next to the sums for queries and about a
-        dozen tiles of scores.
+        Eight arrays of a row lie there twice, for the next program's are fetched meanwhile, next to the sums for queries and
+        about a dozen tiles of scores.
         """
         arrays, sums = 16 * self.length * self.lanes * item, self.length * self.lanes * 4
         return arrays + sums + 12 * 4 * self.tile**2
