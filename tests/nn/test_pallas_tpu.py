@@ -50,10 +50,10 @@ def both(
         output, backward = jax.vjp(function, *read)
         return [output, *backward(direction)]
 
-    got = jax.jit(
-        lambda: results(lambda *a: pallas_tpu.run(*a, segments, interpret=True, tile=tile, **options, **drop))
-    )()
-    wanted = jax.jit(lambda: results(lambda *a: attention(*a, segments, backend=reference, **options, **drop)))()
+    own: dict[str, Any] = {"interpret": True, "tile": tile, **options, **drop}
+    got = jax.jit(lambda: results(lambda q, k, v: pallas_tpu.run(q, k, v, segments, **own)))()
+    other: dict[str, Any] = {"backend": reference, **options, **drop}
+    wanted = jax.jit(lambda: results(lambda q, k, v: attention(q, k, v, segments, **other)))()
     return [
         (np.asarray(one, np.float32), np.asarray(other, np.float32)) for one, other in zip(got, wanted, strict=True)
     ]
@@ -128,13 +128,13 @@ def test_tiles_that_nothing_reaches_are_not_read(window: int) -> None:
     spoilt = 256  # with the window no query of the first tile sees beyond the second
     key, value = (x.at[:, spoilt:].set(jnp.nan) for x in (key, value))
 
-    def loss(*a: jax.Array) -> jax.Array:
-        mixed = pallas_tpu.run(*a, jnp.asarray(segments), window=window, interpret=True, tile=128)
+    def loss(query: jax.Array) -> jax.Array:
+        mixed = pallas_tpu.run(query, key, value, jnp.asarray(segments), window=window, interpret=True, tile=128)
         return jnp.sum(mixed[:, clean] * direction[:, clean])
 
     mixed = pallas_tpu.run(query, key, value, jnp.asarray(segments), window=window, interpret=True, tile=128)
     assert np.isfinite(np.asarray(mixed[:, clean])).all() and np.isnan(np.asarray(mixed[:, 256:])).all()
-    to_query = np.asarray(jax.grad(loss)(query, key, value))[:, clean]
+    to_query = np.asarray(jax.grad(loss)(query))[:, clean]
     assert np.isfinite(to_query).all() and np.abs(to_query).max() > 0.1
 
 
@@ -143,8 +143,8 @@ def test_more_padding_drops_nothing_else() -> None:
     options: dict[str, Any] = {"interpret": True, "rate": RATE, "dropout_key": drop_key(), "site": 2}
     segments = packed(128)
     short = pallas_tpu.run(query, key, value, segments, **options)
-    longer = (jnp.pad(x, ((0, 0), (0, 128), (0, 0), (0, 0))) for x in (query, key, value))
-    long = pallas_tpu.run(*longer, jnp.pad(segments, ((0, 0), (0, 128))), tile=128, **options)[:, :128]
+    query, key, value = (jnp.pad(x, ((0, 0), (0, 128), (0, 0), (0, 0))) for x in (query, key, value))
+    long = pallas_tpu.run(query, key, value, jnp.pad(segments, ((0, 0), (0, 128))), tile=128, **options)[:, :128]
     used = np.asarray(segments > 0)
     np.testing.assert_allclose(np.asarray(long)[used], np.asarray(short)[used], atol=1e-6)
 

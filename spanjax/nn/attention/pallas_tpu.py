@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +73,9 @@ def run(
     plan = Plan(length, head_size, lanes, tile, window, causal, rate, interpret)
     # one number where nothing is dropped, by which `plan.own_kernels` tells such a call
     keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((1,), jnp.uint32)
-    wide = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
-    return _attend(plan, *wide, segments_BL.astype(jnp.int32), keys_B).reshape(query_BLNH.shape)
+    query_BLD, key_BLD, value_BLD = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
+    mixed_BLD = _attend(plan, query_BLD, key_BLD, value_BLD, segments_BL.astype(jnp.int32), keys_B)
+    return mixed_BLD.reshape(query_BLNH.shape)
 
 
 @functools.cache
@@ -211,7 +213,7 @@ def _loop(tiles: tuple, plan: Plan, body: Callable, start: tuple) -> tuple:
     return body(0, start) if plan.tiles == 1 else lax.fori_loop(*tiles, body, start)
 
 
-def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, pl.Slice]:
+def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, Any]:
     """Where a tile begins, and its slice of a row."""
     first = tile * plan.tile
     first = first if isinstance(first, int) else pl.multiple_of(first, plan.tile)
@@ -248,8 +250,9 @@ def _forward_kernel(plan: Plan, keys, met, segments, query, key, value, mixed, l
                 shrinks.append(shrink_T1)
             return tuple(new_tops), tuple(new_totals), mixed_TW * _by_head(shrinks, plan) + added_TW
 
-        start_T1 = [jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0)]
-        start = (*((x,) * plan.heads for x in start_T1), jnp.zeros((plan.tile, plan.lanes), jnp.float32))
+        lowest_T1, none_T1 = (jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0))
+        nothing_TW = jnp.zeros((plan.tile, plan.lanes), jnp.float32)
+        start = ((lowest_T1,) * plan.heads, (none_T1,) * plan.heads, nothing_TW)
         at = (row * plan.tiles + number) * 2
         tops, totals, mixed_TW = _loop((met[at], met[at + 1]), plan, of_keys, start)
         mixed[0, queries, :] = (mixed_TW / _by_head(list(totals), plan)).astype(mixed.dtype)
