@@ -25,12 +25,15 @@ from jax.experimental.pallas import tpu as pltpu
 
 from spanjax.nn.attention.on_device import compare, times
 from spanjax.nn.attention.reach import Reach, reaches
-from spanjax.nn.attention.request import KEPT, TILE, Request, first_reason
+from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, TILE, Request, first_reason
 from spanjax.nn.attention.xla import HIDDEN, STRIDE
 from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
 
 LANES = 128
-LONGEST = 8192  # positions: arrays of a row and a group of heads, twice each, fit into the memory of a core
+LONGEST = 8192  # positions
+ROOM = {"TPU v2": 4096, "TPU v3": 4096, "TPU v4": 4096, "TPU v5": 16_384, "TPU v5p": 16_384}
+"""Kind of device -> most bytes of a lane of a row, whose arrays lie in the memory of a core: 16 MiB to v4, 64 of a v5p (compiled
+with 2,048 and 8,192 positions of bf16). The 128 MiB of others hold any row."""
 _PLENTY = 16 << 20  # bytes of a core's memory that any program may use
 _SIGN = np.uint32(1 << 31)
 _LONGEST_TILE = 512
@@ -38,11 +41,13 @@ _LONGEST_TILE = 512
 
 def supports(request: Request) -> str | None:
     """Returns the reason why the kernels cannot compute this; None if they can."""
+    room = ROOM.get(request.device_kind)
+    longest = LONGEST if room is None else min(LONGEST, room // jnp.dtype(request.dtype).itemsize)
     return first_reason(
         request.other_platform("tpu"),
         request.other_type(jnp.bfloat16, jnp.float32),
         request.uneven_length(),
-        (request.length > LONGEST, f"its length is at most {LONGEST}, not {request.length}"),
+        (request.length > longest, f"its length is at most {longest} here, not {request.length}"),
         (
             LANES % request.head_size != 0 or request.head_size < 32,
             f"its head size is 32, 64 or 128, not {request.head_size}",
@@ -80,10 +85,11 @@ def run(
 
 @functools.cache
 def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
-    """Compares the kernels with `xla` on this process's first device, as `pallas_hopper.verify`."""
+    """Compares the kernels with `xla` on this process's first device, as `pallas_hopper.verify`; returns their seconds and those
+    of the backend that a TPU would take instead."""
     for reach in {0, window}:
         compare("pallas_tpu", run, length, head_size, dtype, window=reach, rate=rate)
-    return times(run, length, head_size, dtype, window=window, rate=rate)
+    return times(run, length, head_size, dtype, window=window, rate=rate, chunked=length >= CHUNKED_FROM)
 
 
 def tile_of(length: int, window: int) -> int:
@@ -210,7 +216,8 @@ class _Tile:
 
 def _loop(tiles: tuple, plan: Plan, body: Callable, start: tuple) -> tuple:
     """Runs `body` for the tiles between two numbers; without a loop where a row is one tile."""
-    return body(0, start) if plan.tiles == 1 else lax.fori_loop(*tiles, body, start)
+    first, behind = tiles
+    return body(0, start) if plan.tiles == 1 else lax.fori_loop(first, behind, body, start)
 
 
 def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, Any]:
