@@ -31,9 +31,12 @@ from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, t
 
 LANES = 128
 LONGEST = 8192  # positions
-ROOM = {"TPU v2": 4096, "TPU v3": 4096, "TPU v4": 4096, "TPU v5": 16_384, "TPU v5p": 16_384}
-"""Kind of device -> most bytes of a lane of a row, whose arrays lie in the memory of a core: 16 MiB to v4, 64 of a v5p (compiled
-with 2,048 and 8,192 positions of bf16). The 128 MiB of others hold any row."""
+ROOM = {kind: (2048, 512) for kind in ("TPU v2", "TPU v3", "TPU v4")} | {
+    "TPU v5": (8192, 4096),
+    "TPU v5p": (8192, 4096),
+}
+"""Kind of device -> most positions of bfloat16 and of float32, for the arrays of a row lie in the memory of a core: 16 MiB to v4,
+64 of a v5p. The 128 MiB of others hold any row."""
 _PLENTY = 16 << 20  # bytes of a core's memory that any program may use
 _SIGN = np.uint32(1 << 31)
 _LONGEST_TILE = 512
@@ -41,8 +44,7 @@ _LONGEST_TILE = 512
 
 def supports(request: Request) -> str | None:
     """Returns the reason why the kernels cannot compute this; None if they can."""
-    room = ROOM.get(request.device_kind)
-    longest = LONGEST if room is None else min(LONGEST, room // jnp.dtype(request.dtype).itemsize)
+    longest = ROOM.get(request.device_kind, (LONGEST, LONGEST))[jnp.dtype(request.dtype) == jnp.float32]
     return first_reason(
         request.other_platform("tpu"),
         request.other_type(jnp.bfloat16, jnp.float32),
