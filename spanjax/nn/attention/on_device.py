@@ -50,7 +50,8 @@ class _Case:
 
     def plain(self, *arrays: jax.Array) -> jax.Array:
         """The same by `xla`."""
-        return xla.attend(*arrays, self.segments, self.rate, self.drop, 3, self.window)
+        query, key, value = arrays
+        return xla.attend(query, key, value, self.segments, self.rate, self.drop, 3, self.window)
 
     def chunked(self, *arrays: jax.Array) -> jax.Array:
         """The same by `xla_chunked`."""
