@@ -48,9 +48,9 @@ class _Case:
         options: dict[str, Any] = {"rate": self.rate, "dropout_key": self.drop, "site": 3} if self.rate else {}
         return lambda *arrays: run(*arrays, self.segments, self.window, **options)
 
-    def plain(self, *arrays: jax.Array) -> jax.Array:
+    def plain(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """The same by `xla`."""
-        return xla.attend(*arrays, self.segments, self.rate, self.drop, 3, self.window)
+        return xla.attend(query, key, value, self.segments, self.rate, self.drop, 3, self.window)
 
 
 def compare(
