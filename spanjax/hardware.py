@@ -64,9 +64,11 @@ class Chip:
 
 def _tpu(flops: float, bandwidth: float, lanes: int = 128) -> Achievable:
     """Assumptions about a TPU: 85 % of its products and all of its bandwidth; attention fills as many of the lanes of a matrix
-    unit as a head is wide (64), and reaches 60 % of that."""
+    unit as a head is wide (64), and reaches 60 % of that. A core has four matrix units, whose clock follows from the rate,
+    and does four integer operations on 1,024 numbers a clock."""
     attention = 0.6 * flops * 64 / lanes
-    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, lanes, on_chip="S(1)")
+    integers = flops / (8 * lanes**2) * 4096
+    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, lanes, integers, "S(1)")
 
 
 _H200 = Achievable(

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from spanjax.distributed import all_gather_text
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper
+from spanjax.nn.attention import CHUNKED_FROM, choose_backend, cudnn_packed, pallas_hopper, pallas_tpu
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
 from spanjax.run_format import MASKS, describe, flat
@@ -24,10 +24,8 @@ from spanjax.training.state import TrainState, abstract_module, state_factory, s
 from spanjax.training.step import StepBuilder, mesh_platform
 
 TRIAL_SECONDS = 120
-STUCK = (
-    f"the attention kernel pallas_hopper has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes"
-    " minutes, stop the run, and start it with --encoder.attention xla"
-)
+OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu}
+"""The project's own kernels, which are tried before a run takes them."""
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
 UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
@@ -178,19 +176,34 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
     if backend == "cudnn_packed" and device in jax.local_devices():  # and not one that is only planned for
         cudnn_packed.verify(length, head_size, dtype.name)
         reason += "; equal to xla on this device"
-    if backend == "pallas_hopper" and device in jax.devices():
+    if backend in OWN and device in jax.devices():
         timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
-        return tried(wanted, reason, lambda: pallas_hopper.verify(*timed))
+        return tried(wanted, reason, lambda: OWN[backend].verify(*timed), backend, length)
     return backend, reason
 
 
-def tried(wanted: str, reason: str, verify: Callable[[], tuple[float, float]]) -> tuple[str, str]:
-    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`.
+def stuck(name: str) -> str:
+    """Returns the message on a kernel whose trial takes long."""
+    return (
+        f"the attention kernel {name} has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes minutes,"
+        " stop the run, and start it with --encoder.attention xla"
+    )
+
+
+def tried(
+    wanted: str,
+    reason: str,
+    verify: Callable[[], tuple[float, float]],
+    name: str = "pallas_hopper",
+    length: int = 0,
+) -> tuple[str, str]:
+    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`,
+    or on a TPU, whose memory scores would fill, `xla_chunked` for rows of that length.
 
     Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
     """
     # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
-    slow = threading.Timer(TRIAL_SECONDS, lambda: print(STUCK, file=sys.stderr, flush=True))
+    slow = threading.Timer(TRIAL_SECONDS, lambda: print(stuck(name), file=sys.stderr, flush=True))
     slow.daemon = True
     slow.start()
     try:
@@ -205,10 +218,11 @@ def tried(wanted: str, reason: str, verify: Callable[[], tuple[float, float]]) -
     # processes that took different backends would compile different steps, and wait for each other
     problem = next(filter(None, all_gather_text("attention kernel", problem)), "")
     if problem and wanted != "auto":
-        raise ValueError(f"the attention backend 'pallas_hopper' cannot be used: {problem}")
+        raise ValueError(f"the attention backend {name!r} cannot be used: {problem}")
     if problem:
-        return "xla", f"not pallas_hopper: {problem}"
-    return "pallas_hopper", f"{reason}; equal to xla on this device, {spent}"
+        chunked = name == "pallas_tpu" and length >= CHUNKED_FROM
+        return "xla_chunked" if chunked else "xla", f"not {name}: {problem}"
+    return name, f"{reason}; equal to xla on this device, {spent}"
 
 
 def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:

@@ -243,7 +243,7 @@ class Execution:
     """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
     fits the devices of the run, and outside of a run 1. With local layers a step takes whole groups of global_every layers."""
     attention: Literal[
-        "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_triton"
+        "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"
     ] = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed and
     pallas_hopper, which have run on no GPU yet, are compared with xla before the first step; cudnn_packed must be named."""

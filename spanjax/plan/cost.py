@@ -278,6 +278,8 @@ class CostModel:
             return own_kernels.hopper(self.rates, line, operands, self.blocks)
         if "fmha" not in target and target != "tpu_custom_call":
             return None
+        if target == "tpu_custom_call" and (own := own_kernels.tpu(self.rates, line, operands, self.blocks)):
+            return own
         arrays = [dims for each in operands for _, dims in shapes(each.result) if len(dims) == 4]
         if len(arrays) < 3:
             return None

@@ -24,6 +24,28 @@ def seconds(rates: Achievable, backward: bool, flops: float, integers: float) ->
     return flops / (SHARE * rates.attention[backward]) + integers / rates.integers
 
 
+def tpu(
+    rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
+) -> tuple[float, float] | None:
+    """(operations of the products, seconds of arithmetic) of a call of a kernel for TPU; None for any other call.
+
+    It reads arrays [B, L, D], three forward and five backward. Log-sums [B, G, M, P, T] are a result forward, an operand
+    backward. One row key for all rows means that nothing is dropped.
+    """
+    read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
+    wide = [dims for kind, dims in read if len(dims) == 3 and kind != "s32"]
+    levels = [dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5]
+    if len(wide) < 3 or not levels:
+        return None
+    (rows, length, width), backward = wide[0], len(wide) > 3
+    _, groups, _, heads, tile = levels[0]
+    pairs = rows * length * min(length, max(math.ceil(length / blocks), tile))
+    flops = 2 * (5 if backward else 2) * pairs * width
+    drops = read[0][1] == (rows,) and rows > 1
+    integers = pairs * groups * heads * (_MASK + (_DROPOUT + 1) * drops)  # a product and a sum are two operations here
+    return flops, seconds(rates, backward, flops, integers)
+
+
 def hopper(
     rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
 ) -> tuple[float, float] | None:

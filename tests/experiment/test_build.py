@@ -111,6 +111,13 @@ def test_the_own_kernel_is_tried_before_it_is_taken(wanted: str, outcome: Any, e
     assert (backend, reason[: len(expected[1])]) == expected
 
 
+def test_the_kernel_for_tpu_gives_way_to_chunks() -> None:
+    slower = verified((2e-3, 1e-3))
+    assert build.tried("auto", "first", slower, "pallas_tpu", 512)[0] == "xla_chunked"
+    assert build.tried("auto", "first", slower, "pallas_tpu", 128)[0] == "xla"
+    assert build.tried("pallas_tpu", "first", slower, "pallas_tpu", 512)[0] == "pallas_tpu"
+
+
 def verified(outcome: Any) -> Any:
     def verify() -> Any:
         if isinstance(outcome, Exception):

@@ -18,7 +18,7 @@ from spanjax.nn.dropout import DropoutKey, dropout, step_key
 
 LENGTH, HEADS, SIZE = 128, 2, 32
 BLOCKS = ((0, 50), (50, 113))  # of row 0; the rest of it and all of row 1 are padding
-FUSED = ("splash", "pallas_triton")
+FUSED = ("splash", "pallas_tpu", "pallas_triton")
 RUNNING = ("xla", "xla_chunked", *FUSED)
 
 
@@ -110,7 +110,7 @@ def test_bfloat16_stays_close_to_float32(backend: str) -> None:
         assert gradient.dtype == jnp.bfloat16 and bool(jnp.isfinite(gradient.astype(jnp.float32)).all())
 
 
-@pytest.mark.parametrize("backend", ["xla", "xla_chunked"])
+@pytest.mark.parametrize("backend", ["xla", "xla_chunked", "pallas_tpu"])
 def test_dropout_is_the_counted_mask_of_the_probabilities(backend: str) -> None:
     strides = (STRIDE, 1)
     kept = np.asarray(dropout(jnp.ones((2, HEADS, LENGTH, LENGTH)), 0.25, drop_key(), 4, strides=strides))
@@ -186,9 +186,14 @@ BERT: dict[str, Any] = {"length": 512, "head_size": 64, "dtype": jnp.bfloat16, "
         ("cpu", {"dropout": 0.1, "dtype": jnp.float32}, "xla_chunked", "first on cpu"),
         ("cpu", {"length": 128}, "xla", "not xla_chunked: it gains nothing for rows shorter than 256"),
         ("tpu", {}, "splash", "first on tpu"),
-        ("tpu", {"dropout": 0.1}, "xla_chunked", "not splash: .*dropout is 0.1"),
-        ("tpu", {"length": 192}, "xla", "not splash: .*multiple of 128, not 192"),
-        ("tpu", {"head_size": 80}, "xla_chunked", "not splash: its head size"),
+        ("tpu", {"dropout": 0.1}, "pallas_tpu", "not splash: .*dropout is 0.1"),
+        ("tpu", {"length": 192}, "xla", "not splash: .*multiple of 128, not 192; not pallas_tpu: "),
+        (
+            "tpu",
+            {"head_size": 80},
+            "xla_chunked",
+            "not splash: .*not pallas_tpu: its head size is 32, 64 or 128, not 80",
+        ),
         ("tpu", {"dtype": jnp.float16}, "xla_chunked", "not splash: .*not float16"),
         ("gpu", {"device_kind": "NVIDIA H200"}, "cudnn", "first on gpu"),
         ("cuda", {}, "cudnn", "first on gpu"),
@@ -222,7 +227,8 @@ def test_auto_takes_the_first_that_can(platform: str, changes: dict[str, Any], c
             "flash",
             "gpu",
             {},
-            "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, cudnn_packed, pallas_hopper, pallas_triton",
+            "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, cudnn_packed, pallas_hopper, pallas_tpu,"
+            " pallas_triton",
         ),
         ("splash", "gpu", {}, "'splash' cannot be used: it runs on tpu, and these devices are gpu; take 'auto'"),
         ("cudnn", "gpu", {"dropout": 0.1}, "'cudnn' cannot .* set attention dropout to 0, or take 'auto'"),
@@ -241,7 +247,7 @@ def test_a_backend_that_can_is_taken_as_asked() -> None:
 
 
 def test_unknown_backends_are_named() -> None:
-    fused = {"splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_triton"}
+    fused = {"splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"}
     assert set(BACKENDS) == {"xla", "xla_chunked", *fused}
     for name in ("auto", "flash"):
         with pytest.raises(ValueError, match=f"'{name}': expected one of xla, xla_chunked"):

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_triton, splash, xla, xla_chunked
+from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
 from spanjax.nn.attention.request import KEPT, Request
 from spanjax.nn.dropout import DropoutKey
 
@@ -21,17 +21,18 @@ KERNELS: dict[str, types.ModuleType] = {
     "cudnn": cudnn,
     "cudnn_packed": cudnn_packed,
     "pallas_hopper": pallas_hopper,
+    "pallas_tpu": pallas_tpu,
     "pallas_triton": pallas_triton,
 }
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
-DROPPING = ("pallas_hopper",)
+DROPPING = ("pallas_hopper", "pallas_tpu")
 """Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
 CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),
     "gpu": ("cudnn", "pallas_hopper", "pallas_triton", "xla"),
-    "tpu": ("splash", "xla_chunked", "xla"),
+    "tpu": ("splash", "pallas_tpu", "xla_chunked", "xla"),
 }
 
 

@@ -1,9 +1,10 @@
 """spanjax's own attention kernels for TPU (Pallas, compiled by Mosaic): packed rows, windows and dropout of the probabilities.
 
-A program computes a group of heads of one row: those that fill the 128 lanes of a register, two of 64, so that queries, keys and
-values are read and gradients written as the dense layers lay them out, [B, L, D]. A head is the lanes that are not zero. Scores of a
-tile of queries and keys live on the chip alone. Of a long row only the tiles that blocks and window reach are computed. The
-backward pass is one kernel, which computes scores and dropout masks again.
+A program computes a group of heads of one row: those that fill the 128 lanes of a register, two of 64, so that queries, keys
+and values are read and gradients written as the dense layers lay them out, [B, L, D]. A head is the lanes that are not zero.
+Scores of a tile of queries and keys live on the chip alone. Of a long row only the tiles that blocks and window reach are
+computed. The backward pass is one kernel, which computes scores and dropout masks again. No TPU has run the kernels yet: they are
+compiled for v4 to v6e, and their numbers are those of jax's interpreter on a CPU.
 Shapes: B rows, L positions, N heads, H width of a head, D of all heads, G groups of heads, P heads of a group, W lanes of it,
 M tiles of a row, T positions of a tile.
 """
@@ -12,6 +13,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +23,15 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from spanjax.nn.attention.on_device import compare, times
+from spanjax.nn.attention.reach import Reach, reaches
 from spanjax.nn.attention.request import KEPT, TILE, Request, first_reason
-from spanjax.nn.attention.xla import HIDDEN, STRIDE, scaled
+from spanjax.nn.attention.xla import HIDDEN, STRIDE
 from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
 
 LANES = 128
 LONGEST = 8192  # positions: arrays of a row and a group of heads, twice each, fit into the memory of a core
+_PLENTY = 16 << 20  # bytes of a core's memory that any program may use
 _SIGN = np.uint32(1 << 31)
 _LONGEST_TILE = 512
 
@@ -38,7 +43,10 @@ def supports(request: Request) -> str | None:
         request.other_type(jnp.bfloat16, jnp.float32),
         request.uneven_length(),
         (request.length > LONGEST, f"its length is at most {LONGEST}, not {request.length}"),
-        (LANES % request.head_size != 0 or request.head_size < 32, f"its head size is 32, 64 or 128, not {request.head_size}"),
+        (
+            LANES % request.head_size != 0 or request.head_size < 32,
+            f"its head size is 32, 64 or 128, not {request.head_size}",
+        ),
     )
 
 
@@ -63,9 +71,19 @@ def run(
     tile = tile or tile_of(length, window)
     rate = 0.0 if dropout_key is None else rate
     plan = Plan(length, head_size, lanes, tile, window, causal, rate, interpret)
-    keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((rows,), jnp.uint32)
-    wide = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
-    return _attend(plan, *wide, segments_BL.astype(jnp.int32), keys_B).reshape(query_BLNH.shape)
+    # one number where nothing is dropped, by which `plan.own_kernels` tells such a call
+    keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((1,), jnp.uint32)
+    query_BLD, key_BLD, value_BLD = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
+    mixed_BLD = _attend(plan, query_BLD, key_BLD, value_BLD, segments_BL.astype(jnp.int32), keys_B)
+    return mixed_BLD.reshape(query_BLNH.shape)
+
+
+@functools.cache
+def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
+    """Compares the kernels with `xla` on this process's first device, as `pallas_hopper.verify`."""
+    for reach in {0, window}:
+        compare("pallas_tpu", run, length, head_size, dtype, window=reach, rate=rate)
+    return times(run, length, head_size, dtype, window=window, rate=rate)
 
 
 def tile_of(length: int, window: int) -> int:
@@ -97,34 +115,19 @@ class Plan:
         """Tiles of a row."""
         return self.length // self.tile
 
+    def on_chip(self, item: int) -> int:
+        """Bytes of a core's memory that the backward pass takes, in types of `item` bytes.
+
+        Eight arrays of a row lie there twice, for the next program's are fetched meanwhile, next to the sums for queries and
+        about a dozen tiles of scores.
+        """
+        arrays, sums = 16 * self.length * self.lanes * item, self.length * self.lanes * 4
+        return arrays + sums + 12 * 4 * self.tile**2
+
     @property
     def scale(self) -> float:
         """Factor of queries."""
         return 1.0 / math.sqrt(self.head_size)
-
-
-def reach(segments_BL: jax.Array, tile: int, window: int = 0, causal: bool = False) -> tuple[jax.Array, jax.Array]:
-    """First and last tile of keys that the queries of each tile see, int32 [B, M, 2], and of queries that see its keys.
-
-    Blocks are contiguous, so that the keys of a query are a range.
-    """
-    rows, length = segments_BL.shape
-    place_L = jnp.arange(length, dtype=jnp.int32)[None]
-    change_BL = segments_BL[:, 1:] != segments_BL[:, :-1]
-    begins_BL = jnp.pad(change_BL, ((0, 0), (1, 0)), constant_values=True)
-    ends_BL = jnp.pad(change_BL, ((0, 0), (0, 1)), constant_values=True)
-    low_BL = lax.cummax(jnp.where(begins_BL, place_L, 0), axis=1)
-    high_BL = lax.cummin(jnp.where(ends_BL, place_L, length - 1), axis=1, reverse=True)
-    if window:
-        low_BL, high_BL = jnp.maximum(low_BL, place_L - window), jnp.minimum(high_BL, place_L + window)
-
-    def tiles(low_BL: jax.Array, high_BL: jax.Array) -> jax.Array:
-        cut = (rows, length // tile, tile)
-        low_BM, high_BM = low_BL.reshape(cut).min(axis=2), high_BL.reshape(cut).max(axis=2)
-        return jnp.stack([low_BM // tile, high_BM // tile], axis=2)
-
-    here_BL = jnp.broadcast_to(place_L, segments_BL.shape)
-    return tiles(low_BL, here_BL if causal else high_BL), tiles(here_BL if causal else low_BL, high_BL)
 
 
 def _product(left: jax.Array, right: jax.Array, over: tuple[int, int]) -> jax.Array:
@@ -205,21 +208,21 @@ class _Tile:
         return lambda weights_TT: jnp.where(keep_TT, weights_TT * np.float32(1.0 / (1.0 - plan.rate)), 0.0)
 
 
-def _loop(low: jax.Array | int, high: jax.Array | int, plan: Plan, body: Callable, start: tuple) -> tuple:
-    """Runs `body` for tiles low to high; without a loop where a row is one tile."""
-    return body(0, start) if plan.tiles == 1 else lax.fori_loop(low, high + 1, body, start)
+def _loop(tiles: tuple, plan: Plan, body: Callable, start: tuple) -> tuple:
+    """Runs `body` for the tiles between two numbers; without a loop where a row is one tile."""
+    return body(0, start) if plan.tiles == 1 else lax.fori_loop(*tiles, body, start)
 
 
-def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, pl.Slice]:
+def _positions(tile: jax.Array | int, plan: Plan) -> tuple[jax.Array | int, Any]:
     """Where a tile begins, and its slice of a row."""
     first = tile * plan.tile
     first = first if isinstance(first, int) else pl.multiple_of(first, plan.tile)
     return first, pl.ds(first, plan.tile)
 
 
-def _forward_kernel(plan: Plan, keys, reach, segments, query, key, value, mixed, levels) -> None:  # noqa: ANN001
+def _forward_kernel(plan: Plan, keys, met, segments, query, key, value, mixed, levels) -> None:  # noqa: ANN001
     row, group = pl.program_id(0), pl.program_id(1)
-    row_key = keys[row].astype(jnp.uint32)
+    row_key = (keys[row] if plan.rate else keys[0]).astype(jnp.uint32)
 
     def of_queries(number, _):  # noqa: ANN001, ANN202
         first_query, queries = _positions(number, plan)
@@ -247,23 +250,37 @@ def _forward_kernel(plan: Plan, keys, reach, segments, query, key, value, mixed,
                 shrinks.append(shrink_T1)
             return tuple(new_tops), tuple(new_totals), mixed_TW * _by_head(shrinks, plan) + added_TW
 
-        start_T1 = [jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0)]
-        start = (*((x,) * plan.heads for x in start_T1), jnp.zeros((plan.tile, plan.lanes), jnp.float32))
+        lowest_T1, none_T1 = (jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0))
+        nothing_TW = jnp.zeros((plan.tile, plan.lanes), jnp.float32)
+        start = ((lowest_T1,) * plan.heads, (none_T1,) * plan.heads, nothing_TW)
         at = (row * plan.tiles + number) * 2
-        tops, totals, mixed_TW = _loop(reach[at], reach[at + 1], plan, of_keys, start)
+        tops, totals, mixed_TW = _loop((met[at], met[at + 1]), plan, of_keys, start)
         mixed[0, queries, :] = (mixed_TW / _by_head(list(totals), plan)).astype(mixed.dtype)
         for head in range(plan.heads):
             levels[0, 0, number, pl.ds(head, 1), :] = _row(tops[head] + jnp.log(totals[head]))
         return ()
 
-    _loop(0, plan.tiles - 1, plan, of_queries, ())
+    _loop((0, plan.tiles), plan, of_queries, ())
 
 
 def _backward_kernel(
-    plan: Plan, keys, reach, segments, query, key, value, mixed, levels, out, to_query, to_key, to_value, sums  # noqa: ANN001
+    plan: Plan,
+    keys,
+    met,
+    segments,
+    query,
+    key,
+    value,
+    mixed,
+    levels,
+    out,
+    to_query,
+    to_key,
+    to_value,
+    sums,  # noqa: ANN001
 ) -> None:
     row, group = pl.program_id(0), pl.program_id(1)
-    row_key = keys[row].astype(jnp.uint32)
+    row_key = (keys[row] if plan.rate else keys[0]).astype(jnp.uint32)
     sums[...] = jnp.zeros_like(sums)
 
     def of_keys(number, _):  # noqa: ANN001, ANN202
@@ -296,19 +313,18 @@ def _backward_kernel(
 
         start = (jnp.zeros((plan.tile, plan.lanes), jnp.float32),) * 2
         at = (row * plan.tiles + number) * 2
-        to_key_TW, to_value_TW = _loop(reach[at], reach[at + 1], plan, of_queries, start)
+        to_key_TW, to_value_TW = _loop((met[at], met[at + 1]), plan, of_queries, start)
         to_key[0, keys_here, :] = to_key_TW.astype(to_key.dtype)
         to_value[0, keys_here, :] = to_value_TW.astype(to_value.dtype)
         return ()
 
-    _loop(0, plan.tiles - 1, plan, of_keys, ())
+    _loop((0, plan.tiles), plan, of_keys, ())
     to_query[0] = (sums[...] * np.float32(plan.scale)).astype(to_query.dtype)
 
 
-def _call(
-    plan: Plan, kernel: Callable, keys_B: jax.Array, reach_BM2: jax.Array, segments_BL: jax.Array, backward: bool, *arrays: jax.Array
-) -> list[jax.Array]:
-    """Runs a kernel for every row and group of heads."""
+def _call(plan: Plan, keys_B: jax.Array, reach: Reach, segments_BL: jax.Array, *arrays: jax.Array) -> list[jax.Array]:
+    """Runs a kernel for every row and group of heads: forward of query, key and value, backward of results and gradients, too."""
+    backward = len(arrays) > 3
     rows, length, width = arrays[0].shape
     groups, dtype = width // plan.lanes, arrays[0].dtype
     levels = (rows, groups, plan.tiles, plan.heads, plan.tile)
@@ -320,7 +336,7 @@ def _call(
         shapes.append(jax.ShapeDtypeStruct(levels, jnp.float32))
     products = (10 if backward else 4) * rows * length * length * width
     return pl.pallas_call(
-        functools.partial(kernel, plan),
+        functools.partial(_backward_kernel if backward else _forward_kernel, plan),
         out_shape=shapes,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=2,
@@ -329,7 +345,10 @@ def _call(
             out_specs=[wide] * 3 if backward else [wide, per_head],
             scratch_shapes=[pltpu.VMEM((length, plan.lanes), jnp.float32)] if backward else [],
         ),
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel"),
+            vmem_limit_bytes=max(_PLENTY, plan.on_chip(dtype.itemsize)),
+        ),
         cost_estimate=pl.CostEstimate(
             flops=products,
             transcendentals=rows * length * length * width // plan.head_size,
@@ -338,28 +357,38 @@ def _call(
         interpret=plan.interpret,
     )(
         lax.bitcast_convert_type(keys_B, jnp.int32),
-        reach_BM2.reshape(-1),
+        reach.tiles(plan.tile, plan.tile).reshape(-1),
         segments_BL.reshape(rows, plan.tiles, 1, plan.tile),
         *arrays,
     )
 
 
+def _reaches(plan: Plan, segments_BL: jax.Array) -> tuple[Reach, Reach]:
+    """The keys and queries that tiles meet; a row of one tile does not ask."""
+    if plan.tiles > 1:
+        return reaches(segments_BL, plan.window, plan.causal)
+    one = Reach(jnp.zeros_like(segments_BL), jnp.full_like(segments_BL, plan.length))
+    return one, one
+
+
 def _forward(
-    plan: Plan, query_BLD: jax.Array, key_BLD: jax.Array, value_BLD: jax.Array, segments_BL: jax.Array, keys_B: jax.Array
+    plan: Plan,
+    query_BLD: jax.Array,
+    key_BLD: jax.Array,
+    value_BLD: jax.Array,
+    segments_BL: jax.Array,
+    keys_B: jax.Array,
 ) -> tuple[jax.Array, tuple]:
-    read_BM2, _ = reach(segments_BL, plan.tile, plan.window, plan.causal)
-    mixed_BLD, levels = _call(
-        plan, _forward_kernel, keys_B, read_BM2, segments_BL, False, query_BLD, key_BLD, value_BLD
-    )
+    read, _ = _reaches(plan, segments_BL)
+    mixed_BLD, levels = _call(plan, keys_B, read, segments_BL, query_BLD, key_BLD, value_BLD)
     mixed_BLD, levels = checkpoint_name(mixed_BLD, KEPT), checkpoint_name(levels, KEPT)
     return mixed_BLD, (query_BLD, key_BLD, value_BLD, segments_BL, keys_B, mixed_BLD, levels)
 
 
 def _backward(plan: Plan, kept: tuple, out_BLD: jax.Array) -> tuple:
     query_BLD, key_BLD, value_BLD, segments_BL, keys_B, mixed_BLD, levels = kept
-    _, readers_BM2 = reach(segments_BL, plan.tile, plan.window, plan.causal)
-    arrays = (query_BLD, key_BLD, value_BLD, mixed_BLD, levels, out_BLD)
-    gradients = _call(plan, _backward_kernel, keys_B, readers_BM2, segments_BL, True, *arrays)
+    _, readers = _reaches(plan, segments_BL)
+    gradients = _call(plan, keys_B, readers, segments_BL, query_BLD, key_BLD, value_BLD, mixed_BLD, levels, out_BLD)
     return *gradients, None, None
 
 
