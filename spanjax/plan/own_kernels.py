@@ -13,6 +13,7 @@ from spanjax.plan.hlo import Instruction, shapes
 SHARE = 0.6
 HOPPER = "mosaic_gpu_v2"
 """Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
+_TILE = 64  # positions meet at least so many
 _MASK, _DROPOUT = 2, 2
 """Integer operations a score: of the mask a difference and a comparison, of dropout a product with a sum and a comparison. The
 kernels compiled for sm90 have 1.8 to 2.0 sums and products a score, and as many comparisons."""
@@ -63,9 +64,7 @@ def hopper(
     from_scores = any(dims == (rows, heads, length, length) for dims in wide)
     forward, of_keys = len(made) == 2 and len(made[1]) == 3, len(made) > 1 and len(made[1]) == 4
     products = 2 if forward else 4 if of_keys else 1 if from_scores else 3
-    # the positions of a program meet at least as many others: of 4 groups of 64 forward, of 2 backward
-    program = 256 if forward and length % 256 == 0 else 128
-    scores = rows * heads * length * min(length, max(math.ceil(length / blocks), program))
+    scores = rows * heads * length * max(math.ceil(length / blocks), _TILE)
     drops = any(kind == "u32" for kind, _ in read)
     integers = 0 if from_scores else _MASK + _DROPOUT * drops
     flops = 2 * products * scores * width

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import pytest
+from jax import core
 from jax._src.pallas.mosaic.interpret import thread_map  # pyright: ignore[reportPrivateImportUsage]
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks  # pyright: ignore[reportPrivateImportUsage]
 
@@ -16,7 +17,7 @@ def compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(jaxpr: Any, constants: Any, *arguments: Any) -> None:
         with lock:
             if id(jaxpr) not in compiled:
-                traced = jax.jit(lambda constants, *given: jax.core.eval_jaxpr(jaxpr, constants, *given) and None)
+                traced = jax.jit(lambda constants, *given: core.eval_jaxpr(jaxpr, constants, *given) and None)
                 # the entry keeps the program alive, so that no other one gets its number
                 compiled[id(jaxpr)] = jaxpr, traced.lower(constants, *arguments).compile()
         compiled[id(jaxpr)][1](constants, *arguments)

@@ -81,9 +81,9 @@ class _Place:
     """The part of the result that a group computes."""
 
     def __init__(self, groups: int) -> None:
-        self.batch, self.head, tile = (lax.axis_index(name) for name in ("batch", "head", "tile"))
-        self.group, self.tile = lax.axis_index("group"), tile
-        self.here = pl.ds(tile * (groups * TILE) + self.group * TILE, TILE)
+        self.batch, self.head, program = (lax.axis_index(name) for name in ("batch", "head", "program"))
+        self.group, self.groups, self.first = lax.axis_index("group"), groups, program * groups
+        self.here = pl.ds((self.first + self.group) * TILE, TILE)
 
     def of_row(self, ref: Any) -> Any:
         """Slice of [B, L, N, H] for this group's positions."""
@@ -102,9 +102,12 @@ class _Place:
         return lambda there: ref.at[self.batch, self.head, there]
 
     def stream(self, bounds_BT2: Any, copies: Sequence[tuple[Any, Any]], ready: tuple[Any, Any]) -> Stream:
-        """The tiles of the other side that this program meets."""
-        low, high = bounds_BT2[self.batch, self.tile, 0], bounds_BT2[self.batch, self.tile, 1]
-        return Stream(tuple(copies), *ready, self.group, low, high)
+        """The tiles of the other side that this program meets, and those that this group does."""
+        # bounds do not decrease along a row
+        low = bounds_BT2[self.batch, self.first, 0]
+        high = bounds_BT2[self.batch, self.first + (self.groups - 1), 1]
+        own = (bounds_BT2[self.batch, self.first + self.group, side] for side in range(2))
+        return Stream(tuple(copies), *ready, self.group, low, high, *own)
 
 
 def _seen(registers: Registers, first_O: jax.Array, behind_O: jax.Array, step: Any) -> jax.Array:
@@ -158,7 +161,7 @@ def _forward(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         return mixed_QH, higher_Q, total_Q
 
     start = (registers.full(query_QH.shape, 0.0), registers.column(TILE, HIDDEN), registers.column(TILE, 0.0))
-    mixed_QH, top_Q, total_Q = lax.fori_loop(stream.low, stream.high, step, start)
+    mixed_QH, top_Q, total_Q = stream.each(step, start)
     query_QH[...] = (mixed_QH * spread(settings.kept / total_Q, mixed_QH.shape)).astype(out.dtype)
     level_Q[...] = top_Q + lax.log(total_Q) * np.float32(_LOG2E)
     plgpu.commit_smem()
@@ -204,7 +207,7 @@ def _to_queries(settings: Settings, refs: Sequence[Any], made: Sequence[Any], sc
         stream.release(number)
         return to_query_QH
 
-    to_query_QH = lax.fori_loop(stream.low, stream.high, step, registers.full(query_QH.shape, 0.0))
+    to_query_QH = stream.each(step, registers.full(query_QH.shape, 0.0))
     query_QH[...] = (to_query_QH * settings.scaled(query)).astype(query.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(query_QH, place.of_row(made[0]))
@@ -259,7 +262,7 @@ def _to_keys(settings: Settings, refs: Sequence[Any], made: Sequence[Any], scrat
         return to_value_KH, to_key_KH
 
     start = (registers.full(key_KH.shape, 0.0),) * 2
-    to_value_KH, to_key_KH = lax.fori_loop(stream.low, stream.high, step, start)
+    to_value_KH, to_key_KH = stream.each(step, start)
     value_KH[...] = (to_value_KH * settings.kept).astype(value.dtype)
     key_KH[...] = (to_key_KH * settings.scaled(key)).astype(key.dtype)
     plgpu.commit_smem()
@@ -272,11 +275,10 @@ def _queries_from_scores(settings: Settings, refs: Sequence[Any], made: Sequence
     """Gradient of queries [B, L, N, H] from that of scores [B, N, K, Q], as `_to_keys` leaves it: one product."""
     (key, to_scores, bounds), place = refs, _Place(settings.groups)
     _, others, _, ready, more = scratch
-    first = place.tile * (settings.groups * TILE)
     copies = [(place.rows(key), others[0])]
     # each group reads columns of its own, the tiles of which no slice of shared memory at a traced place could cut
     for group in range(settings.groups):
-        columns = pl.ds(first + group * TILE, TILE)
+        columns = pl.ds((place.first + group) * TILE, TILE)
         copies += [
             (lambda there, columns=columns: to_scores.at[place.batch, place.head, there, columns], more[1].at[group])
         ]
@@ -292,7 +294,7 @@ def _queries_from_scores(settings: Settings, refs: Sequence[Any], made: Sequence
 
     out_QH = more[0].at[place.group]
     start = settings.registers.full(out_QH.shape, 0.0)
-    to_query_QH = lax.fori_loop(stream.low, stream.high, step, start)
+    to_query_QH = stream.each(step, start)
     out_QH[...] = (to_query_QH * settings.scaled(key)).astype(key.dtype)
     plgpu.commit_smem()
     plgpu.copy_smem_to_gmem(out_QH, place.of_row(made[0]))
@@ -337,7 +339,7 @@ def _call(
             tuple(more),
         ],
         grid=(heads, length // (groups * TILE), rows),
-        grid_names=("head", "tile", "batch"),
+        grid_names=("head", "program", "batch"),
         num_threads=groups,
         thread_name="group",
         compiler_params=plgpu.CompilerParams(approx_math=True),
@@ -365,9 +367,8 @@ def forward(
     query, key, value = arrays
     rows, length, heads, _ = query.shape
     settings = Settings(rate, _groups(length), interpret)
-    bounds = keys.tiles(settings.groups * TILE, TILE)
     made = (_like(query), jax.ShapeDtypeStruct((rows, heads, length), jnp.float32))
-    inputs = (*arrays, *keys, bounds, *(draws or ()))
+    inputs = (*arrays, *keys, keys.tiles(TILE), *(draws or ()))
     others, more = (key, value, *(draws or ())[2:]), [plgpu.SMEM((settings.groups, TILE), jnp.float32)]
     return tuple(_call(_forward, settings, inputs, made, [query], others, more))
 
@@ -388,9 +389,9 @@ def backward(
     query, key, value, to_out = arrays
     lines = (lines[0], lines[1] * np.float32(1.0 - rate))
     (keys, queries), drawn = sides, tuple(draws or ())
-    settings, own, short = Settings(rate, GROUPS, interpret), GROUPS * TILE, query.shape[1] <= SHORT
-    # both kernels meet the same pairs of tiles where they go by pairs of the programs' size
-    bounds = [each.tiles(own, own) * GROUPS if short else each.tiles(own, TILE) for each in sides]
+    settings, short = Settings(rate, GROUPS, interpret), query.shape[1] <= SHORT
+    # both kernels meet the same pairs of tiles: what one of them has not written the other does not read
+    bounds = [each.tiles(TILE) for each in sides]
     inputs = (*arrays, *lines, *queries, bounds[1], *drawn)
     others = (query, to_out, *lines, *drawn[:2])
     made, more = [_like(key), _like(value)], []

@@ -107,7 +107,10 @@ def tiles(*shape: int, dtype: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """Tiles of the other side from `low` to `high`, which group 0 copies to shared memory ahead of the groups that read them."""
+    """Tiles of the other side from `low` to `high`, which group 0 copies to shared memory ahead of the groups that read them.
+
+    A group computes those from `own_low` to `own_high`, and lets the others pass.
+    """
 
     copies: tuple[tuple[Callable[[Any], Any], Any], ...]
     """(slice of an array in device memory by its positions, buffer of `STAGES` tiles)."""
@@ -118,6 +121,20 @@ class Stream:
     group: Any
     low: Any
     high: Any
+    own_low: Any
+    own_high: Any
+
+    def each(self, step: Callable[[Any, Any], Any], carry: Any) -> Any:
+        """Runs `step(tile, carry)`, which takes and releases the tile, for the tiles of this group; returns the last carry."""
+
+        def passed(number: Any, nothing: None) -> None:
+            self.take(number)
+            self.release(number)
+
+        lax.fori_loop(self.low, self.own_low, passed, None)
+        carry = lax.fori_loop(self.own_low, self.own_high, step, carry)
+        lax.fori_loop(self.own_high, self.high, passed, None)
+        return carry
 
     def start(self) -> None:
         """Begins to copy the first tiles."""

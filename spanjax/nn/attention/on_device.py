@@ -48,14 +48,12 @@ class _Case:
         options: dict[str, Any] = {"rate": self.rate, "dropout_key": self.drop, "site": 3} if self.rate else {}
         return lambda *arrays: run(*arrays, self.segments, self.window, **options)
 
-    def plain(self, *arrays: jax.Array) -> jax.Array:
+    def plain(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """The same by `xla`."""
-        query, key, value = arrays
         return xla.attend(query, key, value, self.segments, self.rate, self.drop, 3, self.window)
 
-    def chunked(self, *arrays: jax.Array) -> jax.Array:
+    def chunked(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """The same by `xla_chunked`."""
-        query, key, value = arrays
         seen = xla_chunked.Seen(self.window)
         return xla_chunked.attend(self.rate, seen, query, key, value, self.segments, self.drop, jnp.uint32(3))
 

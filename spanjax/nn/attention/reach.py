@@ -17,11 +17,11 @@ class Reach(NamedTuple):
     first_BL: jax.Array
     behind_BL: jax.Array
 
-    def tiles(self, own: int, other: int) -> jax.Array:
-        """[B, T, 2]: for each tile of `own` positions the tiles of `other` ones that it meets; the last is not included."""
+    def tiles(self, size: int) -> jax.Array:
+        """[B, T, 2]: for each tile of so many positions the first and the last tile that it meets; the last is not included."""
         rows = len(self.first_BL)
-        first_BT = self.first_BL.reshape(rows, -1, own).min(axis=2) // other
-        behind_BT = (self.behind_BL.reshape(rows, -1, own).max(axis=2) + other - 1) // other
+        first_BT = self.first_BL.reshape(rows, -1, size).min(axis=2) // size
+        behind_BT = (self.behind_BL.reshape(rows, -1, size).max(axis=2) + size - 1) // size
         return jnp.stack([first_BT, behind_BT], axis=2)
 
 
