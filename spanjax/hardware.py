@@ -1,6 +1,7 @@
 """Figures of accelerators, from data sheets and not measured: for planning a run, and for the utilisation of a live one."""
 
 import dataclasses
+import math
 import re
 
 
@@ -18,6 +19,8 @@ class Achievable:
     """Seconds between two kernels."""
     lanes: int = 1
     """Width of a matrix unit: a product with a narrower side takes as long as one of this width."""
+    integers: float = math.inf
+    """Integer operations/s, for the project's own kernels."""
     on_chip: str = ""
     """Mark in the layout of arrays that a program keeps on the chip, so that device memory does not move them; empty for none."""
 
@@ -61,12 +64,16 @@ class Chip:
 
 def _tpu(flops: float, bandwidth: float, lanes: int = 128) -> Achievable:
     """Assumptions about a TPU: 85 % of its products and all of its bandwidth; attention fills as many of the lanes of a matrix
-    unit as a head is wide (64), and reaches 60 % of that."""
+    unit as a head is wide (64), and reaches 60 % of that. A core has four matrix units, whose clock follows from the rate,
+    and does four integer operations on 1,024 numbers a clock."""
     attention = 0.6 * flops * 64 / lanes
-    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, lanes, "S(1)")
+    integers = flops / (8 * lanes**2) * 4096
+    return Achievable(bandwidth, 0.85 * flops, (attention, attention), 0.0, lanes, integers, "S(1)")
 
 
-_H200 = Achievable(4.1e12, 0.85 * 790e12, (335e12, 280e12), 2e-6)
+_H200 = Achievable(
+    4.1e12, 0.85 * 790e12, (335e12, 280e12), 2e-6, integers=64 * 132 * 1.98e9
+)  # a clock, processors, clock
 
 CHIPS = {
     chip.name: chip

@@ -25,6 +25,8 @@ Settings = TypeVar("Settings")
 Kind = Literal["pretraining", "task"]
 ORDER_VERSION = "order_version"
 """Entry of run.json: the version of an order that an earlier spanjax defined otherwise; absent in files of version 1."""
+MASKS = "mask_version"
+"""Entry of run.json: `nn.dropout.MASK_VERSION`, by which the newest process of the run dropped; absent in files of version 1."""
 MODEL_TYPE = "model_type"
 """Entry of run.json: the family of the initial weights, if the encoder alone does not tell it (XLM-R, CamemBERT)."""
 STARTED_IN = "started_in"
@@ -50,6 +52,7 @@ MAY_CHANGE = (
     ),
     *(f"encoder/{field.name}" for field in dataclasses.fields(Execution)),
     ORDER_VERSION,  # the run resumes in the new order, with a note: see `experiment.pretrain`
+    MASKS,  # so with new dropout masks, said once: see `experiment.build`
     STARTED_IN,
     "objective/sentences",  # of the training examples, whose fingerprint is compared; version 0.1 did not store it
 )

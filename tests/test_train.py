@@ -191,6 +191,26 @@ def test_a_run_of_version_01_resumes_by_length_with_a_note(
     assert "use another --workdir" in told and json.loads(file.read_text()) == found
 
 
+def test_a_run_with_older_dropout_masks_says_once_that_they_change(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    file = tmp_path / "run" / "run.json"
+    for rate, told in (("0.1", 1), ("0.0", 0)):
+        arguments = shrunk(
+            DEMO, rows_folder, file.parent, 1, f"--encoder.dropout={rate}", f"--encoder.attention-dropout={rate}"
+        )
+        assert train.main(arguments) == 0
+        whole = file.read_text()
+        found = json.loads(whole)
+        assert found.pop("mask_version") == 2
+        file.write_text(json.dumps(found, indent=2) + "\n")
+        capsys.readouterr()
+        assert train.main(arguments) == 0 == train.main(arguments)
+        assert " ".join(capsys.readouterr().out.split()).count("hashed dropout masks in another way") == told
+        assert json.loads(file.read_text()) == json.loads(whole)
+        shutil.rmtree(file.parent)
+
+
 def test_settings_that_were_added_to_masking_have_their_defaults() -> None:
     """At any depth, in the stages of a policy too; another value than the default is another run."""
     masking = Staged(stages=(Stage(0, WholeWords()), Stage(9, TaggedSpans())))

@@ -21,6 +21,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("check_cudnn_version", "check_compute_capability", "is_cuda_compute_capability_equal"),
         *("dot_product_attention", "MaskType.PADDING"),
     ),
+    # kernels for GPUs on a CPU, whose parameters jax does not export
+    "jax._src.pallas.mosaic_gpu.interpret.params": ("InterpretGPUParams",),
 }
 """Module -> the names in it that are used here."""
 
@@ -110,3 +112,10 @@ def packed_cudnn_attention(
 
     bounds = {"q_seqlen": lengths_BM, "kv_seqlen": lengths_BM, "q_offsets": begins_BM1, "kv_offsets": begins_BM1}
     return dot_product_attention(query_BLNH, key_BLNH, value_BLNH, **bounds, scale=scale, mask_type=MaskType.PADDING)
+
+
+def gpu_interpreter(detect_races: bool = False) -> Any:
+    """The argument `interpret` of a Mosaic GPU kernel that runs it on a CPU, with its barriers and copies."""
+    from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+
+    return InterpretGPUParams(detect_races=detect_races)

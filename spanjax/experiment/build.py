@@ -2,7 +2,9 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,14 +12,21 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from spanjax.distributed import all_gather_text
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend, cudnn_packed
+from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu
+from spanjax.nn.attention.request import CHUNKED_FROM
+from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
+from spanjax.run_format import MASKS, describe, flat
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
+TRIAL_SECONDS = 120
+OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu}
+"""The project's own kernels, which are tried before a run takes them."""
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
 UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
@@ -76,9 +85,15 @@ class CompiledRun:
         return self.train_step()
 
     def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
-        """Implements `training.loop.Session.resume_notes`; none by default."""
-        del workdir, stored
-        return []
+        """Implements `training.loop.Session.resume_notes`: a note if a run with dropout resumes with other masks."""
+        rates = [value for name, value in flat(describe(self.run)).items() if name.endswith("dropout")]
+        if stored.get(MASKS, 1) == MASK_VERSION or not any(isinstance(rate, float) and rate > 0 for rate in rates):
+            return []
+        return [
+            f"{workdir} was begun by an earlier spanjax, which hashed dropout masks in another way. From here on its masks are"
+            " those of this version: others, of the same rates; to train with one kind from the first step on, use another"
+            " --workdir"
+        ]
 
 
 def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
@@ -162,7 +177,53 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
     if backend == "cudnn_packed" and device in jax.local_devices():  # and not one that is only planned for
         cudnn_packed.verify(length, head_size, dtype.name)
         reason += "; equal to xla on this device"
+    if backend in OWN and device in jax.devices():
+        timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
+        return tried(wanted, reason, lambda: OWN[backend].verify(*timed), backend, length)
     return backend, reason
+
+
+def stuck(name: str) -> str:
+    """Returns the message on a kernel whose trial takes long."""
+    return (
+        f"the attention kernel {name} has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes minutes,"
+        " stop the run, and start it with --encoder.attention xla"
+    )
+
+
+def tried(
+    wanted: str,
+    reason: str,
+    verify: Callable[[], tuple[float, float]],
+    name: str = "pallas_hopper",
+    length: int = 0,
+) -> tuple[str, str]:
+    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`.
+    On a TPU, whose memory scores would fill, `xla_chunked` takes the place of `xla` in longer rows.
+
+    Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
+    """
+    other = "xla_chunked" if name == "pallas_tpu" and length >= CHUNKED_FROM else "xla"
+    # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
+    slow = threading.Timer(TRIAL_SECONDS, lambda: print(stuck(name), file=sys.stderr, flush=True))
+    slow.daemon = True
+    slow.start()
+    try:
+        own, plain = verify()
+        spent = f"{own * 1e3:.2f} ms in place of {plain * 1e3:.2f} a layer of some rows"
+        problem = "" if own < plain or wanted != "auto" else f"it is slower than {other} on this device: {spent}"
+    except Exception as error:
+        # whatever keeps it from running: unless it was named, a run without it is better than none
+        spent, problem = "", f"{type(error).__name__}: {error}"
+    finally:
+        slow.cancel()
+    # processes that took different backends would compile different steps, and wait for each other
+    problem = next(filter(None, all_gather_text("attention kernel", problem)), "")
+    if problem and wanted != "auto":
+        raise ValueError(f"the attention backend {name!r} cannot be used: {problem}")
+    if problem:
+        return other, f"not {name}: {problem}"
+    return name, f"{reason}; equal to xla on this device, {spent}"
 
 
 def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:

@@ -95,13 +95,15 @@ class PretrainingSession(CompiledRun):
         return entries | ({MODEL_TYPE: self.model_type} if self.model_type else {})
 
     def resume_notes(self, workdir: str, stored: Mapping[str, Any]) -> list[str]:
-        """Returns a note if a run resumes with the rows in another order than it began with."""
+        """Returns a note if a run resumes with the rows in another order than it began with, and those of any run."""
+        notes = super().resume_notes(workdir, stored)
         if stored.get(ORDER_VERSION, 1) == self.identity().get(ORDER_VERSION, 1):
-            return []
+            return notes
         return [
+            *notes,
             f"{workdir} was begun by spanjax 0.1, whose order by_length never read the longest rows, the remainder of rows /"
             " batch_size. From here on an epoch has one batch more, with those rows, and reads its batches in another order than"
-            " 0.1 would have; to train in one order from the first step on, use another --workdir"
+            " 0.1 would have; to train in one order from the first step on, use another --workdir",
         ]
 
     def about(self) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from spanjax.experiment.finetune import open_task_session
 from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.json_files import read_json
 from spanjax.nn.config import EncoderConfig
+from spanjax.nn.dropout import MASK_VERSION
 from spanjax.pretrained.model import stored_vocabulary
 from spanjax.run import Run, overridden
-from spanjax.run_format import MODEL_TYPE, STARTED_IN, describe, kind_of, restored
+from spanjax.run_format import MASKS, MODEL_TYPE, STARTED_IN, describe, kind_of, restored
 from spanjax.tasks.base import Task
 from spanjax.training.checkpoint import Checkpoints
 from spanjax.training.loop import Outputs, Session
@@ -60,7 +61,7 @@ def _stored_encoder(workdir: pathlib.Path) -> tuple[EncoderConfig | None, str]:
 def description(session: Session) -> dict[str, Any]:
     """Returns the content of run.json, without secrets: the settings, and what identifies the training data."""
     described = describe(session.run)
-    return redacted({"kind": kind_of(described), **described, **session.identity()})
+    return redacted({"kind": kind_of(described), **described, **session.identity(), MASKS: MASK_VERSION})
 
 
 def checkpoint_meta(session: Session) -> dict[str, Any]:

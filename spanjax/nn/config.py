@@ -242,9 +242,11 @@ class Execution:
     unroll: AtLeast0 = 0
     """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
     fits the devices of the run, and outside of a run 1. With local layers a step takes whole groups of global_every layers."""
-    attention: Literal["auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_triton"] = "auto"
-    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed, which has
-    run on no GPU yet, must be named, and is compared with xla before the first step."""
+    attention: Literal[
+        "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"
+    ] = "auto"
+    """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed and
+    pallas_hopper, which have run on no GPU yet, are compared with xla before the first step; cudnn_packed must be named."""
     attention_blocks: AtLeast0 = 0
     """Most blocks of a row, padding included, for cudnn_packed; 0 takes those of the rows of a pretraining run, and else 17."""
     remat: Literal["none", "elementwise", "dots", "full"] = "none"

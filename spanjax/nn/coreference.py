@@ -34,7 +34,6 @@ from spanjax.nn.span_pruning import keep_best
 
 CHUNK = 1024  # pieces whose spans are scored together
 SURE = 1e6  # added to the score of a span that must be kept
-_OF_SPANS = (1 << 13, 1)  # strides of dropout masks over (spans, features): no table of features is wider
 
 
 class Coreference(nnx.Module):
@@ -155,9 +154,7 @@ class Coreference(nnx.Module):
             return share_W.astype(hidden_ND.dtype) @ hidden_ND[place_W]
 
         head_MD = by_parts(head, (first_M, last_M))
-        width_MF = dropout(
-            self.width.embedding[...][last_M - first_M][None], self.config.dropout, key, site, strides=_OF_SPANS
-        )[0]
+        width_MF = dropout(self.width.embedding[...][last_M - first_M][None], self.config.dropout, key, site)[0]
         return jnp.concatenate([hidden_ND[first_M], hidden_ND[last_M], head_MD, width_MF], axis=1)
 
     def mention_scores(self, vector_MG: jax.Array, width_M: jax.Array, key: DropoutKey | None, site: int) -> jax.Array:
@@ -168,8 +165,7 @@ class Coreference(nnx.Module):
         # rows of the prior are widths, gathered after dropout, or spans, gathered before it
         prior_RH = jax.nn.relu(product(table_WF if whole_table else table_WF[width_M], self.width_score.hidden))
         hidden_MH, prior_RH = (
-            dropout(each[None], rate, key, site + number, strides=_OF_SPANS)[0]
-            for number, each in enumerate((hidden_MH, prior_RH))
+            dropout(each[None], rate, key, site + number)[0] for number, each in enumerate((hidden_MH, prior_RH))
         )
         prior_MH = prior_RH[width_M] if whole_table else prior_RH
         return self.mention.of_hidden(hidden_MH) + self.width_score.of_hidden(prior_MH)
@@ -179,8 +175,8 @@ class Coreference(nnx.Module):
     ) -> tuple[jax.Array, jax.Array]:
         """(the spans that are the best antecedents [M, A], their scores): both mention scores, a bilinear one, the distance's."""
         rate, most = self.config.dropout, vector_MG.shape[0]
-        own_MG = dropout(product(vector_MG, self.coarse)[None], rate, key, site, strides=_OF_SPANS)[0]
-        other_MG = dropout(vector_MG[None], rate, key, site + 1, strides=_OF_SPANS)[0]
+        own_MG = dropout(product(vector_MG, self.coarse)[None], rate, key, site)[0]
+        other_MG = dropout(vector_MG[None], rate, key, site + 1)[0]
         features_TF = dropout(self.coarse_distance.embedding[...][None], rate, key, site + 2)[0]
         prior_T = product(features_TF, self.distance_prior)[:, 0].astype(jnp.float32)
         before_MM = jnp.arange(most)[:, None] - jnp.arange(most)[None]
@@ -231,7 +227,7 @@ class Coreference(nnx.Module):
         def drop(x: jax.Array, row: jax.Array, place: int) -> jax.Array:
             """One mask for each pair, wherever the span lies among others."""
             own = DropoutKey(key.key, key.row_B.astype(jnp.uint32) * jnp.uint32(1 << 16) + row) if key else None
-            return dropout(x[None], rate, own, place, strides=(x.shape[-1], 1))[0]
+            return dropout(x[None], rate, own, place)[0]
 
         def pair(given: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             row, vector_G, own_H, antecedent_A, coarse_A, *numbers = given

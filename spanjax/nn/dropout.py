@@ -1,15 +1,26 @@
 """Counter-based dropout: the mask is an integer hash of (seed, step, site, row of the global batch, position).
 
-The mask does not depend on the number of devices, hosts or microbatches, and a hash costs a fraction of threefry. It is computed
-again for the backward pass on GPUs; others keep one byte an element. Shapes: B rows, any further axes.
+The mask does not depend on the number of devices, hosts or microbatches. Every line (the elements of an array that differ in
+their last index alone) gets two strong hashes, an offset and an odd factor, and every column a constant hash; an element is
+dropped if `offset + factor * column` (modulo 2^32) is below the rate. That is one multiplication and one sum an element, and two
+elements of a line are independent, as the factor is (Dietzfelbinger et al., 1997); different lines have factors and offsets of
+their own. The mask is computed again for the backward pass on GPUs; others keep one byte an element.
+Shapes: B rows, any further axes, K columns.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+MASK_VERSION = 2
+"""Version of the masks that a seed gives; 1 hashed every element (spanjax 0.1 and 0.2)."""
+Uint32 = TypeVar("Uint32", jax.Array, np.ndarray)
 
 # Two places of one network that share a site share a mask. Append new ranges: changing a number changes the masks of every run.
 SITES: Mapping[str, range] = {
@@ -23,13 +34,34 @@ SITES: Mapping[str, range] = {
 """Part of a network -> the dropout sites that are its own."""
 
 
-def hash32(x: jax.Array) -> jax.Array:
+def hash32(x: Uint32) -> Uint32:
     """Mixes uint32 to uint32 (two rounds of xor-shift and multiply): every input bit reaches every output bit."""
-    x = x ^ (x >> 16)
-    x = x * jnp.uint32(0x21F0AAAD)
-    x = x ^ (x >> 15)
-    x = x * jnp.uint32(0x735A2D97)
-    return x ^ (x >> 15)
+    x = x ^ (x >> np.uint32(16))
+    x = x * np.uint32(0x21F0AAAD)
+    x = x ^ (x >> np.uint32(15))
+    x = x * np.uint32(0x735A2D97)
+    return x ^ (x >> np.uint32(15))
+
+
+def line_draws(row_key: jax.Array, line: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The offset and the odd factor of lines, uint32, from the key of their row and their number in it."""
+    factor_key = hash32(row_key + np.uint32(0x9E3779B9))
+    return hash32(line ^ row_key), hash32(line + factor_key) | np.uint32(1)
+
+
+def column_draws(column: Uint32) -> Uint32:
+    """The constants of columns, uint32, by their numbers."""
+    return hash32(column ^ np.uint32(0x5BD1E995))
+
+
+def threshold(rate: float) -> int:
+    """An element is kept if its draw is at least this."""
+    return min(round(rate * 2**32), 2**32 - 1)
+
+
+@functools.cache
+def _first_columns(count: int) -> np.ndarray:
+    return column_draws(np.arange(count, dtype=np.uint32))
 
 
 def step_key(seed: int | jax.Array, step: jax.Array) -> jax.Array:
@@ -54,38 +86,63 @@ def dropout(
     rate: float,
     key: DropoutKey | None,
     site: int | jax.Array,
-    first: int | jax.Array = 0,
+    line: int | jax.Array = 0,
+    column: jax.Array | None = None,
     strides: tuple[int, ...] = (),
 ) -> jax.Array:
-    """Zeroes each element of x [B, ...] with probability `rate` and scales the rest by 1 / (1 - rate).
+    """Zeroes each element of x [B, ..., K] with probability `rate` and scales the rest by 1 / (1 - rate).
 
     `key=None` (evaluation) and `rate=0` return x. `site` names the place in the network: no two places share a mask.
-    `first` is the position of x's first element where x is a contiguous part of every row: the parts get the whole's mask.
-    `strides` are the distances of neighbours along the axes behind the first; by default x is dense. Where they do not depend
-    on the length of a row, its mask does not: padding changes nothing.
+    `line` is the number of x's first line and `column` that of its first column, [B] or scalar, where x is a part of every row:
+    the parts get the whole's mask. `strides` are the distances of the numbers of lines along the axes between the first and the
+    last; by default lines have consecutive numbers. Where the distances do not depend on the length of a row, its mask does not:
+    padding changes nothing.
     """
     if key is None or rate == 0.0:
         return x
-    row_key_B, first = _row_keys(key, site), jnp.asarray(first, jnp.uint32)
-    return (_dropped_again if key.again else _dropped)(rate, strides, x, row_key_B, first)
+    lines = (row_keys(key, site), _line_numbers(x.shape, line, strides))
+    columns = _first_columns(x.shape[-1]) if column is None else _columns_from(column, x.shape)
+    return (_dropped_again if key.again else _dropped)(rate, x, *lines, jnp.asarray(columns))
 
 
-def _dropped(rate: float, strides: tuple[int, ...], x: jax.Array, row_key_B: jax.Array, first: jax.Array) -> jax.Array:
-    keep = _bits(row_key_B, x.shape, first, strides) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+def _line_numbers(shape: tuple[int, ...], line: int | jax.Array, strides: tuple[int, ...]) -> jax.Array:
+    """uint32, one for each line of x, of its rank."""
+    inner = shape[1:-1]
+    strides = strides or tuple(math.prod(inner[axis + 1 :]) for axis in range(len(inner)))
+    places = (
+        jax.lax.broadcasted_iota(jnp.uint32, (1, *inner, 1), axis + 1) * np.uint32(s) for axis, s in enumerate(strides)
+    )
+    first = jnp.asarray(line, jnp.uint32)
+    return sum(places, first.reshape(-1, *(1 for _ in shape[1:])))
+
+
+def _columns_from(column: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Constants of the columns of every row, of the rank of x."""
+    number = column.astype(jnp.uint32).reshape(-1, *(1 for _ in shape[1:]))
+    every = number + jax.lax.broadcasted_iota(jnp.uint32, (1,) * (len(shape) - 1) + shape[-1:], len(shape) - 1)
+    # without the barrier XLA hashes the column of every element
+    return jax.lax.optimization_barrier(column_draws(every))
+
+
+def _dropped(rate: float, x: jax.Array, row_key_B: jax.Array, line: jax.Array, columns: jax.Array) -> jax.Array:
+    offset, factor = line_draws(row_key_B.reshape(-1, *(1 for _ in x.shape[1:])), line)
+    draws = offset + factor * columns.reshape(*(1 for _ in range(x.ndim - columns.ndim)), *columns.shape)
+    keep = draws >= np.uint32(threshold(rate))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 
-_dropped_again = jax.custom_vjp(_dropped, nondiff_argnums=(0, 1))
+_dropped_again = jax.custom_vjp(_dropped, nondiff_argnums=(0,))
 """`_dropped`, whose backward pass computes the mask again."""
 
 
-def _dropped_forward(rate: float, strides: tuple[int, ...], x: jax.Array, *drawn: jax.Array) -> tuple[jax.Array, tuple]:
-    return _dropped(rate, strides, x, *drawn), drawn
+def _dropped_forward(rate: float, x: jax.Array, *drawn: jax.Array) -> tuple[jax.Array, tuple]:
+    return _dropped(rate, x, *drawn), drawn
 
 
-def _dropped_backward(rate: float, strides: tuple[int, ...], drawn: tuple, cotangent: jax.Array) -> tuple:
+def _dropped_backward(rate: float, drawn: tuple, cotangent: jax.Array) -> tuple:
     # without the barrier XLA finds the mask of the forward pass, and keeps it
-    return _dropped(rate, strides, cotangent, *jax.lax.optimization_barrier(drawn)), None, None
+    row_key_B = jax.lax.optimization_barrier(drawn[0])
+    return _dropped(rate, cotangent, row_key_B, *drawn[1:]), None, None, None
 
 
 _dropped_again.defvjp(_dropped_forward, _dropped_backward)
@@ -100,24 +157,17 @@ def gumbel(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> ja
     return -jnp.log(-jnp.log(uniform))
 
 
-def random_bits(
-    key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...], first: int | jax.Array = 0, strides: tuple = ()
-) -> jax.Array:
-    """uint32 of this shape [B, ...], see `dropout`."""
-    return _bits(_row_keys(key, site), shape, first, strides)
-
-
-def _row_keys(key: DropoutKey, site: int | jax.Array) -> jax.Array:
-    """One uint32 for every row and site, [B]."""
-    site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + jnp.uint32(0x85EBCA6B)))
-    return hash32(key.row_B.astype(jnp.uint32) * jnp.uint32(0xC2B2AE35) + site_key)
-
-
-def _bits(row_key_B: jax.Array, shape: tuple[int, ...], first: int | jax.Array, strides: tuple[int, ...]) -> jax.Array:
+def random_bits(key: DropoutKey, site: int | jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """uint32 of this shape [B, ...]: a strong hash of every element."""
     inner = shape[1:]
-    strides = strides or tuple(math.prod(inner[axis + 1 :]) for axis in range(len(inner)))
     places = (
-        jax.lax.broadcasted_iota(jnp.uint32, (1, *inner), axis + 1) * jnp.uint32(s) for axis, s in enumerate(strides)
+        jax.lax.broadcasted_iota(jnp.uint32, (1, *inner), axis + 1) * np.uint32(math.prod(inner[axis + 1 :]))
+        for axis in range(len(inner))
     )
-    counter = sum(places, jnp.asarray(first, jnp.uint32))
-    return hash32(counter ^ row_key_B.reshape((-1,) + (1,) * len(inner)))
+    return hash32(sum(places, jnp.uint32(0)) ^ row_keys(key, site).reshape((-1,) + (1,) * len(inner)))
+
+
+def row_keys(key: DropoutKey, site: int | jax.Array) -> jax.Array:
+    """One uint32 for every row and site, [B]: all that a kernel needs to compute the mask of a row."""
+    site_key = hash32(key.key ^ hash32(jnp.asarray(site, jnp.uint32) + np.uint32(0x85EBCA6B)))
+    return hash32(key.row_B.astype(jnp.uint32) * np.uint32(0xC2B2AE35) + site_key)

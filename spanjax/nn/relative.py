@@ -264,8 +264,7 @@ class RelativeLayer(nnx.Module):
         seen_B1QJ = mask.seen_BQJ[:, None]
         weights_BNQJ = jax.nn.softmax(jnp.where(seen_B1QJ, scores_BNQJ, jnp.float32(HIDDEN)), axis=-1)
         weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(query_BQNH.dtype)
-        place = jnp.asarray(first, jnp.uint32) * jnp.uint32(STRIDE)
-        weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, place, (STRIDE**2, STRIDE, 1))
+        weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, line=first, strides=(STRIDE, 1))
         mixed_BQNH = jnp.einsum("bnqj,bjnh->bqnh", weights_BNQJ, keyed.value_BJNH)
         return mixed_BQNH.reshape(*mixed_BQNH.shape[:2], -1)
 

@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> Any:
         length: int = 512
         """Tokens of a row."""
         blocks: int = 1
-        """Most blocks packed into a row; more need a few more slots, and cudnn_packed computes less."""
+        """Most blocks packed into a row; more need a few more slots, and cudnn_packed and pallas_hopper compute less."""
         memory_fraction: Share = 0.75
         """Share of a GPU's memory that jax takes (XLA_PYTHON_CLIENT_MEM_FRACTION). On a TPU it takes all."""
         flags: str = ""

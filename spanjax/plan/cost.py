@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from spanjax.hardware import Achievable
+from spanjax.plan import own_kernels
 from spanjax.plan.hlo import Collective, Instruction, Program, called, shapes, size, tuple_parts
 
 PRODUCTS, ATTENTION, ELEMENTWISE = "products", "attention", "element-wise"
 INTO_STACKS, OUT_OF_STACKS, MOVES = "into stacks", "out of stacks", "copies and fills"
 KINDS = (PRODUCTS, ATTENTION, ELEMENTWISE, INTO_STACKS, OUT_OF_STACKS, MOVES)
-"""Matrix products; attention by a library; maps and reductions; writes of slices into stacked arrays; reads of slices of them;
+"""Matrix products; attention by a kernel; maps and reductions; writes of slices into stacked arrays; reads of slices of them;
 changes of layout, joins and fills."""
 
 _NO_KERNEL = {
@@ -150,7 +151,7 @@ class CostModel:
             self._flops(line, names, self.rates.lanes) if self.rates.lanes > 1 else flops
         ) / self.rates.products
         target = _TARGET.search(line.rest) if line.opcode.startswith("custom-call") else None
-        if target and (attention := self._attention(target.group(1), operands)):
+        if target and (attention := self._attention(target.group(1), line, operands)):
             kind, (flops, arithmetic) = ATTENTION, attention
         elif flops:
             kind = PRODUCTS
@@ -271,10 +272,14 @@ class CostModel:
             return _convolution_flops(line, result, shapes(names[line.operands[0]].result)[0][1], names, lanes)
         return 0
 
-    def _attention(self, target: str, operands: Sequence[Instruction]) -> tuple[float, float] | None:
+    def _attention(self, target: str, line: Instruction, operands: Sequence[Instruction]) -> tuple[float, float] | None:
         """(operations, seconds of arithmetic) of a call of an attention kernel, from the shapes of queries and keys."""
+        if target == own_kernels.HOPPER:
+            return own_kernels.hopper(self.rates, line, operands, self.blocks)
         if "fmha" not in target and target != "tpu_custom_call":
             return None
+        if target == "tpu_custom_call" and (own := own_kernels.tpu(self.rates, line, operands, self.blocks)):
+            return own
         arrays = [dims for each in operands for _, dims in shapes(each.result) if len(dims) == 4]
         if len(arrays) < 3:
             return None

@@ -21,7 +21,7 @@ import jax
 
 from spanjax.distributed import collective_call
 from spanjax.json_files import parse_json, read_json
-from spanjax.run_format import STAGES, STARTED_IN, adds_stages, differences_in_paths
+from spanjax.run_format import MASKS, STAGES, STARTED_IN, adds_stages, differences_in_paths
 from spanjax.storage.local import write_whole
 from spanjax.storage.objects import is_remote
 from spanjax.storage.outputs import output_problem
@@ -104,6 +104,10 @@ def claim_workdir(workdir: pathlib.Path, description: Described, mirror: Mirror 
                 + "\n".join(found)
                 + "\nuse the same settings to continue it, or another --workdir"
             )
+        if before.get(MASKS) != now.get(MASKS):
+            # the caller announces the new masks now, and no later resume does
+            with _writing(workdir):
+                write_whole(file, json.dumps({**before, MASKS: now.get(MASKS)}, indent=2) + "\n")
         return before
     with _writing(workdir):
         workdir.mkdir(parents=True, exist_ok=True)

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.attention import BACKENDS, KERNELS, attention, choose_backend
+from spanjax.nn.attention import BACKENDS, DROPPING, KERNELS, attention, choose_backend
 from spanjax.nn.attention.xla import STRIDE
 from spanjax.nn.dropout import DropoutKey, dropout, step_key
 
 LENGTH, HEADS, SIZE = 128, 2, 32
 BLOCKS = ((0, 50), (50, 113))  # of row 0; the rest of it and all of row 1 are padding
-FUSED = ("splash", "pallas_triton")
+FUSED = ("splash", "pallas_tpu", "pallas_triton")
 RUNNING = ("xla", "xla_chunked", *FUSED)
 
 
@@ -110,9 +110,9 @@ def test_bfloat16_stays_close_to_float32(backend: str) -> None:
         assert gradient.dtype == jnp.bfloat16 and bool(jnp.isfinite(gradient.astype(jnp.float32)).all())
 
 
-@pytest.mark.parametrize("backend", ["xla", "xla_chunked"])
+@pytest.mark.parametrize("backend", ["xla", "xla_chunked", "pallas_tpu"])
 def test_dropout_is_the_counted_mask_of_the_probabilities(backend: str) -> None:
-    strides = (STRIDE**2, STRIDE, 1)
+    strides = (STRIDE, 1)
     kept = np.asarray(dropout(jnp.ones((2, HEADS, LENGTH, LENGTH)), 0.25, drop_key(), 4, strides=strides))
     assert abs((kept > 0).mean() - 0.75) < 5 * np.sqrt(0.25 * 0.75 / kept.size)
     got = run(backend, *inputs(), ragged(), rate=0.25, dropout_key=drop_key(), site=4)
@@ -157,8 +157,8 @@ def test_the_chunked_backend_keeps_no_probabilities() -> None:
     assert megabytes("xla") > probabilities > megabytes("xla_chunked")
 
 
-@pytest.mark.parametrize("backend", list(KERNELS))
-def test_fused_kernels_refuse_to_drop(backend: str) -> None:
+@pytest.mark.parametrize("backend", [name for name in KERNELS if name not in DROPPING])
+def test_other_fused_kernels_refuse_to_drop(backend: str) -> None:
     with pytest.raises(ValueError, match=f"'{backend}' cannot drop .* rate is 0.1: set attention dropout to 0"):
         attention(*inputs(), ragged(), rate=0.1, dropout_key=drop_key(), backend=backend)
 
@@ -186,9 +186,14 @@ BERT: dict[str, Any] = {"length": 512, "head_size": 64, "dtype": jnp.bfloat16, "
         ("cpu", {"dropout": 0.1, "dtype": jnp.float32}, "xla_chunked", "first on cpu"),
         ("cpu", {"length": 128}, "xla", "not xla_chunked: it gains nothing for rows shorter than 256"),
         ("tpu", {}, "splash", "first on tpu"),
-        ("tpu", {"dropout": 0.1}, "xla_chunked", "not splash: .*dropout is 0.1"),
-        ("tpu", {"length": 192}, "xla", "not splash: .*multiple of 128, not 192"),
-        ("tpu", {"head_size": 80}, "xla_chunked", "not splash: its head size"),
+        ("tpu", {"dropout": 0.1}, "pallas_tpu", "not splash: .*dropout is 0.1"),
+        ("tpu", {"length": 192}, "xla", "not splash: .*multiple of 128, not 192; not pallas_tpu: "),
+        (
+            "tpu",
+            {"head_size": 80},
+            "xla_chunked",
+            "not splash: .*not pallas_tpu: its head size is 32, 64 or 128, not 80",
+        ),
         ("tpu", {"dtype": jnp.float16}, "xla_chunked", "not splash: .*not float16"),
         ("gpu", {"device_kind": "NVIDIA H200"}, "cudnn", "first on gpu"),
         ("cuda", {}, "cudnn", "first on gpu"),
@@ -197,7 +202,7 @@ BERT: dict[str, Any] = {"length": 512, "head_size": 64, "dtype": jnp.bfloat16, "
             "gpu",
             {"head_size": 192},
             "xla",
-            "not cudnn: .*; not pallas_triton: its head size is 16 to 128, not 192",
+            "not cudnn: .*; not pallas_hopper: .*; not pallas_triton: its head size is 16 to 128, not 192",
         ),
         ("gpu", {"head_size": 192, "device_kind": "NVIDIA H200"}, "cudnn", "first on gpu"),
         ("gpu", {"length": 200}, "cudnn", "first on gpu"),
@@ -222,7 +227,8 @@ def test_auto_takes_the_first_that_can(platform: str, changes: dict[str, Any], c
             "flash",
             "gpu",
             {},
-            "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, cudnn_packed, pallas_triton",
+            "'flash': expected one of auto, xla, xla_chunked, splash, cudnn, cudnn_packed, pallas_hopper, pallas_tpu,"
+            " pallas_triton",
         ),
         ("splash", "gpu", {}, "'splash' cannot be used: it runs on tpu, and these devices are gpu; take 'auto'"),
         ("cudnn", "gpu", {"dropout": 0.1}, "'cudnn' cannot .* set attention dropout to 0, or take 'auto'"),
@@ -241,7 +247,8 @@ def test_a_backend_that_can_is_taken_as_asked() -> None:
 
 
 def test_unknown_backends_are_named() -> None:
-    assert set(BACKENDS) == {"xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_triton"}
+    fused = {"splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"}
+    assert set(BACKENDS) == {"xla", "xla_chunked", *fused}
     for name in ("auto", "flash"):
         with pytest.raises(ValueError, match=f"'{name}': expected one of xla, xla_chunked"):
             attention(*inputs(), ragged(), backend=name)

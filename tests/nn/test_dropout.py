@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from spanjax.nn import dropout as module
-from spanjax.nn.dropout import SITES, DropoutKey, dropout, gumbel, hash32, step_key
+from spanjax.nn.dropout import SITES, DropoutKey, dropout, gumbel, hash32, random_bits, row_keys, step_key
 from spanjax.objectives import electra, xlnet
 from spanjax.tasks.base import HEAD_SITE
 from spanjax.tasks.sentences import FIRST_SITE
@@ -65,6 +65,50 @@ def test_mask_of_a_row_depends_on_its_number_only() -> None:
     together = mask(0.1, 7, 2, [0, 1, 2, 3])
     np.testing.assert_array_equal(together[2:], mask(0.1, 7, 2, [2, 3]))
     np.testing.assert_array_equal(together[[3, 0]], mask(0.1, 7, 2, [3, 0]))
+
+
+def mixed(x: int) -> int:
+    """hash32 of one number."""
+    x ^= x >> 16
+    x = x * 0x21F0AAAD & 0xFFFFFFFF
+    x ^= x >> 15
+    x = x * 0x735A2D97 & 0xFFFFFFFF
+    return x ^ x >> 15
+
+
+def test_masks_and_draws_are_a_plain_loop() -> None:
+    """Masks by the formula of the module's docstring; draws of samples and orders are a hash of every element, as in 0.1."""
+    seed_key = mixed(7 ^ mixed(5 + 0x9E3779B9 & 0xFFFFFFFF))
+    site_key = mixed(seed_key ^ mixed(3 + 0x85EBCA6B & 0xFFFFFFFF))
+    rows, (heads, lines, columns), rate, stride = [4, 900], (2, 3, 5), 0.4, 1 << 16
+    key = DropoutKey(step_key(7, jnp.int32(5)), jnp.asarray(rows))
+    found = np.asarray(dropout(jnp.ones((2, heads, lines, columns)), rate, key, 3, strides=(stride, 1)))
+    bits = np.asarray(random_bits(key, 3, (2, lines, columns)))
+    for row, head, line, column in np.ndindex(found.shape):
+        own = mixed(rows[row] * 0xC2B2AE35 + site_key & 0xFFFFFFFF)
+        number = head * stride + line
+        factor = mixed(number + mixed(own + 0x9E3779B9 & 0xFFFFFFFF) & 0xFFFFFFFF) | 1
+        draw = mixed(number ^ own) + factor * mixed(column ^ 0x5BD1E995) & 0xFFFFFFFF
+        assert (found[row, head, line, column] > 0) == (draw >= round(rate * 2**32))
+        assert bits[row, line, column] == mixed(line * columns + column ^ own)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_parts_of_rows_have_their_part_of_the_mask(again: bool) -> None:
+    key = DropoutKey(step_key(2, jnp.int32(9)), jnp.asarray([3, 8]), again)
+    x = jnp.ones((2, 40, 50))
+    whole = np.asarray(dropout(x, 0.3, key, 6))
+    line, column = jnp.asarray([4, 17]), jnp.asarray([9, 21])
+    part = jax.jit(lambda x: dropout(x, 0.3, key, 6, line, column))(jnp.ones((2, 10, 20)))
+    np.testing.assert_array_equal(part[0], whole[0, 4:14, 9:29])
+    np.testing.assert_array_equal(part[1], whole[1, 17:27, 21:41])
+    np.testing.assert_array_equal(dropout(jnp.ones((2, 70, 60)), 0.3, key, 6)[:, :40, :50], whole)
+
+
+def test_a_kernel_needs_one_key_a_row() -> None:
+    key = DropoutKey(step_key(2, jnp.int32(9)), jnp.asarray([3, 8, 3]))
+    keys = np.asarray(row_keys(key, jnp.uint32(4)))
+    assert keys.shape == (3,) and keys[0] == keys[2] != keys[1]
 
 
 def test_without_key_or_rate_nothing_happens() -> None:

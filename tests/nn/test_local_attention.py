@@ -60,6 +60,7 @@ def plain_loop(query: Any, key: Any, value: Any, segments: Any, window: int, cau
         ("xla_chunked", 355, 100),  # rows that end inside of a chunk
         ("xla_chunked", 100, 3),  # too short to be cut
         ("splash", LENGTH, WINDOW),
+        ("pallas_tpu", LENGTH, WINDOW),
     ],
 )
 def test_windows_equal_a_plain_loop_on_packed_rows(backend: str, length: int, window: int) -> None:
@@ -77,6 +78,8 @@ CAUSAL = [
     ("xla_chunked", 100, 3),
     ("splash", LENGTH, 0),
     ("splash", LENGTH, WINDOW),
+    ("pallas_tpu", LENGTH, 0),
+    ("pallas_tpu", LENGTH, WINDOW),
     ("pallas_triton", LENGTH, 0),
 ]
 

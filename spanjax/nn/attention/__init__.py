@@ -1,7 +1,7 @@
 """Attention inside the blocks of packed rows, in both directions or causal, and the choice of the backend that computes it.
 
-One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities. The fused kernels apply no dropout
-and mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
+One file a backend. `xla` and `xla_chunked` run anywhere and drop probabilities; of the fused kernels those in `DROPPING` do.
+Kernels mask by block: padding (segment 0) is a block of its own. Libraries of kernels are imported when they are used.
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
 
@@ -12,23 +12,26 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from spanjax.nn.attention import cudnn, cudnn_packed, pallas_triton, splash, xla, xla_chunked
-from spanjax.nn.attention.request import KEPT, Request
+from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
+from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, Request
 from spanjax.nn.dropout import DropoutKey
 
 KERNELS: dict[str, types.ModuleType] = {
     "splash": splash,
     "cudnn": cudnn,
     "cudnn_packed": cudnn_packed,
+    "pallas_hopper": pallas_hopper,
+    "pallas_tpu": pallas_tpu,
     "pallas_triton": pallas_triton,
 }
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
-CHUNKED_FROM = 256  # positions; at 128 both take as long
+DROPPING = ("pallas_hopper", "pallas_tpu")
+"""Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),
-    "gpu": ("cudnn", "pallas_triton", "xla"),
-    "tpu": ("splash", "xla_chunked", "xla"),
+    "gpu": ("cudnn", "pallas_hopper", "pallas_triton", "xla"),
+    "tpu": ("splash", "pallas_tpu", "xla_chunked", "xla"),
 }
 
 
@@ -114,11 +117,13 @@ def attention(
         return xla_chunked.attend(rate, seen, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
     if backend not in KERNELS:
         raise ValueError(f"the attention backend is {backend!r}: expected one of {', '.join(BACKENDS)}")
-    # the kernels take no rate: without this check they would train without attention dropout, unnoticed
-    if rate > 0 and dropout_key is not None:
+    options: dict[str, Any] = {"rate": rate, "dropout_key": dropout_key, "site": site} if backend in DROPPING else {}
+    # most kernels take no rate: without this check they would train without attention dropout, unnoticed
+    if rate > 0 and dropout_key is not None and not options:
         raise ValueError(
             f"the attention backend {backend!r} cannot drop attention probabilities, and the rate is {rate}: "
             f"set attention dropout to 0, or take the backend 'xla'"
         )
-    room = {"blocks": blocks} if backend == "cudnn_packed" else {}
-    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal, **room)
+    if backend == "cudnn_packed":
+        options["blocks"] = blocks
+    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal, **options)

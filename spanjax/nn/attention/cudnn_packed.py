@@ -10,15 +10,14 @@ import math
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from spanjax.distributed.jax_internals import packed_cudnn_attention
-from spanjax.nn.attention import cudnn, xla
+from spanjax.nn.attention import cudnn
+from spanjax.nn.attention.on_device import compare
 from spanjax.nn.attention.request import NEW_GPUS, Request, first_reason, is_one_of
 
 BLOCKS = 17
 """Room for blocks where a run does not know its rows: 16, as `spanjax.prepare` packs them, and the padding."""
-ALLOWED = 0.02  # of the largest value, in outputs and gradients: bfloat16 has steps of 0.4 %
 
 
 def supports(request: Request) -> str | None:
@@ -86,34 +85,5 @@ def run(
 
 @functools.cache
 def verify(length: int, head_size: int, dtype: str) -> None:
-    """Compares outputs and gradients with `xla` in float32 on this process's first device, over rows with and without padding.
-
-    Takes seconds, once a process. ValueError names the largest difference where they are not equal to the rounding of the type.
-    """
-    generator = np.random.default_rng(0)
-    shape = (2, length, 2, head_size)
-    query, key, value, change = (jnp.asarray(generator.standard_normal(shape), dtype) for _ in range(4))
-    rows = np.zeros((2, length), np.int32)
-    rows[0] = np.arange(length) * 5 // length + 1
-    rows[1, : length * 2 // 3] = np.arange(length * 2 // 3) * 3 // length + 1
-    segments = jnp.asarray(rows)
-
-    def packed(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        return run(query, key, value, segments)
-
-    def exact(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-        query, key, value = (each.astype(jnp.float32) for each in (query, key, value))
-        return xla.attend(query, key, value, segments, 0.0, None, 0)
-
-    results = []
-    for function in (packed, exact):
-        output, backward = jax.vjp(function, query, key, value)
-        results.append([np.asarray(each, np.float32) for each in (output, *backward(change.astype(output.dtype)))])
-    for name, got, expected in zip(("output", "query", "key", "value"), *results, strict=True):
-        difference = float(np.abs(got - expected).max() / np.abs(expected).max())
-        if not difference <= ALLOWED:  # NaN is not
-            raise ValueError(
-                f"encoder.attention 'cudnn_packed' computes something else than 'xla' on this device: {name} differ by"
-                f" {difference:.1%} of the largest, expected at most {ALLOWED:.0%}; take 'auto', and report the versions that"
-                " `python -m spanjax.doctor` prints"
-            )
+    """Compares the kernel with `xla` on this process's first device, once a process; ValueError if they are not equal."""
+    compare("cudnn_packed", run, length, head_size, dtype)

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 
 KEPT = "attention"
 """Name of what attention returns and saves, for the remat policies of the encoder."""
+CHUNKED_FROM = 256  # positions; at 128 xla and xla_chunked take as long
 TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
-NEW_GPUS = ("H100", "H200", "H20", "GH200", "B100", "B200", "B300", "GB200", "GB300")  # 9.0 and later
+HOPPER = ("H100", "H200", "H20", "GH200", "H800")  # compute capability 9.0
+NEW_GPUS = (*HOPPER, "B100", "B200", "B300", "GB200", "GB300")  # 9.0 and later
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.products import float32_product
 
-STRIDE = 4096  # between queries in the masks of dropout: more than there are positions, so that masks do not depend on padding
+STRIDE = (
+    1 << 16
+)  # between heads in the masks of dropout: more than there are positions, so that masks do not depend on padding
 HIDDEN = -1e9  # the score of keys that a query may not see
 
 
@@ -39,7 +41,7 @@ def attend(
         scores_BNQK = scores_BNQK + added_BNQK
     scores_BNQK = jnp.where(visible(segments_BL, window, causal)[:, None], scores_BNQK, jnp.float32(HIDDEN))
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
-    probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE**2, STRIDE, 1))
+    probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE, 1))
     return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
 
 

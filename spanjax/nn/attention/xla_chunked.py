@@ -103,13 +103,13 @@ def _drop_head(
     weights_XQK: jax.Array, rate: float, key: DropoutKey | None, site: jax.Array, head: jax.Array, bands: Bands
 ) -> jax.Array:
     """Dropout of one head, with this head's part of the mask that `xla.attend` applies to all heads."""
-    first = head * jnp.uint32(STRIDE**2)
+    line, column = head * jnp.uint32(STRIDE), None
     if key is not None and bands.cut:
         # the first key of a chunk stands `window` positions before its first query
         start_X = jnp.tile(jnp.arange(bands.count, dtype=jnp.uint32) * jnp.uint32(bands.chunk), len(key.row_B))
-        first = first + (start_X * jnp.uint32(STRIDE + 1) - jnp.uint32(bands.window))[:, None, None]
+        line, column = line + start_X, start_X - jnp.uint32(bands.window)
         key = dataclasses.replace(key, row_B=jnp.repeat(key.row_B, bands.count))
-    return dropout(weights_XQK, rate, key, site, first=first, strides=(STRIDE, 1))
+    return dropout(weights_XQK, rate, key, site, line, column)
 
 
 def _heads_first(x_BLNH: jax.Array) -> jax.Array:

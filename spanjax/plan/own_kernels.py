@@ -1,0 +1,72 @@
+"""The price of the project's own attention kernels, which no published measurement tells.
+
+Such a kernel is assumed to reach `SHARE` of the published rate of the best kernel of its kind, for all products that it computes,
+and does its integer operations besides, not under them. Both are more careful than what a finished kernel should reach.
+"""
+
+import math
+from collections.abc import Sequence
+
+from spanjax.hardware import Achievable
+from spanjax.plan.hlo import Instruction, shapes
+
+SHARE = 0.6
+HOPPER = "mosaic_gpu_v2"
+"""Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
+_MASK, _DROPOUT = 2, 2
+"""Integer operations a score: of the mask a difference and a comparison, of dropout a product with a sum and a comparison. The
+kernels compiled for sm90 have 1.8 to 2.0 sums and products a score, and as many comparisons."""
+
+
+def seconds(rates: Achievable, backward: bool, flops: float, integers: float) -> float:
+    """Seconds of arithmetic of an own kernel with so many operations of products and of integers."""
+    return flops / (SHARE * rates.attention[backward]) + integers / rates.integers
+
+
+def tpu(
+    rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
+) -> tuple[float, float] | None:
+    """(operations of the products, seconds of arithmetic) of a call of a kernel for TPU; None for any other call.
+
+    It reads arrays [B, L, D], three forward and five backward. Log-sums [B, G, M, P, T] are a result forward, an operand
+    backward. One row key for all rows means that nothing is dropped.
+    """
+    read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
+    wide = [dims for kind, dims in read if len(dims) == 3 and kind != "s32"]
+    levels = [dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5]
+    if len(wide) < 3 or not levels:
+        return None
+    (rows, length, width), backward = wide[0], len(wide) > 3
+    _, groups, _, heads, tile = levels[0]
+    pairs = rows * length * min(length, max(math.ceil(length / blocks), tile))
+    flops = 2 * (5 if backward else 2) * pairs * width
+    drops = read[0][1] == (rows,) and rows > 1
+    integers = pairs * groups * heads * (_MASK + (_DROPOUT + 1) * drops)  # a product and a sum are two operations here
+    return flops, seconds(rates, backward, flops, integers)
+
+
+def hopper(
+    rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
+) -> tuple[float, float] | None:
+    """(operations of the products, seconds of arithmetic) of a call of a kernel for sm90; None for any other call.
+
+    Its results tell which kernel it is: the forward pass has log-sums next to one array [B, L, N, H], keys and values have two,
+    and that of queries has one, with the gradient of scores [B, N, K, Q] among its operands, or without. Rows are full, of
+    `blocks` equal ones.
+    """
+    made = [dims for _, dims in shapes(line.result)]
+    read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
+    wide = [dims for _, dims in read if len(dims) == 4]
+    if not wide or not made or len(made[0]) != 4:
+        return None
+    rows, length, heads, width = made[0]
+    from_scores = any(dims == (rows, heads, length, length) for dims in wide)
+    forward, of_keys = len(made) == 2 and len(made[1]) == 3, len(made) > 1 and len(made[1]) == 4
+    products = 2 if forward else 4 if of_keys else 1 if from_scores else 3
+    # the positions of a program meet at least as many others: of 4 groups of 64 forward, of 2 backward
+    program = 256 if forward and length % 256 == 0 else 128
+    scores = rows * heads * length * min(length, max(math.ceil(length / blocks), program))
+    drops = any(kind == "u32" for kind, _ in read)
+    integers = 0 if from_scores else _MASK + _DROPOUT * drops
+    flops = 2 * products * scores * width
+    return flops, seconds(rates, not forward, flops, scores * integers)
