@@ -6,6 +6,7 @@ Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys,
 N heads, H width of a head; Q positions or slots that attend.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,12 +20,30 @@ from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.nn.products import float32_product
 
+CHUNK = 128  # queries; scores of more exist at no time
+
 
 class AttentionMask(NamedTuple):
     """Attention mask: True for keys that a query sees, and for keys of another type than the query's."""
 
     seen_BQJ: jax.Array
     other_BQJ: jax.Array
+
+
+class Keyed(NamedTuple):
+    """What a layer's queries attend to, and the parameters of its scores."""
+
+    key_BJNH: jax.Array
+    value_BJNH: jax.Array
+    distance_TNH: jax.Array
+    content_NH: jax.Array
+    distance_NH: jax.Array
+    type_NH: jax.Array
+    types_2NH: jax.Array
+
+    def by_distance(self, query_BQNH: jax.Array) -> jax.Array:
+        """Scores of all distances, float32 [B, N, Q, T]."""
+        return float32_product("bqnh,tnh->bnqt", query_BQNH + self.distance_NH[None, None], self.distance_TNH)
 
 
 class RelativeContext(NamedTuple):
@@ -66,6 +85,16 @@ def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
     return flat.reshape(*outer, rows, columns)[..., :keys]
 
 
+def chunk_of(length: int) -> int:
+    """Returns the number of queries of a chunk: at most CHUNK, and a divisor of the length."""
+    return next(size for size in range(min(CHUNK, length), 0, -1) if length % size == 0)
+
+
+def cut_rows(scores_BNKT: jax.Array, first_BK: jax.Array, keys: int) -> jax.Array:
+    """[B, N, K, T] -> [B, N, K, keys]: row (b, k) from column `first_BK` on."""
+    return jax.vmap(jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, keys, -1), (1, 0), 1))(scores_BNKT, first_BK)
+
+
 class RelativeLayer(nnx.Module):
     """One layer of Transformer-XL with both streams of XLNet; LayerNorms after its parts."""
 
@@ -99,8 +128,7 @@ class RelativeLayer(nnx.Module):
     ) -> jax.Array:
         """The content stream alone, called like `Layer`: [B, L, D] -> [B, L, D]; uses dropout sites `site` to `site + 3`."""
         del segments_BL, first, window, causal  # the context has the mask
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, None, context)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site)
+        return self._content(hidden_BLD, self._keyed(hidden_BLD, None, context), context, key, site)
 
     def both(
         self,
@@ -116,80 +144,128 @@ class RelativeLayer(nnx.Module):
         Uses dropout sites `site` to `site + 7`.
         """
         assert context.slots is not None and context.slot_position_BK is not None
-        keys_BJNH, values_BJNH = self._keys(hidden_BLD, memory_BMD, context)
-        rows = jnp.arange(len(slots_BKD))[:, None]
-        query_BKNH = self._split(self.query(slots_BKD))
-        # `_by_distance` reads distances by position, so a slot's query is put at its position
-        placed_BLNH = jnp.zeros((*hidden_BLD.shape[:2], *query_BKNH.shape[2:]), query_BKNH.dtype)
-        placed_BLNH = placed_BLNH.at[rows, context.slot_position_BK].add(query_BKNH)
-        by_distance_BNLJ = self._by_distance(placed_BLNH, context, keys_BJNH.shape[1])
-        by_distance_BNKJ = jax.vmap(lambda scores, places: scores[:, places])(
-            by_distance_BNLJ, context.slot_position_BK
-        )
-        mixed_BKD = self._mixed(query_BKNH, keys_BJNH, values_BJNH, by_distance_BNKJ, context.slots, key, site + 4)
+        keyed = self._keyed(hidden_BLD, memory_BMD, context)
+        mixed_BKD = self._mixed_slots(self._split(self.query(slots_BKD)), keyed, context, key, site + 4)
         after_BKD = self._after(slots_BKD, mixed_BKD, key, site + 5)
-        return self._content(hidden_BLD, keys_BJNH, values_BJNH, context, key, site), after_BKD
+        return self._content(hidden_BLD, keyed, context, key, site), after_BKD
 
     def _content(
         self,
         hidden_BLD: jax.Array,
-        keys_BJNH: jax.Array,
-        values_BJNH: jax.Array,
+        keyed: Keyed,
         context: RelativeContext,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
-        query_BLNH = self._split(self.query(hidden_BLD))
-        by_distance_BNLJ = self._by_distance(query_BLNH, context, keys_BJNH.shape[1])
-        mixed_BLD = self._mixed(query_BLNH, keys_BJNH, values_BJNH, by_distance_BNLJ, context.content, key, site)
+        mixed_BLD = self._mixed_row(self._split(self.query(hidden_BLD)), keyed, context, key, site)
         return self._after(hidden_BLD, mixed_BLD, key, site + 1)
 
     def _split(self, x_BLD: jax.Array) -> jax.Array:
         return x_BLD.reshape(*x_BLD.shape[:-1], self.heads, -1)
 
-    def _keys(
-        self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, context: RelativeContext
-    ) -> tuple[jax.Array, jax.Array]:
-        """Keys and values of memory and row, in the order of the text."""
+    def _keyed(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, context: RelativeContext) -> Keyed:
+        """What positions and slots attend to: memory and row, in the order of the text."""
         read_BJD = joined(hidden_BLD, memory_BMD, context.backward_B, context.end_B)
-        return self._split(self.key(read_BJD)), self._split(self.value(read_BJD))
+        return Keyed(
+            self._split(self.key(read_BJD)),
+            self._split(self.value(read_BJD)),
+            self._split(self.distance(context.distances_TD.astype(hidden_BLD.dtype))),
+            *(
+                each[...].astype(hidden_BLD.dtype)
+                for each in (self.content_bias, self.distance_bias, self.type_bias, self.types)
+            ),
+        )
 
-    def _by_distance(self, query_BLNH: jax.Array, context: RelativeContext, keys: int) -> jax.Array:
-        """Scores of the distances from every position to every key, [B, N, L, J]."""
-        distance_TNH = self._split(self.distance(context.distances_TD.astype(query_BLNH.dtype)))
-        biased_BLNH = query_BLNH + self.distance_bias[...].astype(query_BLNH.dtype)[None, None]
-        scores_BNLT = float32_product("blnh,tnh->bnlt", biased_BLNH, distance_TNH)
-        length = query_BLNH.shape[1]
-        columns = length + keys - 1
-        found_BNLT = scores_BNLT[..., :columns]
+    def _mixed_row(
+        self, query_BLNH: jax.Array, keyed: Keyed, context: RelativeContext, key: DropoutKey | None, site: jax.Array
+    ) -> jax.Array:
+        """Values mixed for every position, [B, L, D]."""
+        length, keys = query_BLNH.shape[1], keyed.key_BJNH.shape[1]
+
+        def by_distance(keyed: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
+            # query c of the chunk is at distance L - 1 - first - c from the first key, so only these distances are needed
+            chunk = query_BCNH.shape[1]
+            near_TNH = jax.lax.dynamic_slice_in_dim(
+                keyed.distance_TNH, length - chunk - first, chunk - 1 + 2 * keys - length
+            )
+            scores_BNCT = keyed._replace(distance_TNH=near_TNH).by_distance(query_BCNH)
+            found_BNCT = scores_BNCT[..., : chunk - 1 + keys]
+            if context.backward_B is not None:
+                after_BNCT = scores_BNCT[..., keys - length :]
+                found_BNCT = jnp.where(context.backward_B[:, None, None, None], after_BNCT, found_BNCT)
+            return shifted(found_BNCT, keys)
+
+        return self._in_chunks(query_BLNH, keyed, by_distance, context.content, key, site)
+
+    def _mixed_slots(
+        self, query_BKNH: jax.Array, keyed: Keyed, context: RelativeContext, key: DropoutKey | None, site: jax.Array
+    ) -> jax.Array:
+        """Values mixed for every slot, [B, K, D]."""
+        assert context.slots is not None and context.slot_position_BK is not None
+        length, keys = context.content.seen_BQJ.shape[1:]
+        start_BK = length - 1 - context.slot_position_BK
         if context.backward_B is not None:
-            after_BNLT = scores_BNLT[..., keys - length :]
-            found_BNLT = jnp.where(context.backward_B[:, None, None, None], after_BNLT, found_BNLT)
-        return shifted(found_BNLT, keys)
+            start_BK = start_BK + jnp.where(context.backward_B, keys - length, 0)[:, None]
 
-    def _mixed(
+        def by_distance(keyed: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
+            start_BC = jax.lax.dynamic_slice_in_dim(start_BK, first, query_BCNH.shape[1], axis=1)
+            return cut_rows(keyed.by_distance(query_BCNH), start_BC, keys)
+
+        return self._in_chunks(query_BKNH, keyed, by_distance, context.slots, key, site)
+
+    def _in_chunks(
         self,
         query_BQNH: jax.Array,
-        keys_BJNH: jax.Array,
-        values_BJNH: jax.Array,
-        by_distance_BNQJ: jax.Array,
+        keyed: Keyed,
+        by_distance: Callable[[Keyed, jax.Array, jax.Array], jax.Array],
         mask: AttentionMask,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
-        """Values mixed by attention, [B, Q, D]: zero where nothing is seen."""
-        content_NH, type_NH, types_2NH = (
-            each[...].astype(query_BQNH.dtype) for each in (self.content_bias, self.type_bias, self.types)
-        )
-        scores_BNQJ = float32_product("bqnh,bjnh->bnqj", query_BQNH + content_NH[None, None], keys_BJNH)
-        by_type_BNQ2 = float32_product("bqnh,snh->bnqs", query_BQNH + type_NH[None, None], types_2NH)
+        """Values mixed by attention, [B, Q, D], a chunk of queries at a time; the backward pass computes their scores again.
+
+        So scores of more than a chunk exist at no time. `by_distance` gives those of distances from the number of a chunk's first
+        query and its queries. The gradients of what all chunks read are summed in float32.
+        """
+        count, size = query_BQNH.shape[1], query_BQNH.dtype
+        chunk = chunk_of(count)
+
+        @jax.checkpoint
+        def mix(wide: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
+            keyed = jax.tree.map(lambda x: x.astype(size), wide)
+            seen = AttentionMask(*(jax.lax.dynamic_slice_in_dim(each, first, chunk, axis=1) for each in mask))
+            by_distance_BNCJ = by_distance(keyed, first, query_BCNH)
+            return self._mixed(query_BCNH, keyed, by_distance_BNCJ, seen, key, site, first)
+
+        @jax.checkpoint  # it keeps the arrays as they were before they are widened
+        def mix_all(keyed: Keyed, query_BQNH: jax.Array) -> jax.Array:
+            wide = jax.tree.map(lambda x: x.astype(jnp.float32), keyed)
+            query_XBCNH = jnp.moveaxis(query_BQNH.reshape(-1, count // chunk, chunk, *query_BQNH.shape[2:]), 1, 0)
+            return jax.lax.map(lambda each: mix(wide, *each), (jnp.arange(0, count, chunk), query_XBCNH))
+
+        mixed_XBCD = mix_all(keyed, query_BQNH)
+        return jnp.moveaxis(mixed_XBCD, 0, 1).reshape(-1, count, mixed_XBCD.shape[-1])
+
+    def _mixed(
+        self,
+        query_BQNH: jax.Array,
+        keyed: Keyed,
+        by_distance_BNQJ: jax.Array,
+        mask: AttentionMask,
+        key: DropoutKey | None,
+        site: jax.Array,
+        first: int | jax.Array,
+    ) -> jax.Array:
+        """Values mixed by attention for queries from number `first` on, [B, Q, D]: zero where nothing is seen."""
+        scores_BNQJ = float32_product("bqnh,bjnh->bnqj", query_BQNH + keyed.content_NH[None, None], keyed.key_BJNH)
+        by_type_BNQ2 = float32_product("bqnh,snh->bnqs", query_BQNH + keyed.type_NH[None, None], keyed.types_2NH)
         by_type_BNQJ = jnp.where(mask.other_BQJ[:, None], by_type_BNQ2[..., 1:], by_type_BNQ2[..., :1])
         scores_BNQJ = (scores_BNQJ + by_distance_BNQJ + by_type_BNQJ) * jnp.float32(query_BQNH.shape[-1] ** -0.5)
         seen_B1QJ = mask.seen_BQJ[:, None]
         weights_BNQJ = jax.nn.softmax(jnp.where(seen_B1QJ, scores_BNQJ, jnp.float32(HIDDEN)), axis=-1)
-        weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(values_BJNH.dtype)
-        weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, strides=(STRIDE, 1))
-        mixed_BQNH = jnp.einsum("bnqj,bjnh->bqnh", weights_BNQJ, values_BJNH)
+        weights_BNQJ = jnp.where(seen_B1QJ, weights_BNQJ, 0.0).astype(query_BQNH.dtype)
+        weights_BNQJ = dropout(weights_BNQJ, self.attention_rate, key, site, line=first, strides=(STRIDE, 1))
+        mixed_BQNH = jnp.einsum("bnqj,bjnh->bqnh", weights_BNQJ, keyed.value_BJNH)
         return mixed_BQNH.reshape(*mixed_BQNH.shape[:2], -1)
 
     def _after(self, hidden_BQD: jax.Array, mixed_BQD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:

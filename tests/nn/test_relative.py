@@ -1,5 +1,6 @@
 """Attention by distances beside its formula in loops, with a memory on either side."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from spanjax.nn import relative
+from spanjax.nn.dropout import DropoutKey
 from spanjax.nn.relative import AttentionMask, RelativeContext, RelativeLayer, full_context, joined, shifted, sinusoids
 from spanjax.nn.two_streams import CONTEXT, Memory, context_of
 from tests.made import tiny_encoder
@@ -68,12 +71,17 @@ def mixed_in_loops(
 
 def mixed_here(layer: Any, row: np.ndarray, memory: np.ndarray | None, context: RelativeContext) -> np.ndarray:
     row_1LD = jnp.asarray(row)[None]
-    keys, values = layer._keys(row_1LD, None if memory is None else jnp.asarray(memory)[None], context)
-    query = layer._split(layer.query(row_1LD))
-    by_distance = layer._by_distance(query, context, keys.shape[1])
-    return np.asarray(layer._mixed(query, keys, values, by_distance, context.content, None, jnp.uint32(0))[0])
+    keyed = layer._keyed(row_1LD, None if memory is None else jnp.asarray(memory)[None], context)
+    return np.asarray(layer._mixed_row(layer._split(layer.query(row_1LD)), keyed, context, None, jnp.uint32(0))[0])
 
 
+@pytest.fixture(params=[128, 1], ids=["one chunk", "a chunk a query"])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(relative, "CHUNK", request.param)
+    return request.param
+
+
+@pytest.mark.usefixtures("chunk")
 def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
     row, types = drawn(LENGTH, SIZE), np.array([[0, 0, 1, 1, 1]])
     segments = np.array([[1, 1, 1, 2, 2]])
@@ -83,6 +91,7 @@ def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
     np.testing.assert_allclose(mixed_here(layer, row, None, context), expected, atol=2e-5)
 
 
+@pytest.mark.usefixtures("chunk")
 @pytest.mark.parametrize("padding", [0, 2, 7])
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backward: bool, padding: int) -> None:
@@ -109,6 +118,45 @@ def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
         content=blind
     )
     assert not mixed_here(layer, row, None, context).any()
+
+
+def both_streams(layer: RelativeLayer, length: int, memory: bool) -> Any:
+    """Returns a function (layer, hidden states, slots) -> sum over both streams, with dropout of attention, and its inputs."""
+    hidden, slots = jnp.asarray(drawn(2, length, SIZE)), jnp.asarray(drawn(2, 3, SIZE, seed=1))
+    rank = jnp.asarray(np.random.default_rng(2).integers(-1, 3, (2, length)))
+    segments = jnp.ones((2, length), jnp.int32).at[1, -2:].set(0)
+    states = jnp.asarray(drawn(2, 1, REMEMBERED, SIZE, seed=3))
+    remembered = Memory(states, jnp.ones((2, REMEMBERED), jnp.int32), jnp.array([False, True])) if memory else None
+    context = context_of(segments, 0 * segments, rank, jnp.array([[0, 2, 5], [1, 3, 2]]), SIZE, remembered)
+    key = DropoutKey(jnp.uint32(7), jnp.array([4, 9]))
+
+    def run(layer: RelativeLayer, hidden: jax.Array, slots: jax.Array) -> jax.Array:
+        made = layer.both(hidden, slots, states[:, 0] if memory else None, context, key, jnp.uint32(3))
+        return sum((jnp.sum(stream**3) for stream in made), jnp.float32(0))
+
+    return run, (hidden, slots)
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["no memory", "memory"])
+def test_chunks_change_neither_masks_nor_gradients(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(CONFIG, dropout=0.1, attention_dropout=0.5)
+    run, inputs = both_streams(layer := RelativeLayer(config, nnx.Rngs(3)), 6, memory)
+    found = []
+    for size in (6, 2):
+        monkeypatch.setattr(relative, "CHUNK", size)
+        found.append(nnx.value_and_grad(run, argnums=(0, 1, 2))(layer, *inputs))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-4), *found)
+
+
+@pytest.mark.parametrize("memory", [False, True], ids=["no memory", "memory"])
+def test_the_backward_pass_keeps_no_scores(layer: RelativeLayer, memory: bool) -> None:
+    length = 40  # long enough that scores are larger than anything else
+    run, inputs = both_streams(layer, length, memory)
+    graph, state = nnx.split(layer)
+    _, pull = jax.vjp(lambda state, *inputs: run(nnx.merge(graph, state), *inputs), state, *inputs)
+    sizes = [each.size for each in jax.tree.leaves(pull) if jnp.issubdtype(each.dtype, jnp.floating)]
+    assert max(sizes) >= 2 * length * SIZE  # what the layer reads is kept
+    assert max(sizes) < 2 * HEADS * length * length
 
 
 def test_rows_are_shifted_to_their_keys() -> None:
