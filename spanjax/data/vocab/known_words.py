@@ -1,0 +1,135 @@
+"""Encodings of words that occurred before, in a bounded table, so that most text is encoded by one compiled loop.
+
+Importing this module needs numba. Shapes as in `wordpiece_kernels`.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from spanjax.data.vocab import wordpiece_kernels as kernels
+from spanjax.data.vocab.wordpiece_kernels import Encoded, Pieces, Table
+
+TEXT = 1 << 18
+"""Characters that are encoded at a time."""
+_WORDS = 1 << 19  # of a table, which is emptied when it is full: about 40 MB
+_MARKS = [chr(code) for code in range(128)]
+
+EncodeWords = Callable[[Sequence[str]], Sequence[Sequence[int]]]
+
+
+def _table(words: int, characters: int) -> Table:
+    slots = 1 << (2 * words - 1).bit_length()
+    return Table(
+        np.full(slots, -1, np.int32),
+        np.empty(words, np.uint64),
+        np.zeros(words + 1, np.int64),
+        np.empty(characters, np.uint32),
+        np.zeros(1, np.int64),
+    )
+
+
+def _codes(text: str) -> np.ndarray:
+    """uint32 [C]: the characters of a text; a lone surrogate is one, which `tokenizers` refuses."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+
+
+def _filled(words: Sequence[str]) -> Table:
+    """A table of these words, numbered in their order."""
+    table = _table(max(1, len(words)), max(1, sum(map(len, words))))
+    kernels.add_all(table, _codes("".join(words)), np.cumsum([len(word) for word in words], dtype=np.int64))
+    return table
+
+
+def _pieces(ids: Mapping[str, int], unknown: int, most: int, lower: bool) -> Pieces:
+    plain = {piece: number for piece, number in ids.items() if piece.isascii() and piece.isalnum()}
+    behind = {piece[2:]: number for piece, number in ids.items() if piece.startswith("##")}
+    behind = {piece: number for piece, number in behind.items() if piece.isascii() and piece.isalnum()}
+    return Pieces(
+        _filled([*plain]),
+        np.array([*plain.values()], np.int32),
+        _filled([*behind]),
+        np.array([*behind.values()], np.int32),
+        np.array([ids.get(mark, unknown) for mark in _MARKS], np.int32),
+        max(map(len, (*plain, *behind)), default=0),
+        unknown,
+        most,
+        lower,
+    )
+
+
+class KnownWords:
+    """Encodes texts of BERT's WordPiece: `ids` are those of the pieces, a word of more than `most` characters is unknown.
+
+    `encode` encodes words that are not of ASCII letters and digits, each on its own.
+    """
+
+    def __init__(self, ids: Mapping[str, int], unknown: int, most: int, lower: bool, encode: EncodeWords):
+        self._pieces, self._encode = _pieces(ids, unknown, most, lower), encode
+        self._lock = threading.Lock()  # the table is one for all threads
+        self._empty(_WORDS, 8 * _WORDS)
+
+    def _empty(self, words: int, characters: int) -> None:
+        self._table = _table(words, characters)
+        self._encoded = Encoded(
+            np.empty(words, np.int64), np.empty(words, np.int32), np.empty(characters, np.int32), np.zeros(1, np.int64)
+        )
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """int32 ids of every text."""
+        found: list[np.ndarray] = []
+        with self._lock:
+            for some in _groups(texts):
+                ids_T, tokens_N = self._some(some)
+                found += [ids_T[start:end] for start, end in itertools.pairwise([0, *tokens_N.tolist()])]
+        return found
+
+    def _some(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        text = " ".join(texts)
+        self._make_room(len(text))
+        end_N = np.cumsum([len(each) + 1 for each in texts], dtype=np.int64) - 1
+        try:
+            words = kernels.find_words(_codes(text), end_N, self._table, self._encoded, self._pieces)
+            word_P, words_N, waiting_X = words
+            if len(waiting_X):
+                self._add([text[start:end] for start, end in waiting_X.tolist()])
+        except BaseException:
+            self._empty(_WORDS, 8 * _WORDS)  # some words have numbers and no ids
+            raise
+        return kernels.join_ids(word_P, words_N, self._encoded)
+
+    def _make_room(self, characters: int) -> None:
+        """Empties the tables unless they have room for a text, whose words are new at worst."""
+        words, chars, ids = self._table.used[0], self._table.end_K[self._table.used[0]], self._encoded.used[0]
+        short = words + characters // 2 + 1 > len(self._table.hash_K)
+        if short or max(chars, ids) + characters > len(self._table.chars):
+            self._empty(max(_WORDS, characters), max(8 * _WORDS, characters))
+
+    def _add(self, words: Sequence[str]) -> None:
+        """Stores the ids of the words without ids, in the order of their numbers."""
+        ids = self._encode(words)
+        number_X = np.flatnonzero(self._encoded.size_K[: self._table.used[0]] < 0)
+        size_X = np.fromiter(map(len, ids), np.int32, len(ids))
+        first, total = int(self._encoded.used[0]), int(size_X.sum())
+        if first + total > len(self._encoded.ids):  # a character may become several tokens
+            room = np.empty(first + total + TEXT, np.int32)
+            room[:first] = self._encoded.ids[:first]
+            self._encoded = self._encoded._replace(ids=room)
+        self._encoded.ids[first : first + total] = np.fromiter(itertools.chain.from_iterable(ids), np.int32, total)
+        self._encoded.start_K[number_X] = first + np.cumsum(size_X) - size_X
+        self._encoded.size_K[number_X] = size_X
+        self._encoded.used[0] = first + total
+
+
+def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Texts in their order, about `TEXT` characters at a time."""
+    first = size = 0
+    for place, text in enumerate(texts):
+        size += len(text) + 1
+        if size >= TEXT:
+            yield texts[first : place + 1]
+            first, size = place + 1, 0
+    if first < len(texts):
+        yield texts[first:]
