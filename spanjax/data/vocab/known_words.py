@@ -81,16 +81,17 @@ class KnownWords:
         """int32 ids of every text."""
         found: list[np.ndarray] = []
         with self._lock:
-            for some in _groups(texts):
-                ids_T, tokens_N = self._some(some)
+            size_N = np.fromiter(map(len, texts), np.int64, len(texts))
+            for first, end in _groups(size_N):
+                ids_T, tokens_N = self._some(texts[first:end], size_N[first:end])
                 found += [ids_T[start:end] for start, end in itertools.pairwise([0, *tokens_N.tolist()])]
         return found
 
-    def _some(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _some(self, texts: Sequence[str], size_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         text = " ".join(texts)
         self._make_room(len(text))
-        end_N = np.cumsum([len(each) + 1 for each in texts], dtype=np.int64) - 1
         try:
+            end_N = np.cumsum(size_N + 1) - 1
             words = kernels.find_words(_codes(text), end_N, self._table, self._encoded, self._pieces)
             word_P, words_N, waiting_X = words
             if len(waiting_X):
@@ -123,13 +124,12 @@ class KnownWords:
         self._encoded.used[0] = first + total
 
 
-def _groups(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Texts in their order, about `TEXT` characters at a time."""
-    first = size = 0
-    for place, text in enumerate(texts):
-        size += len(text) + 1
-        if size >= TEXT:
-            yield texts[first : place + 1]
-            first, size = place + 1, 0
-    if first < len(texts):
-        yield texts[first:]
+def _groups(size_N: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Parts of texts of these sizes in their order, of about `TEXT` characters: numbers of the first and behind the last."""
+    end_N = np.cumsum(size_N + 1)
+    first = 0
+    while first < len(size_N):
+        before = end_N[first - 1] if first else 0
+        end = min(len(size_N), int(np.searchsorted(end_N, before + TEXT)) + 1)
+        yield first, end
+        first = end

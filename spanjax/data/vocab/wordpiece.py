@@ -46,7 +46,7 @@ class WordPieceVocabulary(Vocabulary):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implements `Vocabulary.encode`. Compiled loops encode many texts if numba is installed; the ids are the same."""
-        if self._known is None and importlib.util.find_spec("numba") and sum(map(len, texts)) >= _MANY:
+        if self._known is None and sum(map(len, texts)) >= _MANY and importlib.util.find_spec("numba"):
             from spanjax.data.vocab.known_words import KnownWords
 
             ids = {piece: number for number, piece in enumerate(self.pieces)}
