@@ -77,14 +77,27 @@ class KnownWords:
             np.empty(words, np.int64), np.empty(words, np.int32), np.empty(characters, np.int32), np.zeros(1, np.int64)
         )
 
+    @property
+    def known(self) -> int:
+        """Number of words in the table."""
+        return int(self._table.used[0])
+
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
         """int32 ids of every text."""
+        if max(map(len, texts), default=0) <= TEXT:
+            return self._parts(texts)
+        # words end at blanks, so that a long text may be cut there: its words fit into the table
+        cut = [_cut(text) for text in texts]
+        found = iter(self._parts([*itertools.chain.from_iterable(cut)]))
+        return [np.concatenate([*itertools.islice(found, len(parts))]) for parts in cut]
+
+    def _parts(self, texts: Sequence[str]) -> list[np.ndarray]:
         found: list[np.ndarray] = []
+        size_N = np.fromiter(map(len, texts), np.int64, len(texts))
         with self._lock:
-            size_N = np.fromiter(map(len, texts), np.int64, len(texts))
             for first, end in _groups(size_N):
                 ids_T, tokens_N = self._some(texts[first:end], size_N[first:end])
-                found += [ids_T[start:end] for start, end in itertools.pairwise([0, *tokens_N.tolist()])]
+                found += [ids_T[start:stop] for start, stop in itertools.pairwise([0, *tokens_N.tolist()])]
         return found
 
     def _some(self, texts: Sequence[str], size_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -102,11 +115,12 @@ class KnownWords:
         return kernels.join_ids(word_P, words_N, self._encoded)
 
     def _make_room(self, characters: int) -> None:
-        """Empties the tables unless they have room for a text, whose words are new at worst."""
-        words, chars, ids = self._table.used[0], self._table.end_K[self._table.used[0]], self._encoded.used[0]
-        short = words + characters // 2 + 1 > len(self._table.hash_K)
-        if short or max(chars, ids) + characters > len(self._table.chars):
-            self._empty(max(_WORDS, characters), max(8 * _WORDS, characters))
+        """Empties the table unless it has room for a text, whose words are new at worst; only a text without blanks enlarges it."""
+        number = self._table.used[0]
+        words, room = number + characters // 2 + 1, max(self._table.end_K[number], self._encoded.used[0]) + characters
+        enlarged = len(self._table.hash_K) > _WORDS
+        if enlarged or words > len(self._table.hash_K) or room > len(self._table.chars):
+            self._empty(max(_WORDS, characters // 2 + 1), max(8 * _WORDS, characters))
 
     def _add(self, words: Sequence[str]) -> None:
         """Stores the ids of the words without ids, in the order of their numbers."""
@@ -133,3 +147,16 @@ def _groups(size_N: np.ndarray) -> Iterator[tuple[int, int]]:
         end = min(len(size_N), int(np.searchsorted(end_N, before + TEXT)) + 1)
         yield first, end
         first = end
+
+
+def _cut(text: str) -> list[str]:
+    """A text in parts of at most `TEXT` characters, if it has blanks."""
+    parts, start = [], 0
+    while len(text) - start > TEXT:
+        end = text.rfind(" ", start + 1, start + TEXT)
+        end = end if end > 0 else text.find(" ", start + TEXT)
+        if end < 0:
+            break
+        parts.append(text[start:end])
+        start = end
+    return [*parts, text[start:]]
