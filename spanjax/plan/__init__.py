@@ -188,8 +188,9 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         "kinds": cost.by_kind(model.kernels, tokens, run.encoder.layers, run.encoder.hidden_size),
         "dearest": cost.dearest(model.kernels),
         "steps": run.steps,
+        "batches": run.batches,
         "schedule": run.optimizer.schedule_line(run.steps),
-        **places.modelled(topology, rows, model.seconds, flops, run.steps),
+        **places.modelled(topology, rows, model.seconds, flops, run.batches),
     }
 
 
@@ -247,7 +248,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
         *_kernel_lines(summary),
         f"efficiency  {summary['efficiency']:.1%}; {summary['efficiency_all_hidden']:.1%} if all transfers were hidden,"
         f" {summary['efficiency_none_hidden']:.1%} if none",
-        f"run         {summary['steps']:,} steps = {summary['hours']:,.1f} hours = {summary['device_hours']:,.0f} device-hours",
+        f"run         {summary['steps']:,} steps{_warmup(summary)} = {summary['hours']:,.1f} hours"
+        f" = {summary['device_hours']:,.0f} device-hours",
         f"schedule    {summary['schedule']}",
         f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
         f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet); {reached['products'] / 1e12:g} TFLOP/s and"
@@ -255,6 +257,11 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"compiled    in {summary['compile_seconds']} s by "
         + ", ".join(f"{k} {v}" for k, v in summary["versions"].items()),
     ]
+
+
+def _warmup(summary: dict[str, Any]) -> str:
+    """Names the batches of a run whose steps have fewer rows at first, which the hours count by their rows."""
+    return f" = {summary['batches']:,.1f} whole batches" if summary["batches"] != summary["steps"] else ""
 
 
 def _kernel_lines(summary: dict[str, Any]) -> list[str]:
