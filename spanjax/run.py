@@ -89,8 +89,8 @@ class Run:
     batch_size: BatchSize = 256
     """Rows of a global batch, over all devices and hosts."""
     batch_warmup: Annotated[tuple[str, ...], tyro.conf.arg(metavar="STEP:ROWS [...]")] = ()
-    """Smaller updates first (pretraining): from each step on, so many rows an update; the last number is batch_size, and each divides
-    the next. 0:32 80:64 160:256, say. An update takes the next part of a batch, so that order and masks stay those of batch_size."""
+    """Smaller updates first, in pretraining: the rows of an update from a step on, 0:32 80:64 160:256 say. Each number divides
+    the next, and the last is batch_size. An update takes the next part of a batch: order and masks stay those of batch_size."""
     microbatches: AtLeast1 = 1
     """Parts into which each device's rows are split to save memory; the result is the same."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -100,7 +100,9 @@ def test_a_batch_warm_up_is_resumed_where_a_stage_begins(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def arguments(name: str) -> list[str]:
-        return shrunk(DEMO, rows_folder, tmp_path / name, 5, *WARMUP, "--data.feed=tf", "--cadence.log-every=1", *DROPOUT)
+        return shrunk(
+            DEMO, rows_folder, tmp_path / name, 5, *WARMUP, "--data.feed=tf", "--cadence.log-every=1", *DROPOUT
+        )
 
     whole_and_in_parts(arguments, monkeypatch)
     assert_same_state(tmp_path / "whole", tmp_path / "parts")

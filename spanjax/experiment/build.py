@@ -94,8 +94,8 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
     if row and run.batch_warmup:
         raise ValueError(
-            f"batch_warmup {' '.join(run.batch_warmup)}: {type(run.objective).__name__} passes a state of batch_size rows to the next"
-            " update, so that all updates have as many; leave batch_warmup out"
+            f"batch_warmup {' '.join(run.batch_warmup)}: {type(run.objective).__name__} passes a state of batch_size rows to the"
+            " next update, so that all updates have as many; leave batch_warmup out"
         )
     memory = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
     averages = run.optimizer.ema_decay > 0

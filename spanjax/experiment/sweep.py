@@ -135,7 +135,11 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
             raise_problems(_session_problems(session, base))
             flops = step_flops(session) if pretrains else 0.0
             budget = budget or flops * session.run.batches
-            if grid.equal_flops and pretrains and (steps := equal_steps(session.run, budget / flops)) != session.run.steps:
+            if (
+                grid.equal_flops
+                and pretrains
+                and (steps := equal_steps(session.run, budget / flops)) != session.run.steps
+            ):
                 run = with_steps(dataclasses.replace(run, steps=session.run.steps), steps)
                 session, named = open_session(run, named, first if has_checkpoints(first) else None), named | {"steps"}
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Runs with a batch-size warm-up: updates are those of small batches, sizes are compiled before the first step, totals count rows."""
+"""Runs with a batch-size warm-up: updates are those of small batches, sizes are compiled first, totals count rows."""
 
 import dataclasses
 import pathlib

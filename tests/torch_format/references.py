@@ -33,7 +33,8 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
     "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
-    "modernbert_one" with a single layer, "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with projections of its own for distances,
+    "modernbert_one" with a single layer, "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with
+    projections of its own for distances,
     "deberta-v2_encoder", "xlm-roberta", "camembert", "distilbert", and fine-tuned ones of every family: "bert_sequence",
     "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)

@@ -164,7 +164,10 @@ def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callab
     def element(example: dict[str, Any]) -> dict[str, Any]:
         types = [tf.as_dtype(dtype) for _, dtype in shapes.values()]
         arrays = tf.numpy_function(masked, [example["step"]], types, stateful=False)
-        return {name: tf.ensure_shape(array, (rows, *shapes[name][0][1:])) for name, array in zip(shapes, arrays, strict=True)}
+        return {
+            name: tf.ensure_shape(array, (rows, *shapes[name][0][1:]))
+            for name, array in zip(shapes, arrays, strict=True)
+        }
 
     plain = tf.autograph.experimental.do_not_convert(element)
     return lambda dataset: dataset.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)

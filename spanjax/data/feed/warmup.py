@@ -1,7 +1,7 @@
 """Batch-size warm-up: updates of a part of a batch first, of whole batches later, as a function of the step.
 
-`batch_size` stays the unit in which orders, epochs and mixtures count. The updates of a stage take the parts of one batch in turn, then
-those of the next, so that every row is read in the order, and with the masks, that it has without a warm-up.
+`batch_size` stays the unit in which orders, epochs and mixtures count. The updates of a stage take the parts of one batch in
+turn, then those of the next, so that every row is read in the order, and with the masks, that it has without a warm-up.
 """
 
 import bisect

@@ -22,15 +22,17 @@ _REACH = 20  # characters before a full stop that are looked at
 
 
 class Rules(NamedTuple):
-    """What the loop knows of characters and words."""
+    """Characters and words that the loop knows."""
 
-    kind: np.ndarray  # uint8 [KINDS]: is a space; part of a word; begins a sentence; an initial; marks and closing quotes
-    abbreviation_A: np.ndarray  # uint64, the letters in lower case, the first in the highest byte that is used
+    kind: np.ndarray
+    """uint8 [KINDS]: is a space; part of a word; begins a sentence; an initial; the marks; closing quotes."""
+    abbreviation_A: np.ndarray
+    """uint64, the letters in lower case, the first in the highest byte that is used."""
 
 
 @compiled
 def _ends(chars_C, mark, blank_end, behind, rules):  # noqa: ANN001, ANN202
-    """True if the marks from `mark` on, whose marks and quotes end before `behind` and blanks before `blank_end`, end a sentence."""
+    """True if marks end a sentence: those from `mark` on, up to `behind` with quotes, and up to `blank_end` with blanks."""
     if not rules.kind[chars_C[blank_end]] & OPENS:
         return False
     if chars_C[behind - 1] != _STOP or (chars_C[mark] == _STOP and chars_C[mark + 1] == _STOP):
@@ -56,9 +58,9 @@ def _ends(chars_C, mark, blank_end, behind, rules):  # noqa: ANN001, ANN202
         elif char >= np.uint32(128):
             return True
         else:
-            char = char | _CASE if _UPPER_A <= char and char <= _UPPER_Z else char
+            char = char | _CASE if char >= _UPPER_A and char <= _UPPER_Z else char
             packed = (packed << _LETTER) | np.uint64(char)
-    for known in rules.abbreviation_A:
+    for known in rules.abbreviation_A:  # noqa: SIM110, which numba cannot compile
         if packed == known:
             return False
     return True
@@ -76,7 +78,8 @@ def _stripped(chars_C, start, end, rules):  # noqa: ANN001, ANN202
 @compiled
 def spans(chars_C, rules):  # noqa: ANN001, ANN201
     """Start and end of every sentence: int64 [S, 2]. All characters are below `KINDS`."""
-    found = np.empty((chars_C.size // 2 + 1, 2), np.int64)  # a sentence has a character, and a mark or a newline behind it
+    # a sentence has a character, and a mark or a newline behind it
+    found = np.empty((chars_C.size // 2 + 1, 2), np.int64)
     count = line = 0
     while line <= chars_C.size:
         line_end = line
@@ -98,7 +101,7 @@ def spans(chars_C, rules):  # noqa: ANN001, ANN201
             while blank_end < line_end and rules.kind[chars_C[blank_end]] & SPACE:
                 blank_end += 1
             if kind == BEFORE_BLANK and blank_end == behind:
-                continue  # no blank behind the marks: text goes on
+                continue  # no blank behind the marks: the sentence continues
             place = blank_end
             if blank_end == line_end or kind == ANYWHERE or _ends(chars_C, mark, blank_end, behind, rules):
                 first, end = _stripped(chars_C, start, blank_end, rules)

@@ -20,7 +20,8 @@ _MARKS = [chr(code) for code in range(128)]
 EncodeWords = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 
-def _table(words: int, characters: int) -> Table:
+def new_table(words: int, characters: int) -> Table:
+    """An empty table with room for so many words of so many characters in all."""
     slots = 1 << (2 * words - 1).bit_length()
     return Table(
         np.full(slots, -1, np.int32),
@@ -31,15 +32,15 @@ def _table(words: int, characters: int) -> Table:
     )
 
 
-def _codes(text: str) -> np.ndarray:
+def codes_of(text: str) -> np.ndarray:
     """uint32 [C]: the characters of a text; a lone surrogate is one, which `tokenizers` refuses."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 
 def _filled(words: Sequence[str]) -> Table:
     """A table of these words, numbered in their order."""
-    table = _table(max(1, len(words)), max(1, sum(map(len, words))))
-    kernels.add_all(table, _codes("".join(words)), np.cumsum([len(word) for word in words], dtype=np.int64))
+    table = new_table(max(1, len(words)), max(1, sum(map(len, words))))
+    kernels.add_all(table, codes_of("".join(words)), np.cumsum([len(word) for word in words], dtype=np.int64))
     return table
 
 
@@ -72,7 +73,7 @@ class KnownWords:
         self._empty(_WORDS, 8 * _WORDS)
 
     def _empty(self, words: int, characters: int) -> None:
-        self._table = _table(words, characters)
+        self._table = new_table(words, characters)
         self._encoded = Encoded(
             np.empty(words, np.int64), np.empty(words, np.int32), np.empty(characters, np.int32), np.zeros(1, np.int64)
         )
@@ -105,7 +106,7 @@ class KnownWords:
         self._make_room(len(text))
         try:
             end_N = np.cumsum(size_N + 1) - 1
-            words = kernels.find_words(_codes(text), end_N, self._table, self._encoded, self._pieces)
+            words = kernels.find_words(codes_of(text), end_N, self._table, self._encoded, self._pieces)
             word_P, words_N, waiting_X = words
             if len(waiting_X):
                 self._add([text[start:end] for start, end in waiting_X.tolist()])
@@ -115,7 +116,10 @@ class KnownWords:
         return kernels.join_ids(word_P, words_N, self._encoded)
 
     def _make_room(self, characters: int) -> None:
-        """Empties the table unless it has room for a text, whose words are new at worst; only a text without blanks enlarges it."""
+        """Empties the table unless it has room for a text, whose words are new at worst.
+
+        Only a text without blanks enlarges the table, until the next call.
+        """
         number = self._table.used[0]
         words, room = number + characters // 2 + 1, max(self._table.end_K[number], self._encoded.used[0]) + characters
         enlarged = len(self._table.hash_K) > _WORDS

@@ -3,7 +3,8 @@
 All other new words are only collected: `known_words` has `tokenizers` encode them, once each. Every look-up compares the
 characters, not the hash alone, so that a collision costs time and nothing else.
 
-Shapes: C characters of the texts, N texts, P words of the texts, X new words among them that are not ASCII, K words of a table, T tokens.
+Shapes: C characters of the texts, N texts, P words of the texts, X new words among them that are not ASCII, K words of a
+table, T tokens.
 """
 
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def add_all(table, chars, end_K):  # noqa: ANN001, ANN201
 def _plain(char):  # noqa: ANN001, ANN202
     """True for an ASCII letter or digit."""
     lower = char | _CASE
-    return (_ZERO <= char and char <= _NINE) or (_LOWER_A <= lower and lower <= _LOWER_Z)
+    return (char >= _ZERO and char <= _NINE) or (lower >= _LOWER_A and lower <= _LOWER_Z)
 
 
 @compiled
@@ -121,7 +122,7 @@ def _split_plain(pieces, word, ids, first):  # noqa: ANN001, ANN202
         return 1
     if pieces.lower:
         for place in range(size):
-            if _UPPER_A <= word[place] and word[place] <= _UPPER_Z:
+            if word[place] >= _UPPER_A and word[place] <= _UPPER_Z:
                 word[place] |= _CASE
     count = start = 0
     while start < size:
@@ -151,7 +152,8 @@ def find_words(chars_C, end_N, table, encoded, pieces):  # noqa: ANN001, ANN201
     """Cuts texts, which blanks separate, into words, and adds the new ones to `table`.
 
     Returns the words [P]: a number in the table, or -1 - id of a mark; how many words [N] there are up to the end of each
-    text; and start and end of the characters of the new words that `tokenizers` must encode [X, 2], in the order of their numbers.
+    text; and start and end of the characters of the new words that `tokenizers` must encode [X, 2], in the order of their
+    numbers.
     """
     word_P = np.empty(chars_C.size, np.int32)
     words_N = np.empty(end_N.size, np.int64)
@@ -164,7 +166,7 @@ def find_words(chars_C, end_N, table, encoded, pieces):  # noqa: ANN001, ANN201
             if char == BLANK:
                 place += 1
                 continue
-            if BLANK < char and char < _ASCII - np.uint32(1) and not _plain(char):
+            if char > BLANK and char < _ASCII - np.uint32(1) and not _plain(char):
                 # BERT makes a word of every ASCII mark, so that cutting there changes nothing
                 word_P[count] = -1 - pieces.mark_id[char]
                 count += 1
@@ -174,7 +176,7 @@ def find_words(chars_C, end_N, table, encoded, pieces):  # noqa: ANN001, ANN201
             while place < stop:
                 char = chars_C[place]
                 if not _plain(char):
-                    if BLANK <= char and char < _ASCII - np.uint32(1):
+                    if char >= BLANK and char < _ASCII - np.uint32(1):
                         break
                     plain = False
                 hashed = fold(hashed, char)

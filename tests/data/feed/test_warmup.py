@@ -1,4 +1,4 @@
-"""Batch-size warm-up: parts of batches in the order, and with the masks, of whole batches; on any host, from any step, in both feeds."""
+"""Batch-size warm-up: parts of batches in the order, and with the masks, of whole ones; any host, any step, both feeds."""
 
 import dataclasses
 from typing import Any

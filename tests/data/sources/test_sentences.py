@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.corpus import open_sources
 from spanjax.data.sources.documents import SourceSettings
-from spanjax.data.sources.sentences import _ABBREVIATIONS, sentence_spans, sentences, spans_of_texts
+from spanjax.data.sources.sentences import ABBREVIATIONS, sentence_spans, sentences, spans_of_texts
 
 pytestmark = pytest.mark.unit
 
@@ -68,15 +68,20 @@ LETTERS = "aB1 .!?…。؟।\n\t\u3000\x85\"')」éK\u212aİǅ_.drDr\U0001f600\
 @given(st.lists(st.text(st.sampled_from(LETTERS) | st.characters()), max_size=4))
 def test_the_compiled_loop_has_the_same_rules(texts: list[str]) -> None:
     """Behind texts so long that the loop runs: abbreviations, initials, quotes and letters of any script."""
-    many = [*texts, *(f"{word}. {word.capitalize()} {text}" for text in texts for word in ("dr", "i.e", "u.\u212a", "x"))]
+    many = [
+        *texts,
+        *(f"{word}. {word.capitalize()} {text}" for text in texts for word in ("dr", "i.e", "u.\u212a", "x")),
+    ]
     expected = [sentence_spans(text) for text in many]
     assert spans_of_texts([*many, "x" * 100_000])[:-1] == expected
 
 
 @pytest.mark.parametrize("mark", [*"abcdefghijklmnopqrstuvwxyz", "", "ſ", "K", "_", "é"])
 def test_the_compiled_loop_knows_every_abbreviation(mark: str) -> None:
-    words = {mark + word for word in _ABBREVIATIONS} | {mark}
-    text = " ".join(f"{word}. And {word.upper()}. {word}! No. {word}.. Or {word}!. And {word}..! So" for word in sorted(words))
+    words = {mark + word for word in ABBREVIATIONS} | {mark}
+    text = " ".join(
+        f"{word}. And {word.upper()}. {word}! No. {word}.. Or {word}!. And {word}..! So" for word in sorted(words)
+    )
     assert spans_of_texts([text, "x" * 100_000])[0] == sentence_spans(text)
 
 

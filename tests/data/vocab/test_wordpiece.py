@@ -41,7 +41,9 @@ def both(request: pytest.FixtureRequest) -> Iterator[tuple[WordPieceVocabulary, 
         yield WordPieceVocabulary(PIECES, request.param), plain(request.param)
 
 
-@given(texts=st.lists(st.text(st.sampled_from(LETTERS + "    ") | st.characters(exclude_categories=["Cs"])), max_size=5))
+@given(
+    texts=st.lists(st.text(st.sampled_from(LETTERS + "    ") | st.characters(exclude_categories=["Cs"])), max_size=5)
+)
 def test_ids_are_those_of_whole_texts(
     both: tuple[WordPieceVocabulary, tokenizers.Tokenizer], texts: Sequence[str]
 ) -> None:
@@ -52,7 +54,9 @@ def test_ids_are_those_of_whole_texts(
     assert all(each.dtype == np.int32 for each in found)
 
 
-@pytest.mark.parametrize("word", ["ab" * 49 + "xx", "ab" * 50 + "x", "X" * 27, "x" * 101, "é" * 100, "é" * 101, "aé" * 50])
+@pytest.mark.parametrize(
+    "word", ["ab" * 49 + "xx", "ab" * 50 + "x", "X" * 27, "x" * 101, "é" * 100, "é" * 101, "aé" * 50]
+)
 def test_long_words(both: tuple[WordPieceVocabulary, tokenizers.Tokenizer], word: str) -> None:
     """A word of more than 100 characters is unknown."""
     vocabulary, library = both
@@ -82,8 +86,8 @@ def test_words_of_one_hash_are_told_apart() -> None:
     """With a hash that is 0 for every word, each look-up compares characters."""
     from spanjax.data.vocab import wordpiece_kernels as kernels
 
-    table = known_words._table(8, 64)
-    chars = known_words._codes("abcabd")
+    table = known_words.new_table(8, 64)
+    chars = known_words.codes_of("abcabd")
     zero = np.uint64(0)
     for start in (0, 3):
         kernels.add(table, kernels.find(table, chars, start, start + 3, zero), chars, start, start + 3, zero)
