@@ -149,7 +149,7 @@ class PretrainingSession(CompiledRun):
 
     def open_step(self, start: int) -> Any:
         """Returns the step; in a batch-size warm-up compiled for every size from step `start` on, so that no later step waits."""
-        jitted, run, stages = self.train_step(), self.run, self.spec.warmup
+        jitted, run, stages = super().open_step(start), self.run, self.spec.warmup
         if not stages:
             return jitted
         facts, sharding, compiled = HostShare(self.rows, self.spec).facts, row_sharding(self.mesh), {}

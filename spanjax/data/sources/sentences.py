@@ -1,7 +1,6 @@
 """Sentence splitting by rules; nothing here is learnt or depends on a language's word spaces."""
 
 import functools
-import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -92,10 +91,12 @@ def sentences(text: str) -> list[str]:
 
 def spans_of_texts(texts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """`sentence_spans` of every text: by a compiled loop if there are many characters and numba is installed."""
-    if sum(map(len, texts)) < _MANY or not importlib.util.find_spec("numba"):
+    if sum(map(len, texts)) < _MANY:
         return [sentence_spans(text) for text in texts]
-    from spanjax.data.sources import sentence_kernels
-
+    try:
+        from spanjax.data.sources import sentence_kernels
+    except ModuleNotFoundError:  # numba, which an installation of the core alone lacks
+        return [sentence_spans(text) for text in texts]
     found, rules = [], _rules()
     for text in texts:
         chars_C = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

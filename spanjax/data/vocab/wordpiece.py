@@ -1,7 +1,6 @@
 """WordPiece as in BERT (Devlin et al., 2018): one piece a line, "##" before pieces that continue a word."""
 
 import collections
-import importlib.util
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
@@ -46,14 +45,19 @@ class WordPieceVocabulary(Vocabulary):
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implements `Vocabulary.encode`. Compiled loops encode many texts if numba is installed; the ids are the same."""
-        if self._known is None and sum(map(len, texts)) >= _MANY and importlib.util.find_spec("numba"):
-            from spanjax.data.vocab.known_words import KnownWords
-
-            ids = {piece: number for number, piece in enumerate(self.pieces)}
-            self._known = KnownWords(ids, self.specials.unk, MAX_WORD_CHARACTERS, self.lower_case, self._encode_each)
+        if self._known is None and sum(map(len, texts)) >= _MANY:
+            self._known = self._known_words()
         if self._known is not None:
             return self._known(texts)
         return [np.array(ids, np.int32) for ids in self._encode_each(texts)]
+
+    def _known_words(self) -> "KnownWords | None":
+        try:
+            from spanjax.data.vocab.known_words import KnownWords
+        except ModuleNotFoundError:  # numba, which an installation of the core alone lacks
+            return None
+        ids = {piece: number for number, piece in enumerate(self.pieces)}
+        return KnownWords(ids, self.specials.unk, MAX_WORD_CHARACTERS, self.lower_case, self._encode_each)
 
     def _encode_each(self, texts: Sequence[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)

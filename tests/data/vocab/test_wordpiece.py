@@ -1,6 +1,5 @@
 """WordPiece ids: those of `tokenizers` for whole texts, whether compiled loops find them or not."""
 
-import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -113,7 +112,6 @@ def test_an_interrupted_call_leaves_no_word_without_ids(monkeypatch: pytest.Monk
 
 
 def test_without_numba_the_library_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "spanjax.data.vocab.known_words", None)
     text = "ab É日, " * 20_000
     assert WordPieceVocabulary(PIECES).encode([text])[0].tolist() == plain(lower_case=False).encode(text).ids
