@@ -202,7 +202,9 @@ def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any
     if backend == "xla" and not by_distance and run.mesh.tensor == 1:
         run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention="xla_chunked"))
         yield "encoder.attention=xla_chunked", run
-    encoder, rows = run.encoder, run.batch_size // shards
+    encoder = run.encoder
+    # microbatches split the smallest update of a batch-size warm-up, too
+    rows = (run.batch_stages[0].rows if run.batch_stages else run.batch_size) // shards
     levels = ("none", "elementwise", "dots", "full")
     later = levels[levels.index(encoder.remat) + 1 :]
     for level in later:
@@ -215,8 +217,12 @@ def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any
         run = dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat="full"))
         most = max(part for part in range(1, rows + 1) if rows % part == 0)
         yield f"encoder.remat=full, microbatches={most}", dataclasses.replace(run, microbatches=most)
-    if rows > 1 and run.batch_size != shards:
-        yield f"batch_size={shards}", dataclasses.replace(run, batch_size=shards, microbatches=1)
+    if run.batch_size // shards > 1:
+        without = ", no batch_warmup" * bool(run.batch_warmup)
+        yield (
+            f"batch_size={shards}{without}",
+            dataclasses.replace(run, batch_size=shards, batch_warmup=(), microbatches=1),
+        )
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
