@@ -15,16 +15,19 @@ from spanjax.bounds import (
     BatchSize,
     Bounds,
     Derived1,
+    collect,
     raise_problems,
     range_problems,
     type_problems,
 )
+from spanjax.data.feed.warmup import BatchStage, rows_before, warmup_problems, warmup_stage
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run_format import describe, execute, flat
 from spanjax.sharding import MeshConfig
 from spanjax.storage.shipped import find_config
+from spanjax.tasks.base import Task
 from spanjax.training.loop import AUTO, Cadence
 from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
@@ -85,12 +88,25 @@ class Run:
     """Number of updates. -1: 100,000 of pretraining; of a task, as many as objective.epochs takes."""
     batch_size: BatchSize = 256
     """Rows of a global batch, over all devices and hosts."""
+    batch_warmup: Annotated[tuple[str, ...], tyro.conf.arg(metavar="STEP:ROWS [...]")] = ()
+    """Smaller updates first, in pretraining: the rows of an update from a step on, 0:32 80:64 160:256 say. Each number divides
+    the next, and the last is batch_size. An update takes the next part of a batch: order and masks stay those of batch_size."""
     microbatches: AtLeast1 = 1
     """Parts into which each device's rows are split to save memory; the result is the same."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and of the gathered parameters; master weights and moments are always float32."""
     seed: AtLeast0 = 0
     """The one seed of weights, order, masks and dropout."""
+
+    @property
+    def batch_stages(self) -> tuple[BatchStage, ...]:
+        """Stages of `batch_warmup`; ValueError for one that is none."""
+        return tuple(warmup_stage(each) for each in self.batch_warmup)
+
+    @property
+    def batches(self) -> float:
+        """Batches of `batch_size` rows whose rows the run reads: its steps, less where a warm-up takes parts."""
+        return rows_before(self.steps, self.batch_size, self.batch_stages) / self.batch_size
 
     def problems(self) -> list[str]:
         """Returns a message for every problem of these settings; empty if there is none."""
@@ -99,6 +115,13 @@ class Run:
             found.append(
                 f"microbatches is {self.microbatches}: {type(self.objective).__name__} compares each row with all of the batch,"
                 " and a microbatch would have fewer; set microbatches 1 (--encoder.remat full saves memory too)"
+            )
+        stages: list[BatchStage | None] = [collect(found, warmup_stage, each) for each in self.batch_warmup]
+        found += warmup_problems(self.batch_size, [stage for stage in stages if stage]) if all(stages) else []
+        if stages and isinstance(self.objective, Task):
+            found.append(
+                f"batch_warmup {' '.join(self.batch_warmup)}: only pretraining has it, as the batches of a task have many lengths"
+                " already; leave it out"
             )
         found += self.optimizer.problems() + self.optimizer.schedule_problems(self.steps)
         return list(dict.fromkeys([*found, *self.tracking.problems()]))

@@ -40,7 +40,7 @@ OWNERS = {
     "orbax": "spanjax.training.checkpoint",
     "apache_beam": "spanjax.data.shards.beam_runner",
     "spacy": "spanjax.data.sources.annotate",
-    "numba": "spanjax.data.feed.kernels",
+    "numba": "spanjax.data.compiled",
     "wandb": "spanjax.training.trackers.wandb",
     "mlflow": "spanjax.training.trackers.mlflow",
 }

@@ -27,6 +27,8 @@ from tests.running import (
 )
 
 DEMO, XLNET = "configs/pretrain/demo.py", "configs/pretrain/xlnet_small.py"
+# steps 0 and 1 take four rows each, step 2 eight, and the others whole batches of sixteen
+WARMUP = ("--batch-size=16", "--batch-warmup", "0:4", "2:8", "3:16")
 DROPOUT = ("--encoder.dropout=0.1", "--encoder.attention-dropout=0.1")
 
 
@@ -94,6 +96,22 @@ def test_every_schedule_is_resumed(
 
 
 @pytest.mark.slow
+def test_a_batch_warm_up_is_resumed_where_a_stage_begins(
+    rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def arguments(name: str) -> list[str]:
+        return shrunk(
+            DEMO, rows_folder, tmp_path / name, 5, *WARMUP, "--data.feed=tf", "--cadence.log-every=1", *DROPOUT
+        )
+
+    whole_and_in_parts(arguments, monkeypatch)
+    assert_same_state(tmp_path / "whole", tmp_path / "parts")
+    for key in ("train/mlm/loss", "train/gradient_norm", "eval/loss", "data/masked"):
+        assert records(tmp_path / "whole", key) == records(tmp_path / "parts", key)
+    assert [*records(tmp_path / "parts", "train/mlm/loss")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.slow
 def test_what_rows_hand_on_is_resumed(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,14 +145,14 @@ def test_sigterm_saves_and_exits_75(rows_folder: pathlib.Path, tmp_path: pathlib
     assert int(saved.name) >= 3
 
 
-def killed_run(rows: pathlib.Path, folder: pathlib.Path, steps: int, kills: int, seed: int) -> None:
+def killed_run(rows: pathlib.Path, folder: pathlib.Path, steps: int, kills: int, seed: int, *given: str) -> None:
     """An undisturbed run and one killed at random moments; their final states must be identical.
 
     A fifth of the kills falls on starting up, the others on a step beyond what was reached before (saving included: every
     third step is saved).
     """
     rng, workdir = random.Random(seed), folder / "killed"
-    more = ("--data.feed=numpy", "--cadence.checkpoint-every=3", "--cadence.eval-every=50", *DROPOUT)
+    more = ("--data.feed=numpy", "--cadence.checkpoint-every=3", "--cadence.eval-every=50", *DROPOUT, *given)
     finish(start(shrunk(DEMO, rows, folder / "calm", steps, *more)))
     arguments = shrunk(DEMO, rows, workdir, steps, *more)
     reached = []
@@ -159,6 +177,13 @@ def killed_run(rows: pathlib.Path, folder: pathlib.Path, steps: int, kills: int,
 @pytest.mark.slow  # `make chaos-short` kills too
 def test_killed_three_times(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     killed_run(rows_folder, tmp_path, steps=60, kills=3, seed=0)
+
+
+@pytest.mark.slow
+def test_killed_three_times_in_a_batch_warm_up(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Stages begin at steps 8 and 24, around which the kills fall."""
+    stages = ("--batch-size=16", "--batch-warmup", "0:4", "8:8", "24:16")
+    killed_run(rows_folder, tmp_path, 60, 3, 2, *stages)
 
 
 @pytest.mark.slow
@@ -207,12 +232,13 @@ def test_no_whole_checkpoint_left_is_an_error(
 
 
 @pytest.mark.slow
-def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    more = ("--data.feed=numpy", *DROPOUT)
-    arguments = shrunk(DEMO, rows_folder, tmp_path / "two", 3, *more)
+@pytest.mark.parametrize("batches", [(), WARMUP], ids=["whole", "warm_up"])
+def test_two_processes_equal_one(rows_folder: pathlib.Path, tmp_path: pathlib.Path, batches: tuple[str, ...]) -> None:
+    more = ("--data.feed=numpy", "--cadence.log-every=1", *DROPOUT, *batches)
+    arguments = shrunk(DEMO, rows_folder, tmp_path / "two", 4, *more)
     for process in begin_together(2, arguments):
         finish(process)
-    assert train.main(shrunk(DEMO, rows_folder, tmp_path / "one", 3, "--data.feed=numpy", *DROPOUT)) == 0
+    assert train.main(shrunk(DEMO, rows_folder, tmp_path / "one", 4, *more)) == 0
     for key in ("train/mlm/loss", "train/sbo/loss", "eval/mlm/loss"):
         one, two = records(tmp_path / "one", key), records(tmp_path / "two", key)
         assert one.keys() == two.keys()

@@ -107,6 +107,11 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
     row = run.objective.recurrent_state(run.encoder, length, jnp.dtype(run.compute_dtype))
+    if row and run.batch_warmup:
+        raise ValueError(
+            f"batch_warmup {' '.join(run.batch_warmup)}: {type(run.objective).__name__} passes a state of batch_size rows to the"
+            " next update, so that all updates have as many; leave batch_warmup out"
+        )
     memory = {name: jax.ShapeDtypeStruct((run.batch_size, *each.shape), each.dtype) for name, each in row.items()}
     averages = run.optimizer.ema_decay > 0
     abstract = jax.eval_shape(state_factory(run.objective, run.encoder, optimizer, run.seed, memory, averages))
@@ -248,17 +253,19 @@ def mesh_problems(run: Run, mesh: Mesh) -> list[str]:
 
 
 def batch_problems(run: Run, shards: int) -> list[str]:
-    """Returns problems that keep the rows of a batch from being split over `shards` devices and this many processes."""
+    """Returns problems that keep the rows of an update from being split over `shards` devices and this many processes."""
     processes, parts = jax.process_count(), shards * run.microbatches
-    if min(run.batch_size, parts) < 1:
+    try:
+        sizes = [run.batch_size, *(stage.rows for stage in run.batch_stages)]
+    except ValueError:
+        sizes = [run.batch_size]
+    if min(*sizes, parts) < 1:
         return []  # `Run.problems` reports it
-    if run.batch_size % parts:
-        return [
-            f"batch_size {run.batch_size} does not divide over {shards} device(s) x {run.microbatches} microbatch(es):"
-            f" use a multiple of {parts}"
-        ]
-    if run.batch_size % processes:
-        return [
-            f"batch_size {run.batch_size} does not divide over {processes} processes: use a multiple of {processes}"
-        ]
+    for size in dict.fromkeys(sizes):
+        name = f"batch_size {size}" if size == run.batch_size else f"batch_warmup's update of {size} rows"
+        if size % parts:
+            over = f"{shards} device(s) x {run.microbatches} microbatch(es)"
+            return [f"{name} does not divide over {over}: use a multiple of {parts}"]
+        if size % processes:
+            return [f"{name} does not divide over {processes} processes: use a multiple of {processes}"]
     return []

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from spanjax.bounds import collect, raise_problems
 from spanjax.cli import visible_name
-from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_statistics
+from spanjax.data.feed.batch import Batch, FeedSpec, batch_sizes, batch_spec, batch_statistics
 from spanjax.data.feed.feeds import Kind, ending_the_run, open_feed
 from spanjax.data.feed.host_slice import AnyRows, HostShare
 from spanjax.data.feed.mixture import MixedRows, stage_of
@@ -32,7 +32,7 @@ from spanjax.objectives.base import Mean, Pretraining
 from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
-from spanjax.sharding import replicated, to_global
+from spanjax.sharding import replicated, row_sharding, to_global
 from spanjax.storage.cache import user_files
 from spanjax.training.loop import Outcome
 
@@ -74,7 +74,7 @@ class PretrainingSession(CompiledRun):
 
     @property
     def _epochs(self) -> float:
-        return self.run.steps / steps_per_epoch(self.spec.order, self.run.batch_size, len(self.rows))
+        return self.run.batches / steps_per_epoch(self.spec.order, self.run.batch_size, len(self.rows))
 
     @property
     def _rows_line(self) -> str:
@@ -149,6 +149,19 @@ class PretrainingSession(CompiledRun):
         """This process's rows of batch `start`, `start + 1`, ..."""
         return self._open_feed(self.run.data.feed, self.rows, start)
 
+    def open_step(self, start: int) -> Any:
+        """Returns the step; in a batch-size warm-up compiled for every size from step `start` on, so that no later step waits."""
+        jitted, run, stages = super().open_step(start), self.run, self.spec.warmup
+        if not stages:
+            return jitted
+        facts, sharding, compiled = HostShare(self.rows, self.spec).facts, row_sharding(self.mesh), {}
+        for stage, end in zip(stages, [*(each.begin for each in stages[1:]), run.steps], strict=True):
+            if start < end and stage.begin < run.steps:
+                shapes = batch_spec(stage.rows, self.rows.length, facts.slots, facts.pairs)
+                batch = {n: jax.ShapeDtypeStruct(s, dtype, sharding=sharding) for n, (s, dtype) in shapes.items()}
+                compiled[stage.rows] = jitted.lower(self.abstract, batch).compile()
+        return lambda state, batch: compiled[len(batch["row_B"])](state, batch, jitted.seed)
+
     def _open_feed(self, kind: Kind, rows: AnyRows, start: int = 0, held_out: bool = False) -> Iterator[Batch]:
         host, hosts = jax.process_index(), jax.process_count()
         return open_feed(kind, rows, self.spec, start, host=host, hosts=hosts, held_out=held_out)
@@ -193,13 +206,13 @@ class PretrainingSession(CompiledRun):
     def dry_run_lines(self) -> list[str]:
         """Describes the plan of the run, its step compiled, and a masked example."""
         run, rows = self.run, self.rows
-        batch = next(iter(self.feed(0)))
+        batch = next(iter(self.feed(run.batch_stages[-1].begin if run.batch_stages else 0)))
         slots = slots_needed(rows.manifest, self.spec.masking.most, self.spec.pairing.parts)
         flops = self.objective.flops_per_row(run.encoder, rows.length, slots)
         data = [
             f"{self._rows_line}; {slots} slots a row",
             f"FLOPs       {flops / 1e9:.2f} GFLOP a row, {flops * run.batch_size / 1e12:.3f} TFLOP a step"
-            " (forward and backward)",
+            f" (forward and backward){', of all rows' * bool(run.batch_stages)}",
         ]
         plan = plan_lines(self, to_global(batch, self.mesh), data, self._epochs)
         return [*plan, *self.messages, "", f"example     {masked_text(batch, 0, self.vocabulary)}"]
@@ -302,7 +315,7 @@ def _feed_problems(run: Run, rows: AnyRows, validation: AnyRows | None) -> list[
     assert isinstance(run.objective, Pretraining)
     if found := run.objective.order_problems(run.data.order):
         return found
-    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    spec = feed_spec(run)
     for some, held_out in ((rows, False), (validation, True)):
         try:
             if some is not None and len(some):
@@ -379,7 +392,12 @@ def assemble(run: Run, rows: AnyRows, validation: AnyRows | None, mesh: Mesh) ->
         most = max(len(each.manifest.text_tokens_by_blocks) for each in (rows, validation) if each is not None)
         room = max(most, run.encoder.attention_blocks)
         run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention_blocks=room))
-    built, objective = build(run, rows.length, mesh), run.objective
-    assert isinstance(objective, Pretraining)
-    spec = objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
-    return PretrainingSession(**vars(built), rows=rows, validation=validation, spec=spec)
+    built = build(run, rows.length, mesh)
+    return PretrainingSession(**vars(built), rows=rows, validation=validation, spec=feed_spec(run))
+
+
+def feed_spec(run: Run) -> FeedSpec:
+    """Returns the settings of the feed of a pretraining run."""
+    assert isinstance(run.objective, Pretraining)
+    spec = run.objective.feed_spec(seed=run.seed, batch_size=run.batch_size, order=run.data.order)
+    return dataclasses.replace(spec, warmup=run.batch_stages)

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from spanjax.data.feed.batch import Batch
+from spanjax.data.feed.warmup import warmup_text
 from spanjax.data.inspect.as_text import first_block_length, first_block_spans, original_tokens
 from spanjax.data.vocab.loading import Vocabulary
 from spanjax.experiment.build import CompiledRun
@@ -94,7 +95,9 @@ def start_lines(session: CompiledRun, data: str, epochs: float) -> list[str]:
 
 
 def _steps_line(session: CompiledRun, epochs: float) -> str:
-    return f"steps       {session.run.steps:,} of {session.run.batch_size} rows = {epochs:.2f} epochs"
+    run = session.run
+    programs = f"; a program for each of {len(run.batch_stages)} sizes" if run.batch_stages else ""
+    return f"steps       {run.steps:,} of {warmup_text(run.batch_size, run.batch_stages)} rows = {epochs:.2f} epochs{programs}"
 
 
 def plan_lines(session: CompiledRun, batch: Mapping[str, jax.Array], data: Sequence[str], epochs: float) -> list[str]:

@@ -21,6 +21,7 @@ from spanjax.cli import SOME_FAILED, visible
 from spanjax.data.feed.host_slice import AnyRows
 from spanjax.data.feed.masking import Staged
 from spanjax.data.feed.rows import slots_needed
+from spanjax.data.feed.warmup import steps_for
 from spanjax.experiment.grid import Arm, Grid
 from spanjax.experiment.pretrain import PretrainingSession
 from spanjax.experiment.session import description, open_session
@@ -60,7 +61,7 @@ class Planned(NamedTuple):
     """run.json of its first seed."""
     steps: int
     flops: float
-    """FLOPs of one step; 0 of a task."""
+    """FLOPs of one step, of a whole batch; 0 of a task."""
     settings: dict[str, Any]
     """Settings in which it differs from the base arm."""
 
@@ -70,10 +71,15 @@ class Planned(NamedTuple):
 
 
 def step_flops(session: PretrainingSession) -> float:
-    """Model FLOPs of a training step on full rows, forward and backward, with as many slots as its batches have."""
+    """Model FLOPs of a training step on a batch of full rows, forward and backward, with as many slots as its batches have."""
     spec, run = session.spec, session.run
     slots = slots_needed(session.rows.manifest, spec.masking.most, spec.pairing.parts)
     return session.objective.flops_per_row(run.encoder, session.rows.length, slots) * run.batch_size
+
+
+def equal_steps(run: Run, batches: float) -> int:
+    """Returns the steps, at least 1, in which the run reads as many rows as there are in so many batches."""
+    return max(1, steps_for(batches * run.batch_size, run.batch_size, run.batch_stages))
 
 
 def with_steps(run: Run, steps: int) -> Run:
@@ -128,8 +134,12 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
             pretrains, base = isinstance(session, PretrainingSession), base or session
             raise_problems(_session_problems(session, base))
             flops = step_flops(session) if pretrains else 0.0
-            budget = budget or flops * session.run.steps
-            if grid.equal_flops and pretrains and (steps := max(1, round(budget / flops))) != session.run.steps:
+            budget = budget or flops * session.run.batches
+            if (
+                grid.equal_flops
+                and pretrains
+                and (steps := equal_steps(session.run, budget / flops)) != session.run.steps
+            ):
                 run = with_steps(dataclasses.replace(run, steps=session.run.steps), steps)
                 session, named = open_session(run, named, first if has_checkpoints(first) else None), named | {"steps"}
         except ValueError as error:
@@ -190,7 +200,7 @@ def result(arm: Planned, seed: int, folder: pathlib.Path, held_out: AnyRows | No
         "seed": seed,
         "settings": arm.settings,
         "steps": summary["step"],
-        "flops": arm.flops * summary["step"],
+        "flops": arm.flops * dataclasses.replace(arm.command.run, steps=summary["step"]).batches,
         "seconds": training_seconds(folder),
         "held_out": summary["eval"],
         "single_tokens": found._asdict() if found else None,

@@ -188,8 +188,9 @@ def report(command: Any, run: Any, topology: places.Topology, found: list[Any]) 
         "kinds": cost.by_kind(model.kernels, tokens, run.encoder.layers, run.encoder.hidden_size),
         "dearest": cost.dearest(model.kernels),
         "steps": run.steps,
+        "batches": run.batches,
         "schedule": run.optimizer.schedule_line(run.steps),
-        **places.modelled(topology, rows, model.seconds, flops, run.steps),
+        **places.modelled(topology, rows, model.seconds, flops, run.batches),
     }
 
 
@@ -201,7 +202,9 @@ def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any
     if backend == "xla" and not by_distance and run.mesh.tensor == 1:
         run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, attention="xla_chunked"))
         yield "encoder.attention=xla_chunked", run
-    encoder, rows = run.encoder, run.batch_size // shards
+    encoder = run.encoder
+    # microbatches split the smallest update of a batch-size warm-up, too
+    rows = (run.batch_stages[0].rows if run.batch_stages else run.batch_size) // shards
     levels = ("none", "elementwise", "dots", "full")
     later = levels[levels.index(encoder.remat) + 1 :]
     for level in later:
@@ -214,8 +217,12 @@ def alternatives(run: Any, shards: int, backend: str) -> Iterator[tuple[str, Any
         run = dataclasses.replace(run, encoder=dataclasses.replace(encoder, remat="full"))
         most = max(part for part in range(1, rows + 1) if rows % part == 0)
         yield f"encoder.remat=full, microbatches={most}", dataclasses.replace(run, microbatches=most)
-    if rows > 1 and run.batch_size != shards:
-        yield f"batch_size={shards}", dataclasses.replace(run, batch_size=shards, microbatches=1)
+    if run.batch_size // shards > 1:
+        without = ", no batch_warmup" * bool(run.batch_warmup)
+        yield (
+            f"batch_size={shards}{without}",
+            dataclasses.replace(run, batch_size=shards, batch_warmup=(), microbatches=1),
+        )
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
@@ -247,7 +254,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
         *_kernel_lines(summary),
         f"efficiency  {summary['efficiency']:.1%}; {summary['efficiency_all_hidden']:.1%} if all transfers were hidden,"
         f" {summary['efficiency_none_hidden']:.1%} if none",
-        f"run         {summary['steps']:,} steps = {summary['hours']:,.1f} hours = {summary['device_hours']:,.0f} device-hours",
+        f"run         {summary['steps']:,} steps{_warmup(summary)} = {summary['hours']:,.1f} hours"
+        f" = {summary['device_hours']:,.0f} device-hours",
         f"schedule    {summary['schedule']}",
         f"figures     {figures['flops'] / 1e12:g} TFLOP/s bf16, {figures['link'] / 1e9:g} GB/s to near devices,"
         f" {figures['network'] / 1e9:g} GB/s to far ones (datasheet); {reached['products'] / 1e12:g} TFLOP/s and"
@@ -255,6 +263,11 @@ def lines(summary: dict[str, Any]) -> list[str]:
         f"compiled    in {summary['compile_seconds']} s by "
         + ", ".join(f"{k} {v}" for k, v in summary["versions"].items()),
     ]
+
+
+def _warmup(summary: dict[str, Any]) -> str:
+    """Names the batches of a run whose steps have fewer rows at first, which the hours count by their rows."""
+    return f" = {summary['batches']:,.1f} whole batches" if summary["batches"] != summary["steps"] else ""
 
 
 def _kernel_lines(summary: dict[str, Any]) -> list[str]:

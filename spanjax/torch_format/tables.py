@@ -105,7 +105,8 @@ def params_from_hf(tensors: Mapping[str, np.ndarray], encoder: EncoderConfig, fa
                 continue
             arrays = (_part(np.asarray(tensors[name], np.float32), entry) for name in each)
             found = [_ours(array, entry.transform, encoder) for array in arrays]
-            found = [np.ones_like(found[0])] * entry.first + found if found else found
+            if entry.first:  # a norm that the first layers lack, all of them in a model of one layer
+                found = [np.ones(encoder.hidden_size, np.float32)] * entry.first + found
             shapes = {array.shape for array in found}
             if len(shapes) > 1:
                 problems.append(f"{entry.theirs} has different shapes in different layers: {sorted(shapes)}")

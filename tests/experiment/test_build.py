@@ -14,10 +14,10 @@ from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh
 
 
-def problems(config: MeshConfig, devices: int, batch_size: int = 8) -> list[str]:
+def problems(config: MeshConfig, devices: int, batch_size: int = 8, **settings: Any) -> list[str]:
     import jax
 
-    run = dataclasses.replace(Run(), mesh=config, batch_size=batch_size)
+    run = dataclasses.replace(Run(), mesh=config, batch_size=batch_size, **settings)
     return mesh_problems(run, make_mesh(config, jax.devices()[:devices]))
 
 
@@ -30,6 +30,18 @@ def test_fsdp_on_cpu_devices_is_refused_but_with_the_flag(monkeypatch: pytest.Mo
     assert problems(MeshConfig(fsdp=True), 4) == []
     monkeypatch.setenv("XLA_FLAGS", f"{SCHEDULER_OFF} --xla_a=1 {SCHEDULER_OFF.replace('false', 'true')}")
     assert problems(MeshConfig(fsdp=True), 4) == [problem], "the last one counts"
+
+
+def test_each_size_of_a_batch_warm_up_is_split_over_devices_and_microbatches() -> None:
+    stages = ("0:2", "4:4", "6:8")
+    assert problems(MeshConfig(), 2, batch_warmup=stages) == problems(MeshConfig(), 4, 8) == []
+    (problem,) = problems(MeshConfig(), 4, batch_warmup=stages)
+    assert problem == (
+        "batch_warmup's update of 2 rows does not divide over 4 device(s) x 1 microbatch(es): use a multiple of 4"
+    )
+    (problem,) = problems(MeshConfig(), 2, batch_warmup=stages, microbatches=2)
+    assert "update of 2 rows does not divide over 2 device(s) x 2 microbatch(es)" in problem
+    assert problems(MeshConfig(), 4, batch_warmup=("half",)) == [], "reported by Run.problems"
 
 
 @pytest.mark.parametrize(

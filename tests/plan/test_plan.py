@@ -70,6 +70,11 @@ def test_settings_that_need_less_memory() -> None:
     assert words == [*remat, *split, "encoder.remat=full, microbatches=8", "batch_size=4"]
     for _, other in plan.alternatives(run, 4, "xla"):
         assert other != run and other.batch_size % (4 * other.microbatches) == 0
+    warm = dataclasses.replace(run, batch_warmup=("0:16", "2:32"))
+    split = [f"microbatches={count}" for count in (2, 4)]
+    last = ["encoder.remat=full, microbatches=4", "batch_size=4, no batch_warmup"]
+    found = list(plan.alternatives(warm, 4, "cudnn"))
+    assert [words for words, _ in found] == [*remat, *split, *last] and found[-1][1].problems() == []
 
 
 def test_slots_follow_the_masking_rate() -> None:
@@ -91,11 +96,12 @@ def test_over_slices_every_slice_holds_a_copy() -> None:
 def test_the_whole_command(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path) -> None:
     """Real step, compiled for CPU: it reduces in float32 there."""
     arguments = [*SMALL, "--topology=h200:4", f"--batch-size={4 * ROWS}", f"--hlo={tmp_path / 'step.txt'}", "--json"]
-    found = json.loads(told(arguments, capsys))
+    found = json.loads(told([*arguments, "--batch-warmup", "0:8", "100:16"], capsys))
     assert found["fits"] and found["devices"] == 4 and found["tried"] == []
     assert found["donated_arrays"] == found["state_arrays"]
     assert found["gradient_bytes"] == pytest.approx(4 * found["parameters"], rel=0.01)
-    assert found["hours"] == pytest.approx(found["step_seconds"] * 2_400_000 / 3600)
+    # 100 steps of half a batch count as 50
+    assert found["hours"] == pytest.approx(found["step_seconds"] * 2_399_950 / 3600)
     assert Program((tmp_path / "step.txt").read_text()).collectives
     assert sum(row["seconds"] for row in found["kinds"]) == pytest.approx(found["compute_seconds"])
     assert sum(row["kernels"] for row in found["kinds"]) == found["kernels"] and len(found["dearest"]) == 10
@@ -111,6 +117,7 @@ def test_the_whole_command(capsys: pytest.CaptureFixture, tmp_path: pathlib.Path
         "dearest",
         "hidden size bytes",
         "datasheet",
+        "2,400,000 steps = 2,399,950.0 whole batches",
         "overwritten in place",
     ):
         assert word in said, word

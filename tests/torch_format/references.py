@@ -33,7 +33,8 @@ def vocabulary(pad_last: bool = False) -> WordPieceVocabulary:
 def reference(kind: str, **changes: Any) -> Any:
     """A model with random weights, biases and norms among them: "bert", "bert_pairs", "bert_encoder", "roberta", "albert",
     "electra", "electra_detector" (also as wide as its embeddings), "modernbert" with all layers global, "modernbert_local",
-    "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with projections of its own for distances,
+    "modernbert_one" with a single layer, "xlnet", "deberta-v2" with the settings of DeBERTa-v3, "deberta-v2_own" with
+    projections of its own for distances,
     "deberta-v2_encoder", "xlm-roberta", "camembert", "distilbert", and fine-tuned ones of every family: "bert_sequence",
     "bert_token", "bert_question"."""
     torch = pytest.importorskip("torch", reason=REASON)
@@ -53,6 +54,7 @@ def reference(kind: str, **changes: Any) -> Any:
         "electra_detector_wide": (transformers.ElectraConfig, transformers.ElectraForPreTraining),
         "modernbert": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
         "modernbert_local": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
+        "modernbert_one": (transformers.ModernBertConfig, transformers.ModernBertForMaskedLM),
         "xlnet": (transformers.XLNetConfig, transformers.XLNetLMHeadModel),
         "deberta-v2": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
         "deberta-v2_own": (transformers.DebertaV2Config, transformers.DebertaV2ForMaskedLM),
@@ -78,6 +80,8 @@ def reference(kind: str, **changes: Any) -> Any:
         settings |= {"layer_types": [kinds[0]] * 3, "pad_token_id": 0}
         settings |= {"rope_parameters": {kind: {"rope_type": "default", "rope_theta": 20_000.0} for kind in kinds}}
         settings |= {f"{role}_token_id": 2 for role in ("bos", "cls", "eos", "sep")}
+    if kind == "modernbert_one":
+        settings |= {"num_hidden_layers": 1, "layer_types": [kinds[0]]}
     if kind == "modernbert_local":
         # one group of three layers and a global one behind it; windows of four positions on each side
         settings |= {

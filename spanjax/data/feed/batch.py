@@ -22,6 +22,7 @@ from spanjax.data.feed.masking import (
 from spanjax.data.feed.order import Order
 from spanjax.data.feed.pairing import Pairing, Single, UnmaskedRows
 from spanjax.data.feed.slots import lay_out, restarted_positions
+from spanjax.data.feed.warmup import BatchStage, warmup_problems
 from spanjax.data.shards.packing import layer_tags
 from spanjax.data.vocab.base import Specials
 
@@ -90,6 +91,8 @@ class FeedSpec:
     """Order of the rows of an epoch."""
     pairing: Pairing = Single()
     """Type of the sequences: single blocks or pairs of segments."""
+    warmup: tuple[BatchStage, ...] = ()
+    """Stages in which an update has a part of the batch; held-out rows come in whole batches."""
 
     def __post_init__(self) -> None:
         refuse(
@@ -101,6 +104,7 @@ class FeedSpec:
                 <= MOST_ROWS,
                 f"order is {self.order!r}: expected one of {typing.get_args(Order)}": self.order
                 not in typing.get_args(Order),
+                **dict.fromkeys(warmup_problems(self.batch_size, self.warmup), True),
             },
         )
 

@@ -149,6 +149,7 @@ def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callab
     tf = import_tensorflow()
     facts = share.facts
     shapes = batch_spec(share.size, share.rows.length, facts.slots, facts.pairs)
+    rows = None if share.sizes_vary else share.size
 
     def masked(step: np.ndarray) -> list[np.ndarray]:
         try:
@@ -163,7 +164,10 @@ def mask_rows(share: HostShare, failed: list[Exception] | None = None) -> Callab
     def element(example: dict[str, Any]) -> dict[str, Any]:
         types = [tf.as_dtype(dtype) for _, dtype in shapes.values()]
         arrays = tf.numpy_function(masked, [example["step"]], types, stateful=False)
-        return {name: tf.ensure_shape(array, shapes[name][0]) for name, array in zip(shapes, arrays, strict=True)}
+        return {
+            name: tf.ensure_shape(array, (rows, *shapes[name][0][1:]))
+            for name, array in zip(shapes, arrays, strict=True)
+        }
 
     plain = tf.autograph.experimental.do_not_convert(element)
     return lambda dataset: dataset.map(plain, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)

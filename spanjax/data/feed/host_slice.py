@@ -13,6 +13,7 @@ from spanjax.data.feed.mixture import MixedRows
 from spanjax.data.feed.order import Integers, global_rows, sorted_by_length, stream_rows
 from spanjax.data.feed.pairing import UnmaskedRows
 from spanjax.data.feed.rows import Rows, slots_needed
+from spanjax.data.feed.warmup import Part, part_of
 
 AnyRows = Rows | MixedRows
 
@@ -28,6 +29,7 @@ class MaskedRows(NamedTuple):
 class HostShare:
     """Reads the rows of host `host` of `hosts`: batch indices host * B/hosts ... of each global batch.
 
+    In a batch-size warm-up a step has a part of a batch, of which a host has its share.
     Held-out rows are read in stored order, once, as epoch 0. A short batch (the last of held-out rows, one an epoch in the
     order by_length) is filled up with empty rows, in which every segment and every weight is 0.
     """
@@ -52,11 +54,13 @@ class HostShare:
                     self.by_length or self.streams
                 )
                 and isinstance(rows, MixedRows),
+                **_warmup_problems(rows, spec, hosts, self.streams, self.by_length),
                 f"masking reads the tags {', '.join(map(repr, missing))}, the rows have {list(tags) or 'none'}: prepare them"
                 f" with --tags {' '.join(spec.masking.tags)}": bool(missing),
             },
         )
         self.rows, self.spec, self.held_out = rows, spec, held_out
+        self.host, self.hosts = host, hosts
         self.size = spec.batch_size // hosts
         self.facts = RowFacts(
             specials=rows.vocabulary.specials,
@@ -66,7 +70,6 @@ class HostShare:
             layers=tuple(tags),
             unknown_count=rows.unknown_count,
         )
-        self._place_B = host * self.size + np.arange(self.size, dtype=np.int64)
         self._sorted_N = sorted_by_length(rows.lengths_N) if self.by_length else None
 
     def steps(self, start: int) -> range:
@@ -76,11 +79,26 @@ class HostShare:
         end = -(-len(self.rows) // self.spec.batch_size) if self.held_out else np.iinfo(np.int64).max
         return range(start, int(end))
 
-    def global_rows(self, step: int) -> tuple[Integers, Integers]:
-        """Row indices and epochs of the whole global batch `step`, of all hosts: ([R], [R]), R <= batch_size.
+    @property
+    def sizes_vary(self) -> bool:
+        """True if the batches of some steps have fewer rows than those of others."""
+        return bool(self.spec.warmup) and not self.held_out
 
-        R is less only in a short batch, whose places from R on are empty rows.
+    def part(self, step: int) -> Part:
+        """The batch of a step, and the part of it that the step has: all of it but in a warm-up."""
+        return part_of(step, self.spec.batch_size, self.spec.warmup if self.sizes_vary else ())
+
+    def global_rows(self, step: int) -> tuple[Integers, Integers]:
+        """Row indices and epochs of the rows of a step, of all hosts: ([R], [R]), R <= batch_size.
+
+        R is less in a warm-up, and in a short batch, whose places from R on are empty rows.
         """
+        batch, first, rows = self.part(step)
+        index_R, epoch_R = self._whole_batch(batch)
+        return index_R[first : first + rows], epoch_R[first : first + rows]
+
+    def _whole_batch(self, step: int) -> tuple[Integers, Integers]:
+        """Row indices and epochs of a global batch."""
         spec, rows = self.spec, self.rows
         if self.held_out:
             index_R = np.arange(step * spec.batch_size, min(len(rows), (step + 1) * spec.batch_size), dtype=np.int64)
@@ -92,11 +110,13 @@ class HostShare:
         return global_rows(spec.seed, step, spec.batch_size, len(rows), self._sorted_N)
 
     def read(self, step: int) -> tuple[UnmaskedRows, RowKeys]:
-        """This host's sequences of global batch `step`."""
-        spec, place_B = self.spec, self._place_B
+        """This host's sequences of a step."""
+        spec, part = self.spec, self.part(step)
+        size = part.rows // self.hosts
+        place_B = part.first + self.host * size + np.arange(size, dtype=np.int64)
         policy = spec.masking.at(None if self.held_out else step)
-        rate_B = np.full(self.size, policy.rate if self.held_out else policy.rate_at(step))
-        index_R, epoch_R = self.global_rows(step)
+        rate_B = np.full(size, policy.rate if self.held_out else policy.rate_at(step))
+        index_R, epoch_R = self._whole_batch(part.batch)
         # shapes are fixed: the empty places of a short batch read its last row, which is blanked once it is paired
         read_B = np.minimum(place_B, len(index_R) - 1)
         index_B, epoch_B = index_R[read_B], spec.masking.drawn_epoch(epoch_R[read_B])
@@ -112,6 +132,26 @@ class HostShare:
         rate_B = np.full(len(index_B), policy.rate_at(step))
         keys = RowKeys(epoch_B, index_B, np.arange(len(index_B)), rate_B, policy)
         return MaskedRows(examples, build_batch(examples, keys, spec, self.facts), keys)
+
+
+def _warmup_problems(rows: AnyRows, spec: FeedSpec, hosts: int, streams: bool, by_length: bool) -> dict[str, bool]:
+    """Possible problems of a batch-size warm-up with these rows and hosts -> True if one applies."""
+    if not spec.warmup:
+        return {}
+    sizes, rest = [stage.rows for stage in spec.warmup], len(rows) % spec.batch_size
+    odd = next((size for size in sizes if hosts > 0 and size % hosts), 0)
+    return {
+        f"batch_warmup has updates of {odd} rows, which is not divisible by {hosts} hosts: use a multiple": odd > 0,
+        f"batch_warmup with order {spec.order!r}: the memory has a row for each of batch_size {spec.batch_size}, in every update;"
+        " leave batch_warmup out, or set objective.memory 0": streams,
+        "batch_warmup with data.stages: both count steps, but stages of a mixture those of whole batches; leave one out": (
+            isinstance(rows, MixedRows) and bool(rows.stages)
+        ),
+        f"batch_warmup with order 'by_length': the last of {len(rows):,} rows are a batch of {rest}, of which an update of"
+        f" {min(sizes)} rows would be empty; use order 'uniform', or a batch_size that divides the rows": (
+            by_length and 0 < rest <= spec.batch_size - min(sizes)
+        ),
+    }
 
 
 def blank_rows(rows: UnmaskedRows, keep_B: np.ndarray, pad: int) -> UnmaskedRows:

@@ -9,12 +9,11 @@ Shapes: B rows, L positions, K slots a row, V vocabulary; M blocks and X masked 
 block, S lengths of spans; W words and T tagged spans of one block.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from spanjax.data.compiled import compiled
 from spanjax.data.feed import hashing
 
 _ONE, _GAMMA, _FIRST, _SECOND, _UNIT = (
@@ -46,16 +45,6 @@ class Scratch(NamedTuple):
     masked_W: np.ndarray  # leading pieces that are masked
     first_T: np.ndarray  # first word of a tagged span
     words_T: np.ndarray
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """`function` as machine code that runs without the interpreter's lock."""
-    try:
-        # numba names its cache by function and line, and fails on one that names a class which was renamed: when a named tuple
-        # among the arguments is renamed, the functions below must begin on other lines
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # neither this folder nor the user's cache folder can be written
-        return numba.njit(nogil=True)(function)
 
 
 @compiled

@@ -21,7 +21,7 @@ from spanjax.data.shards.shards import ShardSource, SkippedBlock, has_shard, wri
 from spanjax.data.sources.annotate import Annotator, Layers, open_annotator, span_flags
 from spanjax.data.sources.cleaning import Cleaning
 from spanjax.data.sources.documents import Document, content_key, held_out
-from spanjax.data.sources.sentences import sentence_spans
+from spanjax.data.sources.sentences import spans_of_texts
 from spanjax.data.vocab.loading import Vocabulary
 
 FEWEST, USUAL, MOST = 1_000_000, 4_000_000, 64_000_000  # characters of a portion
@@ -203,7 +203,7 @@ class PortionRows:
         else:
             cleaned = [(cleaning(document.text), {}) for document in documents]
         texts = [text for text, _ in cleaned]
-        found = [sentence_spans(text) for text in texts]
+        found = spans_of_texts(texts)
         parts = [text[start:end] for text, spans in zip(texts, found, strict=True) for start, end in spans]
         layers: Sequence[Layers] = [spans for _, spans in cleaned]
         if self._annotator:

@@ -1,10 +1,9 @@
 """WordPiece as in BERT (Devlin et al., 2018): one piece a line, "##" before pieces that continue a word."""
 
 import collections
-import itertools
 import json
-from collections.abc import Callable, Sequence
-from typing import final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import tokenizers
@@ -12,9 +11,13 @@ import tokenizers
 from spanjax.bounds import raise_problems
 from spanjax.data.vocab.base import SETTINGS_FILE, SPECIAL_PIECES, Specials, Vocabulary, begins_unspaced
 
+if TYPE_CHECKING:
+    from spanjax.data.vocab.known_words import KnownWords
+
 WORDPIECE_FILE = "vocab.txt"
 MAX_WORD_CHARACTERS = 100  # a longer word is unknown, as in BERT
-_KNOWN_PARTS = 1_000_000  # remembered encodings
+_MANY = 100_000
+"""Characters from which on the compiled loops are worth their start, about half a second."""
 
 
 @final
@@ -32,7 +35,7 @@ class WordPieceVocabulary(Vocabulary):
         self.lower_case = not cased_pieces(self.pieces) if lower_case is None else lower_case
         self.casing = "lower" if self.lower_case else "cased"
         model = tokenizers.models.WordPiece(vocab=ids, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
-        self._known = _Known()
+        self._known: KnownWords | None = None
         self._tokenizer = tokenizers.Tokenizer(model)
         self._tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=self.lower_case)  # pyright: ignore
         self._tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()  # pyright: ignore
@@ -41,21 +44,23 @@ class WordPieceVocabulary(Vocabulary):
         return not piece.startswith("##") or begins_unspaced(piece[2:])
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Implements `Vocabulary.encode`. Parts between blanks are encoded on their own: each distinct one only once."""
-        if not texts:
-            return []
-        if self._known.count > _KNOWN_PARTS:
-            self._known = _Known()
-        try:
-            ids_T, ends_P = self._known.joined(" ".join(texts).split(" "), self._encode_parts)
-        except BaseException:
-            self._known = _Known()  # some parts have numbers and no ids
-            raise
-        last = np.cumsum([text.count(" ") + 1 for text in texts]) - 1  # part of each text
-        return [ids_T[start:end] for start, end in itertools.pairwise([0, *ends_P[last].tolist()])]
+        """Implements `Vocabulary.encode`. Compiled loops encode many texts if numba is installed; the ids are the same."""
+        if self._known is None and sum(map(len, texts)) >= _MANY:
+            self._known = self._known_words()
+        if self._known is not None:
+            return self._known(texts)
+        return [np.array(ids, np.int32) for ids in self._encode_each(texts)]
 
-    def _encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
-        found = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+    def _known_words(self) -> "KnownWords | None":
+        try:
+            from spanjax.data.vocab.known_words import KnownWords
+        except ModuleNotFoundError:  # numba, which an installation of the core alone lacks
+            return None
+        ids = {piece: number for number, piece in enumerate(self.pieces)}
+        return KnownWords(ids, self.specials.unk, MAX_WORD_CHARACTERS, self.lower_case, self._encode_each)
+
+    def _encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        found = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -80,47 +85,6 @@ class WordPieceVocabulary(Vocabulary):
         """Implements `Vocabulary.files`."""
         settings = {"kind": self.kind, "lower_case": self.lower_case}
         return {SETTINGS_FILE: json.dumps(settings).encode(), WORDPIECE_FILE: ("\n".join(self.pieces) + "\n").encode()}
-
-
-class _Known:
-    """Encodings of parts of text, in one array, so that those of many parts are joined without a loop over tokens.
-
-    Shapes: K known parts, P parts to join, N new ones among them, T their tokens.
-    """
-
-    def __init__(self) -> None:
-        # a part that is requested the first time gets the next number
-        self._numbers = collections.defaultdict[str, int](itertools.count().__next__)
-        self._starts_K = self._sizes_K = np.zeros(0, np.int64)
-        self._ids = np.zeros(0, np.int32)
-
-    @property
-    def count(self) -> int:
-        """Number of known parts."""
-        return len(self._sizes_K)
-
-    def joined(
-        self, parts: Sequence[str], encode: Callable[[Sequence[str]], Sequence[Sequence[int]]]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """int32 ids of all these parts, one after the other [T], and where those of each end [P]; `encode` gives new ones'."""
-        known = self.count
-        number_P = np.fromiter(map(self._numbers.__getitem__, parts), np.int64, len(parts))
-        new_N = np.flatnonzero(number_P >= known)
-        if len(new_N):
-            _, place_N = np.unique(number_P[new_N], return_index=True)
-            first: list[int] = new_N[place_N].tolist()
-            self._add(encode([parts[place] for place in first]))
-        sizes_P = self._sizes_K[number_P]
-        ends_P = np.cumsum(sizes_P)
-        shift_P = self._starts_K[number_P] - ends_P + sizes_P
-        return self._ids[np.repeat(shift_P, sizes_P) + np.arange(ends_P[-1] if len(parts) else 0)], ends_P
-
-    def _add(self, ids: Sequence[Sequence[int]]) -> None:
-        sizes = np.fromiter(map(len, ids), np.int64, len(ids))
-        self._starts_K = np.concatenate([self._starts_K, len(self._ids) + np.cumsum(sizes) - sizes])
-        self._sizes_K = np.concatenate([self._sizes_K, sizes])
-        new = np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(sizes.sum()))
-        self._ids = np.concatenate([self._ids, new])
 
 
 def cased_pieces(pieces: Sequence[str]) -> list[str]:
