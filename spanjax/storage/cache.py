@@ -22,7 +22,7 @@ from spanjax.cli import Progress
 from spanjax.storage.local import user_cache
 from spanjax.storage.objects import Place, StorageError, in_parallel, open_store
 
-FILES = 4  # fetched at the same time, each by several connections
+FILES = 8  # fetched at the same time, each by several connections
 SPARE = 64 * 2**20  # bytes of the disk that no copy takes
 _LOCK, _USED, _LOCKS = "lock", "used", "locks"
 

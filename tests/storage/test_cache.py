@@ -13,7 +13,8 @@ import pytest
 
 from spanjax.storage import cache as caching
 from spanjax.storage.cache import Cache, listed
-from spanjax.storage.objects import Place, StorageError, Store, file_checksum, open_store
+from spanjax.storage.checksums import file_checksum
+from spanjax.storage.objects import Place, StorageError, Store, open_store
 from tests.running import ROOT
 from tests.storage.servers import Fault, Faults
 

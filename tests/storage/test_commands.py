@@ -15,9 +15,10 @@ from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.remote import local_rows
 from spanjax.predict import main as predict
 from spanjax.prepare import main as prepare
+from spanjax.storage.checksums import file_checksum
 from spanjax.storage.commits import Committed, Head
 from spanjax.storage.inputs import local_copy
-from spanjax.storage.objects import Place, Store, file_checksum, in_parallel, open_store
+from spanjax.storage.objects import Place, Store, in_parallel, open_store
 from tests.running import ROOT, shrunk
 from tests.storage.conftest import opened
 from tests.storage.servers import Faults
