@@ -310,9 +310,9 @@ class Mirror:
         local = self.folder / CHECKPOINTS / str(step)
         names = [str(p.relative_to(local)) for p in local.rglob("*") if p.is_file()]
         target = self.commits.folder(self.commits.name(step))
-        for name in names:
-            self.store.upload(local / name, target / name)
-        files = _listed({name: _sized(local / name) for name in names})
+        in_parallel(lambda name: self.store.upload(local / name, target / name), names)
+        # an evaluation is no part of the commit: a later one replaces it
+        files = _listed({name: _sized(local / name) for name in names if name != EVALUATION})
         self._fenced(lambda: self.commits.commit(step, files, self.losses, self.keep))
 
     # ---- small files
