@@ -267,6 +267,7 @@ def read_examples(
             problems.append(f"{what}: {str(error).replace(path, name)}")
             continue
         found.extend(examples)
+        # the path of a copy tells nothing about the file that must be corrected
         for known, new in (
             (found.problems, examples.problems),
             (found.notes, examples.notes),

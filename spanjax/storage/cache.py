@@ -2,8 +2,8 @@
 
 A folder or file of a bucket becomes CACHE/DIGEST/NAME: the digest is that of its address and of the names, sizes and versions
 of its objects, so a copy never mixes two states. A file is fetched by one process while the others wait for it, and a complete
-one stays, also when the process is killed; one that another copy has is linked instead. A copy that a process has used stays until that process ends; any other may be
-removed to make room, the least recently used first.
+one stays, also when the process is killed; objects that another copy has are linked. A copy that a process has used stays until
+that process ends; any other may be removed to make room, the least recently used first.
 """
 
 import contextlib
@@ -71,6 +71,7 @@ class Cache:
                 _hold(base)
                 missing = [each for each in sources if not _is_complete(target / each.name, each)]
                 if missing:
+                    # under the lock, so that nobody removes the other copies meanwhile
                     self._link_known(base, target, missing)
                     missing = [each for each in missing if not _is_complete(target / each.name, each)]
                     names = {each.content: f"{place.name}/{each.name}" for each in sources}

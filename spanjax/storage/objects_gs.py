@@ -170,7 +170,7 @@ class GoogleStorage:
         length = int(answer.headers.get("Content-Length", answer.size))
         if answer.size != length:
             raise TransientError(f"{answer.size:,} of {length:,} bytes arrived")
-        if _GENERATION not in answer.headers:
+        if _GENERATION not in answer.headers:  # another service: its page was not passed on
             raise _AnswerError(answer.status, answer.body)
         return answer.headers[_GENERATION]
 
