@@ -13,6 +13,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -76,15 +77,17 @@ def read(files: list[pathlib.Path]) -> None:
 
 
 def rounds(contenders: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]], repeats: int) -> dict[str, float]:
-    """Median seconds of every contender: (untimed preparation, timed work on what that returned), in turn."""
-    import time
+    """Median seconds of every contender, and CPU seconds of this process as "NAME, CPU".
 
-    seconds = {name: list[float]() for name in contenders}
+    A contender is (untimed preparation, timed work on what that returned); all run in turn.
+    """
+    seconds = {each: list[float]() for name in contenders for each in (name, f"{name}, CPU")}
     for _ in range(repeats):
         for name, (prepare, run) in contenders.items():
             prepared = prepare()
-            begin = time.perf_counter()
+            begin, busy = time.perf_counter(), time.process_time()
             run(prepared)
+            seconds[f"{name}, CPU"].append(time.process_time() - busy)
             seconds[name].append(time.perf_counter() - begin)
     return {name: statistics.median(each) for name, each in seconds.items()}
 
@@ -189,7 +192,7 @@ def main() -> int:
             figures[scheme] = in_bucket(scheme, state, pathlib.Path(folder), found.repeats)
     for name, each in figures.items():
         plain = each.get("read") or each["download"]
-        print(f"{name}: restore {each['restore']:.2f} s, the bytes alone {plain:.2f} s")
+        print(f"{name}: " + ", ".join(f"{what} {seconds:.2f} s" for what, seconds in each.items()))
         targets.append(timing.Target(f"{name}: restore, times the bytes alone", each["restore"] / plain, most=2.0))
     return timing.report({"seconds": figures}, targets, found)
 

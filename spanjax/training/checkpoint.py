@@ -108,7 +108,7 @@ class _Best(checkpoint_managers.PreservationPolicy):
 
 def _handlers(alone: ocp.options.MultiprocessingOptions | None) -> dict[str, Any]:
     """Returns the handlers of checkpoints, with `alone` those of a process that saves into a folder of its own."""
-    # zstd makes float32 weights a tenth smaller, for a quarter of the CPU time of a restore and a third of that of a save
+    # zstd makes noise in float32 a tenth smaller, for a third of the CPU time of a save and of a restore (benchmarks/restore.py)
     options: dict[str, Any] = {"use_compression": False}
     if alone is None:
         base = ocp.BasePyTreeCheckpointHandler(**options)
