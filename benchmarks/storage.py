@@ -73,7 +73,8 @@ def plain(scheme: str, names: list[str], folder: pathlib.Path) -> None:
 def measure(scheme: str, root: pathlib.Path, repeats: int) -> dict[str, list[float]]:
     """MB per second of both contenders."""
     from spanjax.storage.cache import Cache, listed
-    from spanjax.storage.objects import Place, file_checksum, open_store
+    from spanjax.storage.checksums import file_checksum
+    from spanjax.storage.objects import Place, open_store
 
     place, checksums = Place.parse(f"{scheme}://bucket/rows"), dict[str, str]()
     for number in range(SHARDS):

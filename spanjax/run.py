@@ -26,6 +26,9 @@ from spanjax.objectives.base import Objective
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.run_format import describe, execute, flat
 from spanjax.sharding import MeshConfig
+from spanjax.storage.cache import Cache, user_files
+from spanjax.storage.inputs import local_copy
+from spanjax.storage.objects import is_remote
 from spanjax.storage.shipped import find_config
 from spanjax.tasks.base import Task
 from spanjax.training.loop import AUTO, Cadence
@@ -33,6 +36,9 @@ from spanjax.training.nonfinite import Guard
 from spanjax.training.optimizers import WARMUP_STEPS, AdamW, Optimizer
 from spanjax.training.profiler import Profile
 from spanjax.training.trackers import Tracking
+
+STORES = ("data.rows", "init_from", "objective.train", "objective.dev", "objective.vocabulary")
+"""Settings that may be addresses of object stores."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,9 +61,17 @@ class Data:
     """uniform: a new permutation of the rows every epoch; by_length: fixed batches of equal length, as released (D11). streams,
     both_ways: consecutive rows at every batch index, which XLNet's memory needs. auto: that of the objective, else uniform."""
     cache: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
-    """Folder of this machine for copies of rows in buckets; by default $XDG_CACHE_HOME/spanjax/storage."""
+    """Folder of this machine for copies of rows, weights and examples in buckets; by default $XDG_CACHE_HOME/spanjax/storage."""
     cache_gb: Annotated[float, Bounds(0)] = 0.0
     """Most GB of copies in that folder, the least recently used are removed; 0 sets no limit."""
+
+    def files(self) -> Cache:
+        """Returns the cache for copies of files in buckets."""
+        return user_files(self.cache, self.cache_gb)
+
+    def local_copy(self, path: str) -> str:
+        """Returns a local path unchanged, and the path of a copy of the files at an address."""
+        return local_copy(path, self.files()) if is_remote(path) else path
 
 
 @dataclasses.dataclass(frozen=True)

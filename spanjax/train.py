@@ -36,7 +36,6 @@ from spanjax.cli import (
     visible_name,
 )
 from spanjax.storage.local import write_whole
-from spanjax.storage.objects import is_remote
 from spanjax.storage.shipped import preset_table
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 def parse(arguments: list[str], start: "Run | None" = None) -> Any:
     """Parses the command line over `start`, or the RUN of its --config file; tyro answers `--help` and misspelt settings."""
     # imported here, as it imports jax: `main` must catch signals before
-    from spanjax.run import Preset, Run, named_run
+    from spanjax.run import STORES, Preset, Run, named_run
     from spanjax.training.compilation_cache import CompilationCache
 
     if not arguments:
@@ -90,7 +89,7 @@ def parse(arguments: list[str], start: "Run | None" = None) -> Any:
         prog="python -m spanjax.train",
         description=f"{Train.__doc__}\n\n{common_settings(base)}",
         elsewhere=("tracking",),
-        stores=("workdir", "data.rows", "init_from"),
+        stores=("workdir", *STORES),
     )
 
 
@@ -197,11 +196,6 @@ def sweep(words: list[str]) -> int | None:
     options = parser.parse_known_args(words)[0]
     if not options.sweep or options.help:
         return None
-    if is_remote(options.workdir or ""):
-        raise ValueError(
-            f"--sweep {options.sweep}: --workdir {options.workdir} is in a bucket, expected a folder of this machine: give"
-            " one, or train the arms with a command each"
-        )
     if options.seed or not options.workdir:
         problem = "the grid names the seeds, so leave --seed away" if options.seed else "it needs --workdir FOLDER"
         raise ValueError(f"--sweep {options.sweep}: {problem}")
@@ -212,9 +206,10 @@ def sweep(words: list[str]) -> int | None:
     distributed.start()  # before anything asks jax for its devices
     from spanjax.experiment.grid import read_grid
     from spanjax.experiment.sweep import Commands, run_sweep
+    from spanjax.experiment.sweep_folder import SweepFolder
 
     commands = Commands(parse, named_settings, train, explain)
-    return run_sweep(read_grid(options.sweep), words, pathlib.Path(options.workdir), commands, options.dry_run)
+    return run_sweep(read_grid(options.sweep), words, SweepFolder(options.workdir), commands, options.dry_run)
 
 
 def train_session(

@@ -5,11 +5,16 @@ import contextlib
 import functools
 import json
 import pathlib
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
+from spanjax.storage.commits import Head
+from spanjax.storage.objects import Place, open_store
 from tests.bad_inputs import Case, World
 from tests.storage import servers
 
@@ -93,7 +98,63 @@ def stopped(world: World) -> list[Any]:
     return [world.run, "memory://bucket/half"]
 
 
+OTHER = {"holder": "other", "host": "other", "pid": 7, "started": "2026-01-01T00:00:00+00:00", "valid_seconds": 120}
+
+
+def in_bucket(world: World, name: str) -> list[Any]:
+    """A training with its work directory in memory, and copies in a folder that is removed at the end of the process."""
+    cache = _running.enter_context(tempfile.TemporaryDirectory())
+    words = [word for word in world.train() if not word.startswith("--workdir")]
+    return [*words, f"--workdir=memory://bucket/{name}", f"--data.cache={cache}"]
+
+
+def meanwhile(act: Callable[[int], bool]) -> None:
+    """Calls `act` with 0, 1, ... on a thread, every 20 ms, until it returns True or the process ends."""
+
+    def repeat() -> None:
+        number = 0
+        while not act(number):
+            number += 1
+            time.sleep(0.02)
+
+    threading.Thread(target=repeat, daemon=True).start()
+
+
+def held(world: World) -> list[Any]:
+    """A work directory whose run is at work: it renews its lease for a minute."""
+    place, until = Place.parse("memory://bucket/held/run.lock"), time.monotonic() + 60
+
+    def renew(number: int) -> bool:
+        content = {**OTHER, "fencing": 1, "renewals": number}
+        open_store(place).write(place, json.dumps(content).encode())
+        return time.monotonic() > until
+
+    renew(0)
+    meanwhile(renew)
+    return in_bucket(world, "held")
+
+
+def taken_over(world: World) -> list[Any]:
+    """A run that another one takes over before its first save, as if it had slept for minutes."""
+    run = Place.parse("memory://bucket/over")
+    store = open_store(run)
+
+    def take(_: int) -> bool:
+        if store.head(run / "commits/HEAD") is None:
+            return False
+        store.write(run / "run.lock", json.dumps({**OTHER, "fencing": 2, "renewals": 1}).encode())
+        store.write(run / "commits/HEAD", Head(2).to_json("other", 1))
+        return True
+
+    meanwhile(take)
+    return in_bucket(world, "over")
+
+
 STORAGE_CASES = (
+    train("a work directory in a bucket whose run is at work",
+          ("memory://bucket/held is in use by another run", "host other, process 7", "use another --workdir"), held),
+    train("a run in a bucket that another one has taken over",
+          ("memory://bucket/over was taken over by another run", "host other, process 7", "which of the two"), taken_over),
     train("rows at an address with nothing", ("memory://bucket/none", "expected rows", "found nothing", "prepare rows"),
           lambda world: world.train(rows="memory://bucket/none")),
     train("rows of a store that is not known", ("hdfs://host/rows", "gs:// and s3://", "copy the files here"),

@@ -19,12 +19,12 @@ SHORT = ROOT / "tests" / "short_lease.py"
 class Machines:
     """Starts `spanjax.train` on simulated machines: each has a cache folder of its own, and nothing else is shared."""
 
-    def __init__(self, folder: pathlib.Path, rows: pathlib.Path, steps: int = STEPS):
+    def __init__(self, folder: pathlib.Path, rows: pathlib.Path | str, steps: int = STEPS):
         self.folder, self.rows, self.steps, self.started = folder, rows, steps, list[subprocess.Popen]()
         self.launches = 0
 
-    def start(self, workdir: str, machines: tuple[str, ...], devices: int) -> list[subprocess.Popen]:
-        """One process on each machine."""
+    def start(self, workdir: str, machines: tuple[str, ...], devices: int, cache: str = "") -> list[subprocess.Popen]:
+        """One process on each machine; `cache` names a folder that all share as their cache, as on a network disk."""
         more = ["--cadence.checkpoint-every=10", "--cadence.eval-every=20", "--encoder.dropout=0.1", "--batch-size=12"]
         more += ["--data.feed=numpy", "--cadence.log-every=4", "--cadence.retry-save-steps=3"]
         arguments = shrunk("configs/pretrain/demo.py", self.rows, pathlib.Path("x"), self.steps, *more)
@@ -35,7 +35,9 @@ class Machines:
         if len(machines) > 1:
             common |= {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}", "JAX_NUM_PROCESSES": str(len(machines))}
         for index, machine in enumerate(machines):
-            own = {"XDG_CACHE_HOME": str(self.folder / machine), "MACHINE": machine}
+            own = {"XDG_CACHE_HOME": str(self.folder / (cache or machine)), "MACHINE": machine}
+            (temporary := self.folder / f"tmp-{machine}").mkdir(exist_ok=True)
+            own["TMPDIR"] = str(temporary)
             own |= {"JAX_PROCESS_ID": str(index)} if len(machines) > 1 else {}
             with self.output(index).open("w") as output:
                 found.append(

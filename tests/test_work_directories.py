@@ -14,6 +14,7 @@ from tests.chaos.__main__ import made_rows
 from tests.machines import SECONDS, STEPS, Machines, same_bits
 from tests.storage.conftest import opened
 from tests.storage.servers import MISSING, Fault, Faults
+from tests.storage.test_commands import upload
 
 pytestmark = [
     pytest.mark.slow,
@@ -105,6 +106,31 @@ def test_of_two_that_start_at_once_one_trains(machines: Machines, monkeypatch: p
         assert sorted(process.wait(SECONDS) for process in both) == [0, 2], machines.printed(1) + machines.printed(2)
         said = machines.printed(1 if both[0].returncode else 2)
         assert f"spanjax.train: --workdir {address} is in use by another run: host" in said
+
+
+def test_hosts_that_share_a_cache(
+    machines: Machines,
+    undisturbed: pathlib.Path,
+    rows: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    """Rows and work directory in a bucket, one cache for both hosts, of which the second one resumes alone."""
+    with opened("gs", Faults(), monkeypatch) as address:
+        machines.rows = upload(rows, f"{address}/rows")
+        both = machines.start(f"{address}/run", ("one", "two"), 1, cache="shared")
+        machines.wait_for(both, "step 24/")
+        both[1].terminate()
+        machines.finish(both, 75)
+        shared = tmp_path / "shared" / "spanjax"
+        before = {path: path.stat().st_ino for path in shared.glob("storage/*/rows/**/*.bin")}
+        assert len(before) == len(list(rows.rglob("*.bin"))), "one copy of every shard"
+        assert {path.name for path in shared.glob("runs/*/process_*")} == {"process_0", "process_1"}
+        second = machines.start(f"{address}/run", ("two",), 2, cache="shared")
+        machines.finish(second)
+        assert f"continuing {address}/run from step" in machines.printed()
+        assert {path: path.stat().st_ino for path in shared.glob("storage/*/rows/**/*.bin")} == before
+        same_bits(f"{address}/run", undisturbed, tmp_path / "reader")
 
 
 @pytest.mark.parametrize("processes", [1, 2])

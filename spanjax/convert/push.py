@@ -23,6 +23,7 @@ from huggingface_hub.utils import logging as hub_logging
 from spanjax import __version__
 from spanjax.bounds import raise_problems
 from spanjax.cli import exit_code, parse_options, visible_name
+from spanjax.storage.inputs import with_local_copies
 from spanjax.torch_format.folder import read_folder
 from spanjax.training.redaction import redacted
 
@@ -183,10 +184,11 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m spanjax.convert push",
         description=__doc__,
         elsewhere=("repository", "message"),
+        stores=("folder",),
     )
     return exit_code(
         "push",
-        lambda: push(options),
+        lambda: push(with_local_copies(options, "folder")),
         cannot=f"cannot push {options.folder} to {options.repository}",
         stopped=f"stopped; nothing was committed to {options.repository}",
     )

@@ -22,6 +22,7 @@ from spanjax.run import Run
 from spanjax.run_format import completed, differences_in_paths, restored
 from spanjax.storage.inputs import local_checkpoint
 from spanjax.storage.local import copy_files, flush
+from spanjax.storage.objects import is_remote
 from spanjax.training.checkpoint_files import CHECKSUMS, UNFINISHED, damage, incomplete, steps_of, write_checksums
 from spanjax.training.mirror import Mirror
 from spanjax.training.optimizers.schedules import Schedule
@@ -75,6 +76,15 @@ def is_branch(run: Run) -> bool:
     return bool(run.init_from) and run.optimizer.schedule.decay_from >= 0
 
 
+def origin_of(run: Run) -> pathlib.Path:
+    """Returns the folder of the run that a branch continues; of one in a bucket, of a copy with that step alone.
+
+    StorageError if a run in a bucket has no checkpoint of the step.
+    """
+    cache = run.data.files() if is_remote(run.init_from) else None
+    return pathlib.Path(local_checkpoint(run.init_from, run.optimizer.schedule.decay_from, cache))
+
+
 def branch_line(run: Run) -> str:
     """Describes the origin of a branch as text."""
     return visible_name(f"branch      of {run.init_from} at step {run.optimizer.schedule.decay_from:,}")
@@ -87,7 +97,7 @@ def open_branch(run: Run, description: Mapping[str, Any]) -> Branch:
     setting or in the learning rate of an update before the branch.
     """
     step = run.optimizer.schedule.decay_from
-    origin = pathlib.Path(local_checkpoint(run.init_from, step))
+    origin = origin_of(run)
     what, steps = f"--init-from {run.init_from} {SETTING} {step}", steps_of(origin)
     if not (origin / "run.json").is_file() or not steps:
         raise ValueError(

@@ -252,20 +252,28 @@ def example_text(example: Any) -> str:
     return "  ".join(f"{name} {quoted(value)}".strip() for name, value in fields.items() if value is not None)
 
 
-def read_examples(task: Task, files: Sequence[str], what: str) -> tuple[Examples, list[str]]:
+def read_examples(
+    task: Task, files: Sequence[str], what: str, local: Callable[[str], str] = str
+) -> tuple[Examples, list[str]]:
     """Reads the examples of some files. Also returns problems that stop the run: unreadable files, and bad examples unless
-    those are to be skipped."""
+    those are to be skipped. `local` returns the path of an address's copy; messages name the address."""
     found, problems = Examples(), []
     for name in files:
+        path = name
         try:
-            examples = task.read(pathlib.Path(name))
+            path = local(name)
+            examples = task.read(pathlib.Path(path))
         except ValueError as error:
-            problems.append(f"{what}: {error}")
+            problems.append(f"{what}: {str(error).replace(path, name)}")
             continue
         found.extend(examples)
-        found.problems += examples.problems
-        found.notes += examples.notes
-        found.hints += examples.hints
+        # the path of a copy tells nothing about the file that must be corrected
+        for known, new in (
+            (found.problems, examples.problems),
+            (found.notes, examples.notes),
+            (found.hints, examples.hints),
+        ):
+            known += [text.replace(path, name) for text in new]
     if found.problems and not task.skip_bad:
         different = distinct(found.problems)
         more = len(different) - SHOWN
@@ -306,14 +314,14 @@ def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
 def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
     try:
         if run.init_from:
-            model = load_model(run.init_from)
+            model = load_model(run.data.local_copy(run.init_from))
             if model.vocabulary is None:
                 raise ValueError(
                     f"--init-from {run.init_from} has no vocabulary: put the tokenizer's files beside the weights"
                 )
             return model, model.vocabulary, []
         if task.vocabulary:
-            return None, load_vocabulary(task.vocabulary), []
+            return None, load_vocabulary(run.data.local_copy(task.vocabulary)), []
     except ValueError as error:
         return None, None, [str(error)]
     return None, None, ["--init-from is not set: give weights to start from, or --objective.vocabulary for fresh ones"]
@@ -344,7 +352,7 @@ def _unused_problems(run: Run) -> list[str]:
     found = [
         f"data.{field.name} is set to {getattr(run.data, field.name)!r}, but a task reads --train and --dev: leave it out"
         for field in dataclasses.fields(run.data)
-        if getattr(run.data, field.name) != field.default
+        if getattr(run.data, field.name) != field.default and not field.name.startswith("cache")
     ]
     if batches:
         found.append(
@@ -367,9 +375,9 @@ def open_task_session(run: Run) -> TaskSession:
     problems += found
     if not task.train:
         problems.append("objective.train is not set: give --train FILE, and --dev FILE to evaluate on")
-    examples, found = read_examples(task, task.train, "--train")
+    examples, found = read_examples(task, task.train, "--train", run.data.local_copy)
     problems += found
-    dev_examples, found = read_examples(task, task.dev, "--dev")
+    dev_examples, found = read_examples(task, task.dev, "--dev", run.data.local_copy)
     problems += found + unlabelled_problems(task, dev_examples, "--dev")
     examples = _labelled(task, examples)
     if examples.hints and not any(map(task.teaches, examples)):

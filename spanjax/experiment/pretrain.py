@@ -33,7 +33,6 @@ from spanjax.pretrained.load import load_model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, row_sharding, to_global
-from spanjax.storage.cache import user_files
 from spanjax.training.loop import Outcome
 
 
@@ -129,7 +128,7 @@ class PretrainingSession(CompiledRun):
             return open_branch(self.run, {**describe(self.run), **self.identity()})
         if not self.run.init_from:
             return None
-        model, encoder = load_model(self.run.init_from), self.run.encoder
+        model, encoder = load_model(self.run.data.local_copy(self.run.init_from)), self.run.encoder
         params, objective = self.abstract.params, self.objective
         return start_from(model, encoder, self.vocabulary, params, self.run.seed, objective=objective)
 
@@ -261,7 +260,7 @@ def _find_rows(data: Data) -> tuple[AnyRows | None, AnyRows | None, list[str]]:
         problems.append("data.rows is not set: give --rows FOLDER, written by `python -m spanjax.prepare`")
     for folder in filter(None, data.rows):
         try:
-            path = local_rows(folder, user_files(data.cache, data.cache_gb))
+            path = local_rows(folder, data.files())
             if not (path / "train").is_dir():
                 train.append(open_rows(path))
                 continue
@@ -333,7 +332,7 @@ def _with_sizes(
         return run, family, [], []
     try:
         # a run that resumes needs the weights no more: they may be gone
-        model = None if stored else load_model(run.init_from)
+        model = None if stored else load_model(run.data.local_copy(run.init_from))
     except ValueError as error:
         return run, family, [], [str(error)]
     weights, family = (model.encoder, model.model_type) if model else (stored, family)

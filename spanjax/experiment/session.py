@@ -11,7 +11,7 @@ import jax
 
 from spanjax import __version__
 from spanjax.bounds import raise_problems
-from spanjax.experiment.branch import is_branch
+from spanjax.experiment.branch import is_branch, origin_of
 from spanjax.experiment.finetune import open_task_session
 from spanjax.experiment.pretrain import open_pretraining_session
 from spanjax.json_files import read_json
@@ -38,7 +38,7 @@ def open_session(requested: Run, named: Collection[str] = (), resumed: pathlib.P
         session = open_task_session(requested)
     else:
         # a branch has the encoder of its run, as if it resumed that: its weights are those of the checkpoint
-        origin = resumed or (pathlib.Path(requested.init_from) if is_branch(requested) else None)
+        origin = resumed or (origin_of(requested) if is_branch(requested) else None)
         stored, family = _stored_encoder(origin) if origin and requested.init_from else (None, "")
         session = open_pretraining_session(requested, named, stored, family)
         if requested.init_from:

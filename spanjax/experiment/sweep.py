@@ -1,7 +1,8 @@
 """Runs a grid of arms and seeds one after the other, each in a work directory of its own, over any number of sittings.
 
 WORKDIR/sweep.json describes the arms, WORKDIR/ARM/SEED is an ordinary run directory, and result.json in it records a finished
-or failed run. All runs share one process: `train` closes what it opens, and compiled programs are dropped after each run.
+or failed run; WORKDIR may be in a bucket. All runs share one process: `train` closes what it opens, and compiled programs are
+dropped after each run.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import io
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,20 +26,16 @@ from spanjax.data.feed.warmup import steps_for
 from spanjax.experiment.grid import Arm, Grid
 from spanjax.experiment.pretrain import PretrainingSession
 from spanjax.experiment.session import description, open_session
+from spanjax.experiment.sweep_folder import RESTORE, SweepFolder
 from spanjax.inference.token_loss import single_token_loss
 from spanjax.json_files import read_json
 from spanjax.pretrained.load import load_model
 from spanjax.run import Run
 from spanjax.run_format import MAY_CHANGE, differences_in_paths, flat
 from spanjax.scoring.checks import listed
-from spanjax.storage.local import write_whole
-from spanjax.training.checkpoint_files import has_checkpoints
+from spanjax.storage.inputs import RESULT, SWEEP
 from spanjax.training.metrics import record_of
 from spanjax.training.redaction import redacted
-from spanjax.training.workdir import sole_run
-
-SWEEP, RESULT = "sweep.json", "result.json"
-RESTORE = "restore it, or remove it to repeat the run"
 
 
 class Commands(NamedTuple):
@@ -117,7 +114,7 @@ def _session_problems(session: Any, base: Any) -> list[str]:
     return found
 
 
-def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands) -> tuple[list[Planned], Any]:
+def plan(grid: Grid, words: list[str], workdir: SweepFolder, commands: Commands) -> tuple[list[Planned], Any]:
     """Opens every arm, so that all problems are found before the first one trains; also returns the base arm's session.
 
     ValueError lists the problems of all arms, among them settings that have changed since a run of the arm began.
@@ -127,9 +124,10 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
         try:
             command = _parsed(commands, words, arm)
             named = commands.named([*words, *arm.settings]) | {"seed"}
-            first = workdir / arm.name / str(grid.seeds[0])
+            first, begun = workdir.opened(arm.name, grid.seeds[0], command.run.data.cache)
+            resumed = first if begun else None
             run = dataclasses.replace(command.run, seed=grid.seeds[0])
-            session: Any = open_session(run, named, first if has_checkpoints(first) else None)
+            session: Any = open_session(run, named, resumed)
             # the first arm is the base: its FLOPs are the budget of the others
             pretrains, base = isinstance(session, PretrainingSession), base or session
             raise_problems(_session_problems(session, base))
@@ -141,7 +139,7 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
                 and (steps := equal_steps(session.run, budget / flops)) != session.run.steps
             ):
                 run = with_steps(dataclasses.replace(run, steps=session.run.steps), steps)
-                session, named = open_session(run, named, first if has_checkpoints(first) else None), named | {"steps"}
+                session, named = open_session(run, named, resumed), named | {"steps"}
         except ValueError as error:
             problems.append(f"  - arm {arm.name}: {error}")
             continue
@@ -163,22 +161,17 @@ def plan(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands
     return plans, base
 
 
-def changed(arm: Planned, seed: int, workdir: pathlib.Path) -> list[str]:
+def changed(arm: Planned, seed: int, workdir: SweepFolder) -> list[str]:
     """Lists what differs between a run that has begun and the arm, as one problem; empty for none."""
-    folder = workdir / arm.name / str(seed)
+    folder, _ = workdir.opened(arm.name, seed, arm.command.run.data.cache)
     if not (folder / "run.json").is_file():
         return []
     stored = redacted(read_json(folder / "run.json", dict, RESTORE))
     if not (found := differences_in_paths(stored, {**arm.described, "seed": seed}, folder)):
         return []
     lines = "\n".join(["", *found])
-    return [f"  - arm {arm.name}: {folder} has other settings (there -> now); restore them, or remove it:{lines}"]
-
-
-def finished(folder: pathlib.Path) -> bool:
-    """True if a run of a sweep has ended well."""
-    file = folder / RESULT
-    return file.is_file() and "error" not in read_json(file, dict, RESTORE)
+    name = workdir.run(arm.name, seed)
+    return [f"  - arm {arm.name}: {name} has other settings (there -> now); restore them, or remove it:{lines}"]
 
 
 def training_seconds(folder: pathlib.Path) -> float:
@@ -207,12 +200,7 @@ def result(arm: Planned, seed: int, folder: pathlib.Path, held_out: AnyRows | No
     }
 
 
-def _write(file: pathlib.Path, content: Mapping[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, json.dumps(content, indent=1) + "\n")
-
-
-def run_sweep(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Commands, dry_run: bool) -> int:
+def run_sweep(grid: Grid, words: list[str], workdir: SweepFolder, commands: Commands, dry_run: bool) -> int:
     """Runs what is missing of a sweep, all arms with the first seed before any with the second; returns the exit code.
 
     ValueError before the first run if an arm cannot run; a run that fails later is recorded, and repeated by the next call.
@@ -228,19 +216,21 @@ def run_sweep(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Com
             differ = listed(f"{name} {value}" for name, value in given.items()) or "the base"
             print(visible(f"{each.name}: {each.steps:,} steps of {each.flops / 1e9:,.1f} GFLOP; {differ}"))
         return 0
-    runs = [(each, seed, workdir / each.name / str(seed)) for seed in grid.seeds for each in plans]
+    runs = [(each, seed) for seed in grid.seeds for each in plans]
     held_out = base.validation if isinstance(base, PretrainingSession) else None
     failed = list[str]()
-    with sole_run(workdir):
+    with workdir.sole():
         arms = {each.name: each.summary() for each in plans}
-        _write(workdir / SWEEP, {"seeds": grid.seeds, "equal_flops": grid.equal_flops, "arms": arms})
-        for number, (arm, seed, folder) in enumerate(runs, start=1):
-            if finished(folder):
+        workdir.write(SWEEP, {"seeds": grid.seeds, "equal_flops": grid.equal_flops, "arms": arms})
+        for number, (arm, seed) in enumerate(runs, start=1):
+            if workdir.finished(arm.name, seed):
                 continue
             print(f"\nsweep: run {number} of {len(runs)}, arm {arm.name}, seed {seed}", flush=True)
             run = dataclasses.replace(arm.command.run, seed=seed)
             try:
-                if code := commands.train(dataclasses.replace(arm.command, run=run, workdir=str(folder)), arm.named):
+                folder, _ = workdir.opened(arm.name, seed, run.data.cache)
+                name = workdir.run(arm.name, seed)
+                if code := commands.train(dataclasses.replace(arm.command, run=run, workdir=name), arm.named):
                     return code
                 record = result(arm, seed, folder, held_out)
             except Exception as error:  # the other arms are worth their results, whatever ended this one
@@ -248,7 +238,9 @@ def run_sweep(grid: Grid, words: list[str], workdir: pathlib.Path, commands: Com
                 failed.append(f"arm {arm.name}, seed {seed}: {message}")
                 print(visible(f"sweep: {failed[-1]}"), file=sys.stderr)
                 record = {"arm": arm.name, "seed": seed, "settings": arm.settings, "error": message}
-            _write(folder / RESULT, record)
+            workdir.write(f"{arm.name}/{seed}/{RESULT}", record)
+            if "error" not in record:
+                workdir.remove_copy(folder)
             jax.clear_caches()
             gc.collect()
     print(f"\nsweep: {len(runs) - len(failed)} of {len(runs)} runs are finished: python -m spanjax.report {workdir}")

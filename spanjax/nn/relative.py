@@ -92,7 +92,9 @@ def chunk_of(length: int) -> int:
 
 def cut_rows(scores_BNKT: jax.Array, first_BK: jax.Array, keys: int) -> jax.Array:
     """[B, N, K, T] -> [B, N, K, keys]: row (b, k) from column `first_BK` on."""
-    return jax.vmap(jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, keys, -1), (1, 0), 1))(scores_BNKT, first_BK)
+    return jax.vmap(jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, keys, -1), (1, 0), 1))(
+        scores_BNKT, first_BK
+    )
 
 
 class RelativeLayer(nnx.Module):

@@ -25,6 +25,7 @@ from spanjax.hardware import SOURCE
 from spanjax.plan import cost
 from spanjax.plan import topology as places
 from spanjax.plan.hlo import Program, exhausted, memory_of
+from spanjax.storage.remote_outputs import on_local_files
 
 VOCABULARY = 28_996
 
@@ -32,7 +33,7 @@ VOCABULARY = 28_996
 def parse(arguments: list[str]) -> Any:
     """Parses the command line over the RUN of its --config file; tyro answers `--help` and misspelt settings."""
     # imported only now: `main` must set the environment before anything imports jax
-    from spanjax.run import Preset, Run, named_run
+    from spanjax.run import STORES, Preset, Run, named_run
 
     base, path = named_run(arguments)
 
@@ -75,6 +76,7 @@ def parse(arguments: list[str]) -> Any:
         config=(tyro.conf.AvoidSubcommands,),
         prog="python -m spanjax.plan",
         elsewhere=("tracking",),
+        stores=(*STORES, "flags", "hlo"),
     )
 
 
@@ -332,6 +334,6 @@ def main(arguments: list[str] | None = None) -> int:
         topology = places.parse(given.topology, slices)
         if "jax" not in sys.modules:
             os.environ.update(places.environment(topology.chip.platform))
-        return plan(parse(words), topology)
+        return on_local_files(lambda command: plan(command, topology), parse(words), ["flags"], ["hlo"])
 
     return exit_code("spanjax.plan", work, cannot="cannot plan this run")

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spanjax.bounds import raise_problems
-from spanjax.experiment.sweep import RESTORE, RESULT, SWEEP
+from spanjax.experiment.sweep_folder import RESTORE
 from spanjax.json_files import read_json
 from spanjax.report.document import Block, Cell, Heading, Table, Text, code, number, plain
 from spanjax.report.runs import Spread
 from spanjax.scoring.paired import Paired, paired
+from spanjax.storage.inputs import RESULT, SWEEP
 from spanjax.tasks.base import SCORE
 
 COSTS = ("steps", "flops", "seconds")

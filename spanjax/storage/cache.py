@@ -2,8 +2,8 @@
 
 A folder or file of a bucket becomes CACHE/DIGEST/NAME: the digest is that of its address and of the names, sizes and versions
 of its objects, so a copy never mixes two states. A file is fetched by one process while the others wait for it, and a complete
-one stays, also when the process is killed. A copy that a process has used stays until that process ends; any other may be
-removed to make room, the least recently used first.
+one stays, also when the process is killed; objects that another copy has are linked. A copy that a process has used stays until
+that process ends; any other may be removed to make room, the least recently used first.
 """
 
 import contextlib
@@ -19,12 +19,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spanjax.cli import Progress
+from spanjax.json_files import parse_json
 from spanjax.storage.local import user_cache
 from spanjax.storage.objects import Place, StorageError, in_parallel, open_store
 
-FILES = 4  # fetched at the same time, each by several connections
+FILES = 8  # fetched at the same time, each by several connections
 SPARE = 64 * 2**20  # bytes of the disk that no copy takes
-_LOCK, _USED, _LOCKS = "lock", "used", "locks"
+_LOCK, _USED, _LOCKS, _SOURCES = "lock", "used", "locks", "sources.json"
 
 
 class Source(NamedTuple):
@@ -40,6 +41,11 @@ class Source(NamedTuple):
     """As of `Store.download`; empty for none."""
     flush: bool = True
     """False for content that a reader compares and flushes before it trusts it."""
+
+    @property
+    def content(self) -> str:
+        """Identifies the object and its content."""
+        return f"{self.place} {self.size} {self.checksum or self.version}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +70,12 @@ class Cache:
             with self._locked():
                 _hold(base)
                 missing = [each for each in sources if not _is_complete(target / each.name, each)]
+                if missing:
+                    # under the lock, so that nobody removes the other copies meanwhile
+                    self._link_known(base, target, missing)
+                    missing = [each for each in missing if not _is_complete(target / each.name, each)]
+                    names = {each.content: f"{place.name}/{each.name}" for each in sources}
+                    (base / _SOURCES).write_text(json.dumps(names))
                 self._make_room(place, base, sum(each.size for each in missing), sum(each.size for each in sources))
             if missing:
                 self._copy(place, missing, target, base / _LOCKS)
@@ -74,6 +86,20 @@ class Cache:
                 f" {self.flags[0]}"
             ) from error
         return target
+
+    def _link_known(self, base: pathlib.Path, target: pathlib.Path, missing: Sequence[Source]) -> None:
+        """Links files that other copies have: of a run that trains, all but the metrics. The caller holds the lock."""
+        wanted = {each.content: each for each in missing}
+        for file in self.folder.glob(f"*/{_SOURCES}"):
+            # one that was cut when the disk was full, or a file system without links: these objects are fetched
+            with contextlib.suppress(OSError, ValueError):
+                known = {} if file.parent == base else parse_json(file.read_bytes(), dict)
+                for content in known.keys() & wanted.keys():
+                    source, old = wanted[content], file.parent / known[content]
+                    new = target / source.name
+                    if _is_complete(old, source) and not new.exists():
+                        new.parent.mkdir(parents=True, exist_ok=True)
+                        os.link(old, new)
 
     def _copy(self, place: Place, missing: Sequence[Source], target: pathlib.Path, locks: pathlib.Path) -> None:
         total, counting = sum(each.size for each in missing), threading.Lock()
@@ -199,4 +225,5 @@ def _is_complete(file: pathlib.Path, source: Source) -> bool:
 
 
 def _bytes(base: pathlib.Path) -> int:
-    return sum(file.stat().st_size for file in base.rglob("*") if file.is_file())
+    stats = [file.stat() for file in base.rglob("*") if file.is_file()]
+    return sum(each.st_size // each.st_nlink for each in stats)  # links of several copies count once

@@ -1,8 +1,8 @@
 """Inputs of commands that lie in buckets: an address becomes the path of a copy on this machine.
 
 An address may be that of a file, of a folder, of a training run or of one of its checkpoints (RUN/checkpoints/STEP). Of a run
-with commits (see `commits`) the copy holds its small files and one checkpoint: the newest, of a fine-tuned run the best. Any
-other folder is copied whole.
+with commits (see `commits`) the copy holds its small files and one checkpoint: the newest, of a fine-tuned run the best. Of a
+sweep it holds the results. Any other folder is copied whole.
 """
 
 import dataclasses
@@ -16,6 +16,8 @@ from spanjax.storage.commits import CHECKPOINTS, Commits, Head
 from spanjax.storage.objects import MissingObjectError, Place, StorageError, is_remote, open_store
 
 Options = TypeVar("Options")
+SWEEP, RESULT = "sweep.json", "result.json"
+"""Files of a sweep: the description of its arms at the top, and the result of every run in ARM/SEED."""
 _RUN_FILES = ("run.json", "metrics.jsonl", "summary.json", "tracking.json")
 
 
@@ -31,7 +33,7 @@ def local_copy(path: str | os.PathLike[str], cache: Cache | None = None) -> str:
     if (head := _head(place)) is not None:
         return _run_copy(place, head, None, cache)
     if sources := listed(place):
-        return str(cache.fetch(place, sources))
+        return str(cache.fetch(place, _of_sweep(sources)))
     entry = open_store(place).head(place) if place.key else None
     if entry is None:
         raise MissingObjectError(f"{place}: no such file or folder; check the address")
@@ -40,11 +42,18 @@ def local_copy(path: str | os.PathLike[str], cache: Cache | None = None) -> str:
     return str(folder / place.name)
 
 
-def local_checkpoint(run: str, step: int) -> str:
+def _of_sweep(sources: list[Source]) -> list[Source]:
+    """Returns the descriptions and results of a sweep, without its runs; of any other folder all sources."""
+    if all(source.name != SWEEP for source in sources):
+        return sources
+    return [source for source in sources if source.name == SWEEP or source.name.endswith(f"/{RESULT}")]
+
+
+def local_checkpoint(run: str, step: int, cache: Cache | None = None) -> str:
     """Returns the path of a run on this machine with the checkpoint of a step; of an address a copy that holds no other."""
     if is_remote(run) and _head(Place.parse(run)) is not None:
-        return str(pathlib.Path(local_copy(f"{Place.parse(run)}/{CHECKPOINTS}/{step}")).parents[1])
-    return local_copy(run)
+        return str(pathlib.Path(local_copy(f"{Place.parse(run)}/{CHECKPOINTS}/{step}", cache)).parents[1])
+    return local_copy(run, cache)
 
 
 def with_local_copies(options: Options, *names: str) -> Options:

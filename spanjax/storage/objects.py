@@ -5,7 +5,6 @@ of an address. The packages of a scheme (`objects_s3`, `objects_gs`) load when a
 """
 
 import asyncio
-import base64
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -23,6 +22,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+from spanjax.storage.arriving import ArrivingFile, Part
+from spanjax.storage.checksums import crc32c
+from spanjax.storage.errors import ConditionFailedError, DamagedError, MissingObjectError, StorageError, TransientError
 
 log = logging.getLogger(__name__)
 Found = TypeVar("Found")
@@ -53,22 +56,6 @@ _VARIABLES = {
     "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"),
     "memory": (),
 }  # fmt: skip
-
-
-class StorageError(ValueError):
-    """A bucket or object that cannot be used; the message names the address, the expectation and the remedy."""
-
-
-class MissingObjectError(StorageError):
-    """No object is at this address; its bucket exists."""
-
-
-class ConditionFailedError(StorageError):
-    """A conditional write found an object where none was expected, or another version; nothing was written."""
-
-
-class TransientError(Exception):
-    """A failed request that may succeed when it is repeated; the message is the reason."""
 
 
 class Absent(enum.Enum):
@@ -159,8 +146,13 @@ class Backend(Protocol):
         """Returns size and version of the object; None for no object."""
         ...
 
-    def get(self, place: Place, start: int, stop: int | None, version: str | None) -> tuple[bytes, str]:
-        """Returns bytes [start, stop) and the version; `version` is the one expected, None for any."""
+    def get(
+        self, place: Place, start: int, stop: int | None, version: str | None, write: Callable[[bytes], object]
+    ) -> str:
+        """Passes bytes [start, stop) to `write`, piece by piece as they arrive, and returns the version.
+
+        `version` is the one expected, None for any. `write` runs on the thread that receives the bytes.
+        """
         ...
 
     def put(self, place: Place, data: bytes, only_if: "str | Absent | None", nonce: str) -> Written:
@@ -252,7 +244,13 @@ class Store:
     def read(self, place: Place) -> tuple[bytes, str]:
         """Returns content and version of an object; MissingObjectError if there is none."""
         with self._tries("read", place) as tries:
-            return tries.run(lambda _: self.backend.get(place, 0, None, None))
+
+            def get(_: int) -> tuple[bytes, str]:
+                found = list[bytes]()
+                version = self.backend.get(place, 0, None, None, found.append)
+                return b"".join(found), version
+
+            return tries.run(get)
 
     def head(self, place: Place) -> Entry | None:
         """Returns size and version of an object (its name is empty); None if there is none."""
@@ -330,13 +328,14 @@ class Store:
         # next to the file, as only a rename inside one file system is atomic
         temporary = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
         try:
-            with self._tries("download", place) as tries, open(temporary, "xb") as opened:
-                version, found = self._fetch(place, opened.fileno(), size, version, tries, progress, checksum or "")
+            with self._tries("download", place) as tries, open(temporary, "x+b") as opened:
+                arriving = ArrivingFile(opened.fileno(), (checksum or "").partition(":")[0])
+                version = self._fetch(place, arriving, size, version, tries, progress)
                 if flush:
                     os.fsync(opened.fileno())
-            if checksum and (found := found or file_checksum(temporary, checksum.partition(":")[0])) != checksum:
-                raise StorageError(
-                    f"{place}: its content has {found}, expected {checksum}: it is damaged; upload it again"
+            if checksum and arriving.checksum != checksum:
+                raise DamagedError(
+                    f"{place}: its content has {arriving.checksum}, expected {checksum}: it is damaged; upload it again"
                 )
             os.replace(temporary, file)
         except BaseException:
@@ -347,38 +346,42 @@ class Store:
     def _fetch(
         self,
         place: Place,
-        target: int,
+        file: ArrivingFile,
         size: int,
         version: str | None,
         tries: Tries,
         progress: Callable[[int], object],
-        checksum: str,
-    ) -> tuple[str, str]:
-        """Writes the content to an open file; returns version and, of small ones, the sha256 if `checksum` is one."""
-        if size <= PART:
-            data, version = tries.run(lambda _: _whole(self.backend.get(place, 0, None, version), None))
-            if len(data) != size:
-                raise _size_problem(place, len(data), size)
-            os.pwrite(target, data, 0)
-            progress(size)
-            sha256 = checksum.startswith("sha256:")  # of the bytes in memory: reading the file again takes longer
-            return version, f"sha256:{hashlib.sha256(data).hexdigest()}" if sha256 else ""
-        entry = tries.run(lambda _: self.backend.head(place))
-        if entry is None:
-            raise MissingObjectError(f"{place}: no such object; check the address")
-        if entry.size != size:
-            raise _size_problem(place, entry.size, size)
-        expected = version or entry.version
-        os.posix_fallocate(target, 0, size)  # a full disk fails here, before anything is fetched
+    ) -> str:
+        """Writes the content to an open file and returns the version."""
+        file.reserve(size)
+        if size > PART:
+            entry = tries.run(lambda _: self.backend.head(place))
+            if entry is None:
+                raise MissingObjectError(f"{place}: no such object; check the address")
+            if entry.size != size:
+                raise _size_problem(place, entry.size, size)
+            version = version or entry.version
 
-        def fetch(start: int) -> None:
-            stop = min(size, start + RANGE)
-            data, _ = tries.run(lambda _: _whole(self.backend.get(place, start, stop, expected), stop - start))
-            os.pwrite(target, data, start)
-            progress(stop - start)
+        def fetch(start: int) -> str:
+            # a smaller object has one range, whose answer tells the version and the size
+            stop = min(size, start + RANGE) if size > PART else None
 
-        in_parallel(fetch, range(0, size, RANGE))
-        return expected, ""
+            def get(_: int) -> str:
+                part = Part(file, start)
+                found = self.backend.get(place, start, stop, version, part.write)
+                if stop is None and part.size != size:
+                    raise _size_problem(place, part.size, size)
+                if stop is not None and part.size != stop - start:
+                    raise TransientError(f"{part.size:,} of {stop - start:,} bytes arrived")
+                file.complete(part)
+                return found
+
+            found = tries.run(get)
+            progress((stop or size) - start)
+            return found
+
+        with file.own_errors():
+            return in_parallel(fetch, range(0, size, RANGE))[0] if size > PART else fetch(0)
 
     def list(self, place: Place) -> list[Entry]:
         """Returns all objects below a folder, at any depth, sorted by their names relative to it; empty for no folder."""
@@ -438,39 +441,6 @@ def in_parallel(work: Callable[[Any], Found], items: Iterable[Any], connections:
             raise
 
 
-def file_checksum(file: pathlib.Path, kind: str) -> str:
-    """Returns "KIND:HEX" of a file's content, for sha256, md5, crc32 or crc32c."""
-    with open(file, "rb") as opened:
-        if kind in ("crc32", "crc32c"):
-            value = 0
-            while chunk := opened.read(2**20):
-                value = _crc(kind)(chunk, value)
-            return f"{kind}:{value:08x}"
-        return f"{kind}:{hashlib.file_digest(opened, kind).hexdigest()}"
-
-
-def crc32c(data: bytes) -> str:
-    """Returns the crc32c of some bytes as 8 hexadecimal digits."""
-    return f"{_crc('crc32c')(data, 0):08x}"
-
-
-def _crc(kind: str) -> Callable[[bytes, int], int]:
-    if kind == "crc32":
-        return importlib.import_module("zlib").crc32
-    try:
-        extend = importlib.import_module("google_crc32c").extend
-    except ModuleNotFoundError as error:
-        raise StorageError(
-            "crc32c needs the package google-crc32c: pip install 'spanjax[s3]' or 'spanjax[gs]'"
-        ) from error
-    return lambda data, value: extend(value, data)
-
-
-def hex_digest(encoded: str) -> str:
-    """Base64, in which stores report checksums, as hexadecimal digits."""
-    return base64.b64decode(encoded).hex()
-
-
 def request_seconds(size: int) -> float:
     """Time limit of a request whose body has `size` bytes."""
     return REQUEST_SECONDS + size / SLOWEST
@@ -485,12 +455,6 @@ def _compare(written: Written, md5: Callable[[], str], crc: Callable[[], str]) -
     kind, _, value = written.checksum.partition(":")
     if kind and value != (md5 if kind == "md5" else crc)():
         raise TransientError("the store's checksum is not that of the bytes sent")
-
-
-def _whole(answer: tuple[bytes, str], size: int | None) -> tuple[bytes, str]:
-    if size is not None and len(answer[0]) != size:
-        raise TransientError(f"{len(answer[0]):,} of {size:,} bytes arrived")
-    return answer
 
 
 def _size_problem(place: Place, found: int, expected: int) -> StorageError:

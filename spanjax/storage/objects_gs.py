@@ -11,7 +11,7 @@ import pathlib
 import re
 import urllib.parse
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -21,6 +21,7 @@ import google.auth.exceptions
 from gcsfs.retry import HttpError
 
 from spanjax.json_files import JsonError, parse_json
+from spanjax.storage.checksums import hex_digest
 from spanjax.storage.objects import (
     ABSENT,
     LOOPS,
@@ -35,7 +36,6 @@ from spanjax.storage.objects import (
     TransientError,
     Tries,
     Written,
-    hex_digest,
     in_parallel,
     new_loop,
     request_seconds,
@@ -43,6 +43,7 @@ from spanjax.storage.objects import (
 
 _RESUME = 308  # the answer to a part of an upload that is not the last one
 _BUSY = (408, 429, 500, 502, 503, 504)
+_GENERATION = "x-goog-generation"
 _ENTRY = "generation,size,name"
 
 
@@ -63,6 +64,8 @@ class _Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
+    size: int
+    """Bytes of the body, also of one that was passed on."""
 
     def json(self) -> dict[str, Any]:
         try:
@@ -98,9 +101,13 @@ class GoogleStorage:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         expected: int = 0,
+        write: Callable[[bytes], object] | None = None,
         **parameters: Any,
     ) -> _Answer:
-        """One request to a path of the API, or to a whole URL; _AnswerError for a status from 300 on, but 308."""
+        """One request to a path of the API, or to a whole URL; _AnswerError for a status from 300 on, but 308.
+
+        With `write` the body of a successful answer is passed to it while it arrives.
+        """
         system = self._systems[next(self._next) % LOOPS]  # in turn: a loop passes its bytes through one thread
         if not url.startswith("http"):
             url = f"{system.base.removesuffix('storage/v1/')}{url}"
@@ -113,7 +120,14 @@ class GoogleStorage:
             options = {"timeout": aiohttp.ClientTimeout(limit, sock_read=60), "allow_redirects": False}
             body = None if data is None else io.BytesIO(data)
             async with session.request(method, url, params=parameters, data=body, headers=sent, **options) as answer:
-                return _Answer(answer.status, answer.headers, await answer.read())
+                found, received = b"", 0
+                if write is None or answer.status >= 300 or _GENERATION not in answer.headers:
+                    found = await answer.read()
+                else:
+                    while piece := await answer.content.readany():
+                        write(piece)
+                        received += len(piece)
+                return _Answer(answer.status, answer.headers, found, received or len(found))
 
         answer: Any = fsspec.asyn.sync(system.loop, request, timeout=limit + 1)
         if answer.status >= 300 and answer.status != _RESUME:
@@ -133,24 +147,32 @@ class GoogleStorage:
                 return None
             raise
 
-    def get(self, place: Place, start: int, stop: int | None, version: str | None) -> tuple[bytes, str]:
-        """Content and generation."""
+    def get(
+        self, place: Place, start: int, stop: int | None, version: str | None, write: Callable[[bytes], object]
+    ) -> str:
+        """The version is the generation."""
         headers = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"} if start or stop is not None else {}
         condition: dict[str, Any] = {} if version is None else {"ifGenerationMatch": version}
         try:
             answer = self._call(
-                "GET", _object(place), headers=headers, expected=(stop or 2**30) - start, alt="media", **condition
+                "GET",
+                _object(place),
+                headers=headers,
+                expected=(stop or 2**30) - start,
+                write=write,
+                alt="media",
+                **condition,
             )
         except _AnswerError as error:
             if error.status == 412:
                 raise StorageError(f"{place}: it was replaced while it was read; run the same command again") from error
             raise
-        length = int(answer.headers.get("Content-Length", len(answer.body)))
-        if len(answer.body) != length:
-            raise TransientError(f"{len(answer.body):,} of {length:,} bytes arrived")
-        if "x-goog-generation" not in answer.headers:
+        length = int(answer.headers.get("Content-Length", answer.size))
+        if answer.size != length:
+            raise TransientError(f"{answer.size:,} of {length:,} bytes arrived")
+        if _GENERATION not in answer.headers:  # another service: its page was not passed on
             raise _AnswerError(answer.status, answer.body)
-        return answer.body, answer.headers["x-goog-generation"]
+        return answer.headers[_GENERATION]
 
     def put(self, place: Place, data: bytes, only_if: str | Absent | None, nonce: str) -> Written:
         """Writes an object; the service compares its md5."""

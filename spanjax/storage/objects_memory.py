@@ -3,6 +3,7 @@
 import pathlib
 import threading
 import uuid
+from collections.abc import Callable
 
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -41,15 +42,18 @@ class Memory:
                 file.version, file.nonce = uuid.uuid4().hex, ""
             return Entry("", len(file.getbuffer()), file.version)
 
-    def get(self, place: Place, start: int, stop: int | None, version: str | None) -> tuple[bytes, str]:
-        """Bytes and version."""
+    def get(
+        self, place: Place, start: int, stop: int | None, version: str | None, write: Callable[[bytes], object]
+    ) -> str:
+        """All bytes in one piece."""
         with _lock:
             entry = self.head(place)
             if entry is None:
                 raise MissingObjectError(f"{place}: no such object; check the address")
             if version not in (None, entry.version):
                 raise StorageError(f"{place}: it was replaced while it was read; run the same command again")
-            return bytes(self._system.store[_path(place)].getbuffer()[start:stop]), entry.version
+            write(bytes(self._system.store[_path(place)].getbuffer()[start:stop]))
+            return entry.version
 
     def put(self, place: Place, data: bytes, only_if: str | Absent | None, nonce: str) -> Written:
         """Writes under the lock."""

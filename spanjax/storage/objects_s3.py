@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -25,6 +26,7 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as EndpointError
 from botocore.parsers import ResponseParserError
 
+from spanjax.storage.checksums import BLOCK
 from spanjax.storage.objects import (
     ABSENT,
     CONNECTIONS,
@@ -74,17 +76,22 @@ class S3:
         self._systems = [s3fs.S3FileSystem(loop=new_loop(), **options) for _ in range(LOOPS)]
         self._next = itertools.count()
 
-    def _call(self, method: str, body_size: int = 0, **arguments: Any) -> Any:
-        """One request; the body of an answer is read and stands in its "Body"."""
+    def _call(
+        self, method: str, body_size: int = 0, *, write: Callable[[bytes], object] | None = None, **arguments: Any
+    ) -> Any:
+        """One request; the body of an answer is passed to `write` while it arrives, and "Body" is the number of its bytes."""
 
         system = self._systems[next(self._next) % LOOPS]
 
         async def request() -> Any:
             client: Any = await system.set_session()
             answer = await getattr(client, method)(**arguments)
-            if "Body" in answer:
+            if "Body" in answer and write is not None:
                 async with answer["Body"] as stream:
-                    answer["Body"] = await stream.read()
+                    answer["Body"] = 0
+                    while data := await stream.read(BLOCK):
+                        write(data)
+                        answer["Body"] += len(data)
             return answer
 
         return fsspec.asyn.sync(system.loop, request, timeout=request_seconds(body_size))
@@ -100,22 +107,24 @@ class S3:
             return None
         return Entry("", int(found["ContentLength"]), found["ETag"])
 
-    def get(self, place: Place, start: int, stop: int | None, version: str | None) -> tuple[bytes, str]:
-        """Content and ETag."""
+    def get(
+        self, place: Place, start: int, stop: int | None, version: str | None, write: Callable[[bytes], object]
+    ) -> str:
+        """The version is the ETag."""
         options: dict[str, Any] = {"Bucket": place.bucket, "Key": place.key}
         if start or stop is not None:
             options["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
         if version is not None:
             options["IfMatch"] = version
         try:
-            found = self._call("get_object", (stop or 2**30) - start, **options)
+            found = self._call("get_object", (stop or 2**30) - start, write=write, **options)
         except ClientError as error:
             if _status(error) == 412:
                 raise StorageError(f"{place}: it was replaced while it was read; run the same command again") from error
             raise
-        if len(found["Body"]) != int(found["ContentLength"]):
-            raise TransientError(f"{len(found['Body']):,} of {found['ContentLength']:,} bytes arrived")
-        return found["Body"], found["ETag"]
+        if found["Body"] != int(found["ContentLength"]):
+            raise TransientError(f"{found['Body']:,} of {found['ContentLength']:,} bytes arrived")
+        return found["ETag"]
 
     def put(self, place: Place, data: bytes, only_if: str | Absent | None, nonce: str) -> Written:
         """Writes an object; the service compares its md5."""

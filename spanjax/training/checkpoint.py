@@ -106,14 +106,18 @@ class _Best(checkpoint_managers.PreservationPolicy):
         return [each.step == best for each in checkpoints]
 
 
-def _own_folder_handlers(alone: ocp.options.MultiprocessingOptions) -> dict[str, Any]:
-    """Returns the handlers of a process that saves into a folder of its own, in which it finds no files of the others."""
-    arrays = ocp.type_handlers.create_type_handler_registry((jax.Array, ocp.type_handlers.ArrayHandler()))
+def _handlers(alone: ocp.options.MultiprocessingOptions | None) -> dict[str, Any]:
+    """Returns the handlers of checkpoints, with `alone` those of a process that saves into a folder of its own."""
+    # zstd makes noise in float32 a tenth smaller, for a third of the CPU time of a save and of a restore (benchmarks/restore.py)
+    options: dict[str, Any] = {"use_compression": False}
+    if alone is None:
+        base = ocp.BasePyTreeCheckpointHandler(**options)
+        return {"state": ocp.PyTreeCheckpointHandler(handler_impl=base), "meta": ocp.JsonCheckpointHandler()}
     # own ones: the array handler of Orbax has a store whose options every new checkpointer changes; and the arrays of the other
     # processes are missing here, which its validation would report
-    base = ocp.BasePyTreeCheckpointHandler(
-        multiprocessing_options=alone, type_handler_registry=arrays, enable_post_merge_validation=False
-    )
+    arrays = ocp.type_handlers.create_type_handler_registry((jax.Array, ocp.type_handlers.ArrayHandler()))
+    options |= {"multiprocessing_options": alone, "type_handler_registry": arrays}
+    base = ocp.BasePyTreeCheckpointHandler(enable_post_merge_validation=False, **options)
     state = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone, type_handler_registry=arrays, handler_impl=base)
     return {"state": state, "meta": ocp.JsonCheckpointHandler(multiprocessing_options=alone)}
 
@@ -143,13 +147,11 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         _silence_abandoned()
         remove_unfinished(self.folder, self.first)
-        handlers = None
+        alone = None
         if mirror is not None and jax.process_count() > 1:
-            options.multiprocessing_options = ocp.options.MultiprocessingOptions(primary_host=None)
-            handlers = _own_folder_handlers(options.multiprocessing_options)
-        self._save_state = ocp.args.StandardSave if handlers is None else ocp.args.PyTreeSave
+            options.multiprocessing_options = alone = ocp.options.MultiprocessingOptions(primary_host=None)
         self.manager = ocp.CheckpointManager(
-            self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=handlers
+            self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=_handlers(alone)
         )
 
     def steps(self) -> list[int]:
@@ -176,7 +178,7 @@ class Checkpoints:
         optional = TrainState._field_defaults
         kept = {name: each for name, each in state._asdict().items() if name not in optional or jax.tree.leaves(each)}
         fields = {_stored_name(name): each for name, each in kept.items()}
-        items = ocp.args.Composite(state=self._save_state(fields), meta=ocp.args.JsonSave(meta))
+        items = ocp.args.Composite(state=ocp.args.PyTreeSave(fields), meta=ocp.args.JsonSave(meta))
         if loss is not None and math.isfinite(loss):
             self.losses[step] = float(loss)
         try:
@@ -296,7 +298,7 @@ class Checkpoints:
         found, passed, unchecked = self.steps(), list[tuple[int, str]](), self._unchecked()
         for step in sorted(reversed(found), key=lambda step: step in unchecked):
             state, reason = None, self._fetched(step)
-            if reason is None and self.first:
+            if reason is None and self.first and self.mirror is None:  # of a fetched one the checksums were compared
                 reason = damage(self.folder / str(step))
             reason = agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
@@ -342,9 +344,7 @@ class Checkpoints:
         absent = {name: wanted[name] for name in TrainState._field_defaults if _stored_name(name) not in saved}
         stored = {name: _stored_name(name) for name in wanted if name not in absent}
         abstracts = {stored[name]: wanted[name] for name in stored}
-        items = ocp.args.StandardRestore(abstracts)
-        if self._save_state is ocp.args.PyTreeSave:
-            items = ocp.args.PyTreeRestore(abstracts, ocp.checkpoint_utils.construct_restore_args(abstracts))
+        items = ocp.args.PyTreeRestore(abstracts, ocp.checkpoint_utils.construct_restore_args(abstracts))
         found = self.manager.restore(step, args=ocp.args.Composite(state=items))["state"]
 
         def zero(leaf: Any) -> jax.Array:

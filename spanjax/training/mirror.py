@@ -21,7 +21,9 @@ import jax
 from spanjax.distributed import all_gather_text
 from spanjax.json_files import parse_json
 from spanjax.storage.cache import needed_user_cache
+from spanjax.storage.checksums import file_checksum
 from spanjax.storage.commits import CHECKPOINTS, Commits, FencedError
+from spanjax.storage.errors import DamagedError
 from spanjax.storage.lease import Lease
 from spanjax.storage.objects import (
     ABSENT,
@@ -30,7 +32,6 @@ from spanjax.storage.objects import (
     MissingObjectError,
     Place,
     StorageError,
-    file_checksum,
     in_parallel,
     open_store,
 )
@@ -210,8 +211,11 @@ class Mirror:
                 if file_checksum(path, "crc32") == checksum:
                     os.link(path, target)
                     return ""
-        self.store.download(self.commits.folder(commit) / name, target, size)
-        return "" if file_checksum(target, "crc32") == checksum else name
+        try:
+            self.store.download(self.commits.folder(commit) / name, target, size, checksum)
+        except DamagedError:
+            return name
+        return ""
 
     def restored(self) -> None:
         """Removes copies of earlier checkpoints, which `fetch` no longer needs; learns the losses of all committed steps."""
@@ -306,9 +310,9 @@ class Mirror:
         local = self.folder / CHECKPOINTS / str(step)
         names = [str(p.relative_to(local)) for p in local.rglob("*") if p.is_file()]
         target = self.commits.folder(self.commits.name(step))
-        for name in names:
-            self.store.upload(local / name, target / name)
-        files = _listed({name: _sized(local / name) for name in names})
+        in_parallel(lambda name: self.store.upload(local / name, target / name), names)
+        # an evaluation is no part of the commit: a later one replaces it
+        files = _listed({name: _sized(local / name) for name in names if name != EVALUATION})
         self._fenced(lambda: self.commits.commit(step, files, self.losses, self.keep))
 
     # ---- small files

@@ -11,11 +11,13 @@ from typing import Any
 import jax
 
 from spanjax.cli import PROCESSES_MISSING
-from spanjax.distributed import collective_failed, coordinator_gone, marks, name_of, put_mark
+from spanjax.distributed import PARTING_SECONDS, collective_failed, coordinator_gone, marks, name_of, put_mark
 from spanjax.training.nonfinite import Guard
 
 log = logging.getLogger(__name__)
 TICK_SECONDS, SILENT_TICKS = 2.0, 3
+LOST_TICKS = 20
+"""Ticks without a sign of a process after which one that waits for it ends. jax would abort it some 30 seconds later."""
 ROWS, DEVICES, STEP, COMPILING, EVALUATION, SAVING = (
     "waits for rows",
     "waits for its devices",
@@ -27,6 +29,8 @@ ROWS, DEVICES, STEP, COMPILING, EVALUATION, SAVING = (
 # jax blocks in STEP, too, when the steps before do not end: a process that waits for a blocked one may be in any of them
 ENDLESS = (ROWS, DEVICES, STEP)
 """Phases in which a long wait means a fault."""
+MEETING = (EVALUATION, SAVING)
+"""Phases that may take long, and in which processes wait for each other without a collective that would fail."""
 
 
 class Watchdog:
@@ -47,6 +51,8 @@ class Watchdog:
         """Time at which the coordinator answered last."""
         self.heard: dict[int, tuple[str, float]] = {}
         """Process id -> its mark, and when it was first seen so."""
+        self.unchanged: dict[int, tuple[Any, int]] = {}
+        """Process id -> its mark, and the number of looks since it changed; in ticks, as clocks run on while a host sleeps."""
         # around `heard`: the watchdog's thread and `gone`, on the main thread, both listen
         self._hearing = threading.Lock()
         self._ended = threading.Event()
@@ -82,8 +88,31 @@ class Watchdog:
                 self.answered = time.monotonic()
                 if self.guard.stall_seconds and spent > self.guard.stall_seconds and self.reported != since:
                     self.reported = since if self._say(step, phase, spent) else self.reported
+                if jax.process_count() > 1 and phase in MEETING and self._ends_alone(step, phase):
+                    return
+                if phase not in MEETING:
+                    self.unchanged.clear()
             except Exception as error:  # the coordinator is gone: jax ends the process
                 log.debug("watchdog: %s", error)
+
+    def _ends_alone(self, step: int, phase: str) -> bool:
+        """Ends this process with a message if another one has not been heard of for `LOST_TICKS`; returns True then."""
+        for each, mark in self._listen()[0].items():
+            before, looks = self.unchanged.get(each, (None, 0))
+            self.unchanged[each] = (mark, looks + 1 if mark == before else 0)
+        lost = [each for each, (_, looks) in sorted(self.unchanged.items()) if looks >= LOST_TICKS]
+        if not lost:
+            return False
+        log.error(
+            "step %d: %s is gone, without a sign for over %.0f s, and this process %s and waits for it; the run ends: look at the"
+            " output there, and run the same command again on all",
+            *(step, " and ".join(map(name_of, lost)), LOST_TICKS * self.tick, phase),
+        )
+        logging.shutdown()
+        if jax.process_index() == 0:  # the coordinator ends with it, and the others are about to say the same
+            time.sleep(PARTING_SECONDS)
+        self.end(PROCESSES_MISSING)
+        return True
 
     def _limit(self) -> None:
         """Ends the process after `stall_exit_seconds`, alone: it asks nobody, since nobody may answer."""

@@ -42,13 +42,20 @@ class LockedError(ValueError):
     """Another run is at work in the directory; the message names it."""
 
 
+def in_bucket(address: str) -> bool:
+    """Returns True for a work directory in a bucket.
+
+    As a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine.
+    """
+    return not address.startswith(".") and (is_remote(address) or is_remote(pathlib.Path(address)))
+
+
 def find_workdir(address: str, cache: str) -> tuple[pathlib.Path, Mirror | None, bool]:
     """Returns the folder in which a run works, the mirror of one in a bucket, and True if the run resumes from a checkpoint.
 
     Changes nothing. All processes call it; a ValueError on one is one on all. `cache` as in `Mirror`.
     """
-    # as a path, so that gs:/bucket with one slash counts; ./gs:/bucket is a folder of this machine
-    if address.startswith(".") or not (is_remote(address) or is_remote(pathlib.Path(address))):
+    if not in_bucket(address):
         workdir = pathlib.Path(address)
         return workdir, None, bool(address) and has_checkpoints(workdir)
     mirror = collective_call("bucket of the work directory", lambda: Mirror(address, cache))

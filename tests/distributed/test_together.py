@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from spanjax import distributed
+from spanjax.cli import PROCESSES_MISSING
 from spanjax.distributed import ProcessesMissing, meeting
 from spanjax.distributed.meeting import (
     GREETING,
@@ -25,7 +26,7 @@ from spanjax.distributed.meeting import (
     split_address,
 )
 from spanjax.launch.processes import free_port
-from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk, start
+from tests.running import ROOT, begin_group, begin_together, environment, finish, shrunk, start, wait_until
 
 PROGRAM = """
 import sys
@@ -312,3 +313,32 @@ def test_8_processes_start_and_train_twice(rows_folder: pathlib.Path, tmp_path: 
                 other.wait()
         assert "8 x cpu, 8 processes (data 8)" in printed[0] and "finished: 3 steps" in printed[0], printed[0]
         assert not any("Traceback" in text for text in printed), printed
+
+
+HELD = """
+import os, pathlib, sys, time
+from spanjax import train
+from spanjax.training.checkpoint import Checkpoints
+if os.environ["JAX_PROCESS_ID"] == "1":
+    def finish(self):
+        if self.pending():
+            pathlib.Path(os.environ["MARK"]).touch()
+            time.sleep(600)
+    Checkpoints.finish = finish
+train.end(train.main())
+"""
+"""The second process saves for ever, and the first one waits for it."""
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_in_a_save_is_named(rows_folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """The other one ends with a message and the code of a lost process before jax aborts it."""
+    words = shrunk("configs/pretrain/tiny.py", rows_folder, tmp_path / "run", 4, "--data.feed=numpy")
+    mark = tmp_path / "held"
+    processes = begin_group([sys.executable, "-c", HELD, *words], range(2), more={"MARK": str(mark)})
+    assert wait_until(processes, mark.exists, 280)
+    processes[1].kill()
+    processes[1].communicate()
+    printed = finish(processes[0], PROCESSES_MISSING)
+    assert "process 1 (" in printed and "this process saves and waits for it; the run ends" in printed, printed
+    assert "Fatal Python error" not in printed

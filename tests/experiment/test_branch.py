@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from spanjax import train
 from spanjax.experiment.session import open_session
+from spanjax.storage.inputs import local_copy
 from spanjax.training.checkpoint_files import read_meta
 from spanjax.training.preemption import StopRequest
 from tests.running import ROOT, begin_together, final_leaves, finish, records, shrunk
@@ -223,3 +225,47 @@ def test_a_branch_in_another_layout(
     for key in ("train/mlm/loss", "train/sbo/loss", "eval/loss"):
         later = {step: value for step, value in records(runs / "planned", key).items() if step > BRANCH}
         assert records(tmp_path / "branch", key) == pytest.approx(later, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("child", ["bucket", "local"])
+def test_a_branch_of_a_run_in_a_bucket(
+    runs: pathlib.Path,
+    rows_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    child: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    """The parent's bucket is only read; a branch in a bucket resumes on another machine without the parent."""
+    store = MemoryFileSystem.store
+    store.clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    parent = "memory://bucket/stable"
+    stable = ("--optimizer.schedule.decay=none", "--cadence.keep=9")
+    words = [w for w in arguments(rows_folder, pathlib.Path("x"), *stable, steps=6) if not w.startswith("--workdir")]
+    assert train.main([*words, f"--workdir={parent}"]) == 0
+    before = {path: bytes(each.getbuffer()) for path, each in store.items()}
+    workdir = "memory://bucket/branch" if child == "bucket" else str(tmp_path / "branch")
+    words = [w for w in arguments(rows_folder, pathlib.Path("x"), *DECAY) if not w.startswith("--workdir")]
+    command = [*words, f"--workdir={workdir}", f"--init-from={parent}", f"--data.cache={tmp_path / 'rows'}"]
+    assert train.main([*command, "--optimizer.schedule.decay-from=5"]) == 2
+    assert f"{parent}: no checkpoint of step 5 is committed; those kept are 2, 4, 6" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(StopRequest, "agreed", lambda self, step: step == 5)
+        assert train.main(command) == 75
+    assert f"branch      of {parent} at step 4" in capsys.readouterr().out
+    assert {path: bytes(each.getbuffer()) for path, each in store.items() if path in before} == before
+    assert not (tmp_path / "cache/spanjax/storage").exists(), "copies lie in --data.cache"
+    if child == "bucket":
+        for path in [path for path in store if path.startswith("/bucket/stable/")]:
+            store.pop(path)
+        head = json.loads(store["/bucket/branch/commits/HEAD"].getvalue())
+        assert head["steps"]["4"]["commit"] == "4-1"
+        assert "evaluation.json" not in json.loads(store["/bucket/branch/commits/4-1.json"].getvalue())["files"]
+        command = [word for word in command if not word.startswith("--data.cache")] + [f"--data.cache={tmp_path / 'b'}"]
+    assert train.main(command) == 0
+    assert "continuing" in capsys.readouterr().out
+    folder = pathlib.Path(local_copy(workdir)) if child == "bucket" else tmp_path / "branch"
+    assert_as_planned(runs / "planned", folder)
+    store.clear()

@@ -13,7 +13,8 @@ import pytest
 
 from spanjax.storage import cache as caching
 from spanjax.storage.cache import Cache, listed
-from spanjax.storage.objects import Place, StorageError, Store, file_checksum, open_store
+from spanjax.storage.checksums import file_checksum
+from spanjax.storage.objects import Place, StorageError, Store, open_store
 from tests.running import ROOT
 from tests.storage.servers import Fault, Faults
 
@@ -207,3 +208,26 @@ def test_checksums_identify_a_copy(memory: str, tmp_path: pathlib.Path, monkeypa
     folder, fetched = cache.fetch(place, sources), counted(monkeypatch)
     open_store(place).write(place / "sub" / "0", b"\0" * SIZE)
     assert cache.fetch(place, sources) == folder and not fetched, "the same content, uploaded again"
+
+
+def test_of_a_copy_that_changed_only_new_objects_are_fetched(
+    memory: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, cache = fill(memory, "run"), Cache(tmp_path / "cache", int(9 * SIZE))
+    old, fetched = cache.fetch(place, listed(place)), counted(monkeypatch)
+    open_store(place).write(place / "metrics.jsonl", b"1")
+    new = cache.fetch(place, listed(place))
+    assert fetched == ["metrics.jsonl"] and new != old and (new / "sub/2").read_bytes() == b"\2" * SIZE
+    assert (new / "sub/0").stat().st_ino == (old / "sub/0").stat().st_ino, "the disk holds it once"
+    open_store(place).write(place / "sub/1", b"x" * SIZE)  # as large as before
+    again = cache.fetch(place, listed(place))
+    assert fetched == ["metrics.jsonl", "1"] and (again / "sub/1").read_bytes() == b"x" * SIZE
+    assert (old / "sub/1").read_bytes() == b"\1" * SIZE
+    # a damaged list, a copy that lost a file, and one without links cost a download and no more
+    shutil.rmtree(again.parent)
+    (new.parent / "sources.json").write_text("{")
+    (old / "sub/0").unlink()
+    forget(monkeypatch)
+    fetched.clear()
+    third = cache.fetch(place, listed(place))
+    assert sorted(fetched) == ["0", "1", "metrics.jsonl"] and (third / "sub/0").read_bytes() == b"\0" * SIZE

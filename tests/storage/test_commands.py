@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,16 @@ from spanjax import evaluate, report, train
 from spanjax.convert import main as convert
 from spanjax.data.feed.rows import open_rows
 from spanjax.data.shards.remote import local_rows
+from spanjax.plan import main as plan
 from spanjax.predict import main as predict
 from spanjax.prepare import main as prepare
+from spanjax.storage.checksums import file_checksum
 from spanjax.storage.commits import Committed, Head
 from spanjax.storage.inputs import local_copy
-from spanjax.storage.objects import Place, Store, file_checksum, in_parallel, open_store
+from spanjax.storage.objects import Place, Store, in_parallel, open_store
 from tests.running import ROOT, shrunk
 from tests.storage.conftest import opened
-from tests.storage.servers import Faults
+from tests.storage.servers import Fault, Faults
 
 
 def upload(folder: pathlib.Path, address: str) -> str:
@@ -28,6 +31,13 @@ def upload(folder: pathlib.Path, address: str) -> str:
     place = Place.parse(address)
     files = [path for path in folder.rglob("*") if path.is_file()]
     in_parallel(lambda path: open_store(place).upload(path, place / path.relative_to(folder).as_posix()), files)
+    return address
+
+
+def upload_file(file: pathlib.Path, address: str) -> str:
+    """Copies a file to an address and returns the address."""
+    place = Place.parse(address)
+    open_store(place).upload(file, place)
     return address
 
 
@@ -76,6 +86,79 @@ def test_prepare_and_train_on_rows_in_a_bucket(
     described = json.loads((remote / "run.json").read_text())
     assert described["data"]["rows"] == [rows] and described["data"]["cache"] == ""
     assert train.main(shrunk(config, rows_folder, remote, 2, "--data.feed=numpy")) == 0, "a resume from local rows"
+
+
+@pytest.mark.slow
+def test_several_workers_prepare_into_a_bucket(
+    served: str, corpus_file: pathlib.Path, faults: Faults, user_cache: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """The objects are the files of a local prepare by one worker, also while requests fail."""
+    source = upload_file(corpus_file, f"{served}/text/corpus.txt")
+    common = ["--train-vocab", "120", "--length", "128", "--holdout", "0.1"]
+    assert prepare(["--input", str(corpus_file), *common, "--workers", "1", "--output", str(tmp_path / "rows")]) == 0
+    faults.rate, faults.kinds = 0.05, (Fault.UNAVAILABLE, Fault.RESET, Fault.HALF)
+    rows = f"{served}/rows"
+    assert prepare(["--input", source, *common, "--workers", "2", "--output", rows]) == 0
+    faults.rate = 0.0
+    local = {path.relative_to(tmp_path / "rows").as_posix(): path for path in (tmp_path / "rows").rglob("*")}
+    local = {name: path for name, path in local.items() if path.is_file()}
+    assert names(rows) == local.keys()
+    place = Place.parse(rows)
+    for name, path in local.items():
+        if not name.endswith("manifest.json"):  # it names its inputs
+            assert open_store(place).read(place / name)[0] == path.read_bytes(), name
+    assert sorted(open_rows(local_rows(rows) / "train").manifest.shards) == sorted(
+        open_rows(tmp_path / "rows/train").manifest.shards
+    )
+
+
+def test_examples_of_a_task_in_a_bucket(
+    memory: str,
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    user_cache: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Training and dev files, copied to --data.cache as the weights are; messages name the address."""
+    (tmp_path / "bad.jsonl").write_text('{"sentence": "the old clock"}\n{"sentence": 3, "label": "no"}\n')
+    bad = upload_file(tmp_path / "bad.jsonl", f"{memory}/bad.jsonl")
+    run, cache = upload(run_folder, f"{memory}/run"), tmp_path / "copies"
+    words = ["--config=configs/finetune/glue.py", f"--train={bad}", f"--init-from={run}", "--objective.length=32"]
+    words += [f"--workdir={tmp_path / 'tuned'}", f"--data.cache={cache}", "--dry-run"]
+    assert train.main(words) == 2
+    assert f"--train: {bad}:2: " in capsys.readouterr().err
+    (tmp_path / "good.jsonl").write_text('{"sentence": "the old clock", "label": "no"}\n' * 8)
+    good = upload_file(tmp_path / "good.jsonl", f"{memory}/good.jsonl")
+    words[1] = f"--train={good}"
+    assert train.main([*words, f"--dev={good}"]) == 0
+    assert "8 dev examples" in capsys.readouterr().out
+    assert {path.name for path in cache.glob("*/*")} >= {"run", "good.jsonl"} and not (user_cache / "storage").exists()
+
+
+def test_plan_and_push_take_addresses(
+    memory: str,
+    weights_folder: pathlib.Path,
+    user_cache: pathlib.Path,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights, pushed = upload(weights_folder, f"{memory}/weights"), list[pathlib.Path]()
+    monkeypatch.setattr("spanjax.convert.push.push", lambda options: pushed.append(pathlib.Path(options.folder)))
+    assert convert(["push", weights, "me/model"]) == 0
+    assert (pushed[0] / "config.json").read_bytes() == (weights_folder / "config.json").read_bytes()
+
+    def planned(command: Any, topology: Any) -> int:
+        assert pathlib.Path(command.flags).read_text() == "--xla_x=1\n"
+        assert command.run.data.rows == (f"{memory}/rows",), "rows are not read"
+        pathlib.Path(command.hlo).write_text("HloModule")
+        return 0
+
+    monkeypatch.setattr("spanjax.plan.plan", planned)
+    (tmp_path / "flags").write_text("--xla_x=1\n")
+    flags, hlo = upload_file(tmp_path / "flags", f"{memory}/flags"), f"{memory}/program.txt"
+    words = ["--config", "tiny", "--topology", "v5e:2x2", f"--rows={memory}/rows", f"--init-from={weights}"]
+    assert plan([*words, f"--flags={flags}", f"--hlo={hlo}"]) == 0
+    assert open_store(Place.parse(hlo)).read(Place.parse(hlo))[0] == b"HloModule"
 
 
 def test_rows_of_an_address_are_those_of_the_folder(

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import pytest
 
 from spanjax.storage import objects
+from spanjax.storage.checksums import file_checksum
 from spanjax.storage.objects import (
     ABSENT,
     ConditionFailedError,
     MissingObjectError,
     Place,
     StorageError,
-    file_checksum,
     is_remote,
     open_store,
 )

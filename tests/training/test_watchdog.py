@@ -139,6 +139,33 @@ def test_the_last_message_names_the_process_that_is_waited_for(
     assert "(guard.stall_exit_seconds): process 2 (node2) waits for rows (step 7) for 4 s; the run ends" in last
 
 
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_process_lost_in_a_save_ends_the_others(
+    others: Others, stopped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody ends while its marks change, nor in a phase whose collectives would fail."""
+    monkeypatch.setattr(watchdog, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(watchdog, "PARTING_SECONDS", 0.0)
+    codes, ended = list[int](), threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    others.stopped = stopped
+    with Watchdog(Guard(stall_seconds=0, stall_exit_seconds=0), end) as dog:
+        dog.at(DEVICES, 8)
+        assert not ended.wait(1.0)
+        dog.at(SAVING, 8)
+        assert ended.wait(20 if stopped else 1.5) == stopped
+    assert codes == ([3] if stopped else [])
+    if stopped:
+        words = (
+            r"step 8: process 2 \(node2\) is gone, without a sign for over 0 s, and this process saves and waits for it"
+        )
+        assert re.search(words, caplog.text) and "process 0" not in caplog.text
+
+
 GONE = jax.errors.JaxRuntimeError("UNAVAILABLE: Socket closed\nAdditional GRPC error information ...")
 
 
