@@ -31,7 +31,7 @@ class AttentionMask(NamedTuple):
 
 
 class Keyed(NamedTuple):
-    """What a layer's queries attend to, and the parameters of its scores."""
+    """Arrays that all queries of a layer read: those they attend to, and the parameters of their scores."""
 
     key_BJNH: jax.Array
     value_BJNH: jax.Array
@@ -166,7 +166,7 @@ class RelativeLayer(nnx.Module):
         return x_BLD.reshape(*x_BLD.shape[:-1], self.heads, -1)
 
     def _keyed(self, hidden_BLD: jax.Array, memory_BMD: jax.Array | None, context: RelativeContext) -> Keyed:
-        """What positions and slots attend to: memory and row, in the order of the text."""
+        """Keys and values of memory and row, in the order of the text, and the parameters of scores."""
         read_BJD = joined(hidden_BLD, memory_BMD, context.backward_B, context.end_B)
         return Keyed(
             self._split(self.key(read_BJD)),
