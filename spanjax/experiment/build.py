@@ -15,7 +15,8 @@ from jax.sharding import Mesh
 from spanjax.distributed import all_gather_text
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import CHUNKED_FROM, choose_backend, cudnn_packed, pallas_hopper, pallas_tpu
+from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu
+from spanjax.nn.attention.request import CHUNKED_FROM
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
 from spanjax.run_format import MASKS, describe, flat
@@ -197,11 +198,12 @@ def tried(
     name: str = "pallas_hopper",
     length: int = 0,
 ) -> tuple[str, str]:
-    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`,
-    or on a TPU, whose memory scores would fill, `xla_chunked` for rows of that length.
+    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`.
+    On a TPU, whose memory scores would fill, `xla_chunked` takes the place of `xla` in longer rows.
 
     Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
     """
+    other = "xla_chunked" if name == "pallas_tpu" and length >= CHUNKED_FROM else "xla"
     # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
     slow = threading.Timer(TRIAL_SECONDS, lambda: print(stuck(name), file=sys.stderr, flush=True))
     slow.daemon = True
@@ -209,7 +211,7 @@ def tried(
     try:
         own, plain = verify()
         spent = f"{own * 1e3:.2f} ms in place of {plain * 1e3:.2f} a layer of some rows"
-        problem = "" if own < plain or wanted != "auto" else f"it is slower than xla on this device: {spent}"
+        problem = "" if own < plain or wanted != "auto" else f"it is slower than {other} on this device: {spent}"
     except Exception as error:
         # whatever keeps it from running: unless it was named, a run without it is better than none
         spent, problem = "", f"{type(error).__name__}: {error}"
@@ -220,8 +222,7 @@ def tried(
     if problem and wanted != "auto":
         raise ValueError(f"the attention backend {name!r} cannot be used: {problem}")
     if problem:
-        chunked = name == "pallas_tpu" and length >= CHUNKED_FROM
-        return "xla_chunked" if chunked else "xla", f"not {name}: {problem}"
+        return other, f"not {name}: {problem}"
     return name, f"{reason}; equal to xla on this device, {spent}"
 
 

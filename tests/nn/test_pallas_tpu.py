@@ -156,7 +156,9 @@ def test_more_padding_drops_nothing_else() -> None:
         ({"head_size": 48}, "its head size is 32, 64 or 128, not 48"),
         ({"head_size": 256}, "its head size is 32, 64 or 128, not 256"),
         ({"length": 200}, "its length is a multiple of 128, not 200"),
-        ({"length": 16_384}, "its length is at most 8192, not 16384"),
+        ({"length": 16_384}, "its length is at most 8192 here, not 16384"),
+        ({"length": 4096, "device_kind": "TPU v4"}, "its length is at most 2048 here, not 4096"),
+        ({"length": 8192, "dtype": jnp.float32, "device_kind": "TPU v5"}, "its length is at most 4096 here, not 8192"),
         ({"dtype": jnp.float16}, "it computes in bfloat16 or float32, not float16"),
     ],
 )

@@ -10,6 +10,7 @@ from spanjax.nn.attention import pallas_tpu
 from tests.running import records, shrunk
 
 DEMO, STEPS = "configs/pretrain/demo.py", 300
+KEYS = ("train/mlm/loss", "train/sbo/loss", "eval/loss")
 
 
 @pytest.mark.slow
@@ -17,7 +18,6 @@ DEMO, STEPS = "configs/pretrain/demo.py", 300
 def test_a_run_has_the_losses_of_xla(
     rows_folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a rate at which rounding does not grow to 1e-5 in 300 updates, but the losses fall."""
     monkeypatch.setattr(pallas_tpu, "supports", lambda request: None)
     monkeypatch.setattr(pallas_tpu, "verify", lambda *_: (1.0, 2.0))
     monkeypatch.setattr(pallas_tpu, "run", functools.partial(pallas_tpu.run, interpret=True))
@@ -26,9 +26,9 @@ def test_a_run_has_the_losses_of_xla(
         settings = ("--compute-dtype=float32", "--encoder.dropout=0.1", "--encoder.attention-dropout=0.1")
         more = (*settings, "--cadence.log-every=10", f"--encoder.attention={backend}", "--cadence.eval-every=100")
         assert train.main(shrunk(DEMO, rows_folder, tmp_path / backend, STEPS, *more)) == 0
-        found[backend] = [records(tmp_path / backend, key) for key in ("train/loss", "eval/loss")]
+        found[backend] = [records(tmp_path / backend, key) for key in KEYS]
     for plain, own in zip(found["xla"], found["pallas_tpu"], strict=True):
         assert len(plain) >= 3 and own.keys() == plain.keys()
         assert list(own.values()) == pytest.approx(list(plain.values()), rel=1e-5)
     losses = list(found["xla"][0].values())
-    assert losses[-1] < 0.9 * losses[0]
+    assert losses[-1] < 0.95 * losses[0]

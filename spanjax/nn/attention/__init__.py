@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
-from spanjax.nn.attention.request import KEPT, Request
+from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, Request
 from spanjax.nn.dropout import DropoutKey
 
 KERNELS: dict[str, types.ModuleType] = {
@@ -27,7 +27,6 @@ KERNELS: dict[str, types.ModuleType] = {
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
 DROPPING = ("pallas_hopper", "pallas_tpu")
 """Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
-CHUNKED_FROM = 256  # positions; at 128 both take as long
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spanjax.nn.attention import xla
+from spanjax.nn.attention import xla, xla_chunked
 from spanjax.nn.dropout import DropoutKey, step_key
 
 ALLOWED = 0.02  # of the largest value, in outputs and gradients: bfloat16 has steps of 0.4 %
@@ -52,6 +52,11 @@ class _Case:
         """The same by `xla`."""
         return xla.attend(query, key, value, self.segments, self.rate, self.drop, 3, self.window)
 
+    def chunked(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        """The same by `xla_chunked`."""
+        seen = xla_chunked.Seen(self.window)
+        return xla_chunked.attend(self.rate, seen, query, key, value, self.segments, self.drop, jnp.uint32(3))
+
 
 def compare(
     name: str,
@@ -82,13 +87,21 @@ def compare(
 
 
 def times(
-    run: Callable[..., jax.Array], length: int, head_size: int, dtype: str, *, window: int = 0, rate: float = 0.0
+    run: Callable[..., jax.Array],
+    length: int,
+    head_size: int,
+    dtype: str,
+    *,
+    window: int = 0,
+    rate: float = 0.0,
+    chunked: bool = False,
 ) -> tuple[float, float]:
-    """Seconds of forward and backward pass by `run` and by `xla` on this process's first device, after the first call."""
+    """Seconds of forward and backward pass by `run` and by `xla`, or `xla_chunked`, on this process's first device, after the
+    first call."""
     heads = max(1, min(12, SCORES // length**2))
     case = _Case((max(1, min(8, SCORES // length**2 // heads)), length, heads, head_size), dtype, window, rate)
     found = []
-    for attend in (case.kernel(run), case.plain):
+    for attend in (case.kernel(run), case.chunked if chunked else case.plain):
         function = jax.jit(case.with_gradients(attend))
         jax.block_until_ready(function(*case.arrays))
         shortest = float("inf")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 KEPT = "attention"
 """Name of what attention returns and saves, for the remat policies of the encoder."""
+CHUNKED_FROM = 256  # positions; at 128 xla and xla_chunked take as long
 TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0
 HOPPER = ("H100", "H200", "H20", "GH200", "H800")  # compute capability 9.0
