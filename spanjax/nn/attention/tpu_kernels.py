@@ -296,7 +296,7 @@ def call(plan: Plan, keys_B: jax.Array, reach: Reach, segments_BL: jax.Array, *a
         interpret=plan.interpret,
     )(
         lax.bitcast_convert_type(keys_B, jnp.int32),
-        reach.tiles(plan.tile, plan.tile).reshape(-1),
+        reach.tiles(plan.tile).reshape(-1),
         segments_BL.reshape(rows, plan.tiles, 1, plan.tile),
         *arrays,
     )
