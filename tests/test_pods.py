@@ -203,7 +203,7 @@ def check_hopper_kernels(program: Program, layers: int, *size: int) -> None:
     assert sum(each.runs for each in moved) <= 1, moved
     scores = ("bf16", (rows, heads, length, length))
     makers = {line.name for line in calls if scores in shapes(line.result)}
-    assert len(makers) == layers
+    assert len(makers) == (layers if length <= 1024 else 0), "longer rows have no room for them"
     for body in program.computations.values():
         for line in body:
             assert scores not in shapes(line.result) or line.name in makers or line.opcode == "get-tuple-element", line
@@ -229,11 +229,12 @@ def machine_code(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pat
     return folder
 
 
-def test_own_attention_of_a_small_step(tmp_path: pathlib.Path, machine_code: pathlib.Path) -> None:
-    longer = ("--preset=parity", "--length=256", "--encoder.positions=256", "--batch-size=32")
+@pytest.mark.parametrize("length", [256, pytest.param(2048, marks=pytest.mark.slow)])
+def test_own_attention_of_a_small_step(length: int, tmp_path: pathlib.Path, machine_code: pathlib.Path) -> None:
+    longer = ("--preset=parity", f"--length={length}", f"--encoder.positions={length}", "--batch-size=32")
     found, program = planned(tmp_path, "h200:8", *SMALL, *longer)
     assert found["attention"] == "pallas_hopper"
-    check_hopper_kernels(program, 2, 4, 256, 2, 64)
+    check_hopper_kernels(program, 2, 4, length, 2, 64)
     check_ptxas(machine_code, 3)
 
 
