@@ -69,12 +69,12 @@ def check_loop(program: Program, layers: int, moved: int) -> None:
     assert sum(each.bytes * each.count for each in reduced if each.count == layers) >= 0.75 * moved
 
 
-COSTS = {BASE: (12, 768, 78, 155, 46), LARGE: (24, 1024, 69, 135, 41)}
+COSTS = {BASE: (12, 768, 81, 155, 46), LARGE: (24, 1024, 72, 135, 41)}
 """Layers, width, and limits: kernels a layer, and in hidden sizes a token and layer the bytes outside of products and attention
-(75 and 67 kernels, 148 and 130 bytes were compiled) and the bytes of temporaries (44.8 and 39.1)."""
+(79 and 71 kernels, 148 and 130 bytes were compiled) and the bytes of temporaries (44.8 and 39.1)."""
 
-SPEED_WITH_DROPOUT = 0.8
-"""Least share of the modelled speed without attention dropout."""
+SPEED_WITH_DROPOUT = 0.85
+"""Least share of the modelled speed without attention dropout; base has 0.88, large 0.89."""
 
 
 def check_costs(found: dict[str, Any], config: str) -> None:
@@ -143,7 +143,7 @@ def test_two_slices_exchange_parts_only(tmp_path: pathlib.Path) -> None:
     [
         ("v5e:2x4", 8, BASE, 14, 0.5),
         ("v5e:4x4", 16, BASE, 14, 0.5),
-        ("h200:8", 8, BASE, 8, 0.41),
+        ("h200:8", 8, BASE, 8, 0.4),
         ("h200:8", 8, LARGE, 17, 0.45),
     ],
     ids=["base v5e", "base v5e 4x4", "base h200", "large h200"],
@@ -203,7 +203,7 @@ def check_hopper_kernels(program: Program, layers: int, *size: int) -> None:
     assert sum(each.runs for each in moved) <= 1, moved
     scores = ("bf16", (rows, heads, length, length))
     makers = {line.name for line in calls if scores in shapes(line.result)}
-    assert len(makers) == layers
+    assert len(makers) == (layers if length <= 1024 else 0), "longer rows have no room for them"
     for body in program.computations.values():
         for line in body:
             assert scores not in shapes(line.result) or line.name in makers or line.opcode == "get-tuple-element", line
@@ -229,11 +229,12 @@ def machine_code(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pat
     return folder
 
 
-def test_own_attention_of_a_small_step(tmp_path: pathlib.Path, machine_code: pathlib.Path) -> None:
-    longer = ("--preset=parity", "--length=256", "--encoder.positions=256", "--batch-size=32")
+@pytest.mark.parametrize("length", [256, pytest.param(2048, marks=pytest.mark.slow)])
+def test_own_attention_of_a_small_step(length: int, tmp_path: pathlib.Path, machine_code: pathlib.Path) -> None:
+    longer = ("--preset=parity", f"--length={length}", f"--encoder.positions={length}", "--batch-size=32")
     found, program = planned(tmp_path, "h200:8", *SMALL, *longer)
     assert found["attention"] == "pallas_hopper"
-    check_hopper_kernels(program, 2, 4, 256, 2, 64)
+    check_hopper_kernels(program, 2, 4, length, 2, 64)
     check_ptxas(machine_code, 3)
 
 
