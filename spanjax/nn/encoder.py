@@ -155,7 +155,7 @@ class LayerStack(nnx.Module):
         """
         read: RelativeContext | PositionInput = None
         if self.relative_attention:
-            read = full_context(segments_BL, types_BL, hidden_BLD.shape[-1], causal)
+            read = full_context(segments_BL, types_BL, causal)
         elif self.distances is not None:
             read = self.distances()
         elif self.rope_theta:

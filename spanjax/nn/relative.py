@@ -1,12 +1,13 @@
 """Layers whose attention reads distances instead of positions (Transformer-XL, Dai et al., 2019; XLNet, Yang et al., 2019).
 
 A score is (q + u) k + (q + v) r(distance) + (q + w) s(same type or not), over the square root of a head's width. Rows may have a
-memory: hidden states of a neighbouring row, which positions attend to and which are not recomputed.
-Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, T = 2 L + 2 M - 1 distances, D hidden size,
-N heads, H width of a head; Q positions or slots that attend.
+memory: hidden states of a neighbouring row, which positions attend to and which are not recomputed. r is a linear map of sines
+and cosines of the distance, so by their addition theorems (q + v) r(i - j) is the product of a vector of (q + v, i) and of the
+sines and cosines of j: a score by distance is an ordinary product, and nothing is shifted.
+Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, D hidden size, N heads, H width of a head;
+Q positions or slots that attend, C of a chunk of them, X chunks.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -35,22 +36,36 @@ class Keyed(NamedTuple):
 
     key_BJNH: jax.Array
     value_BJNH: jax.Array
-    distance_TNH: jax.Array
+    distance_DNH: jax.Array
+    """Kernel of the linear map of sines and cosines."""
     content_NH: jax.Array
     distance_NH: jax.Array
     type_NH: jax.Array
     types_2NH: jax.Array
 
-    def by_distance(self, query_BQNH: jax.Array) -> jax.Array:
-        """Scores of all distances, float32 [B, N, Q, T]."""
-        return float32_product("bqnh,tnh->bnqt", query_BQNH + self.distance_NH[None, None], self.distance_TNH)
+    def by_distance(self, query_BQNH: jax.Array, place_BQ: jax.Array) -> jax.Array:
+        """Scores of the distances between queries at places among the keys and all keys, float32 [B, N, Q, J]."""
+        biased_BQNH = query_BQNH + self.distance_NH[None, None]
+        sine_BNQE, cosine_BNQE = jnp.split(
+            float32_product("bqnh,dnh->bnqd", biased_BQNH, self.distance_DNH), 2, axis=-1
+        )
+        size = self.distance_DNH.shape[0]
+        own_BQD = sinusoids(place_BQ, size)
+        sine_of_B1QE, cosine_of_B1QE = jnp.split(own_BQD[:, None], 2, axis=-1)
+        turned_BNQD = jnp.concatenate(
+            [
+                cosine_BNQE * sine_of_B1QE - sine_BNQE * cosine_of_B1QE,
+                sine_BNQE * sine_of_B1QE + cosine_BNQE * cosine_of_B1QE,
+            ],
+            axis=-1,
+        )
+        of_keys_JD = sinusoids(jnp.arange(self.key_BJNH.shape[1]), size)
+        return float32_product("bnqd,jd->bnqj", *(x.astype(query_BQNH.dtype) for x in (turned_BNQD, of_keys_JD)))
 
 
 class RelativeContext(NamedTuple):
     """Inputs of a relative layer other than hidden states."""
 
-    distances_TD: jax.Array
-    """Sines and cosines of the distances L + M - 1, ..., 1 - L - M."""
     content: AttentionMask
     """Mask of the content stream: Q = L."""
     backward_B: jax.Array | None = None
@@ -62,19 +77,18 @@ class RelativeContext(NamedTuple):
     slot_position_BK: jax.Array | None = None
 
 
-def sinusoids(length: int, memory: int, size: int) -> jax.Array:
-    """[T, D]: sines of all distances times 10000 ** (-2i / D), then cosines."""
-    distance_T = jnp.arange(length + memory - 1, -length - memory, -1, dtype=jnp.float32)
+def sinusoids(place: jax.Array, size: int) -> jax.Array:
+    """[...] -> [..., D]: sines of all places times 10000 ** (-2i / D), then cosines; float32."""
     rates = 1e4 ** (-jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    angles = distance_T[:, None] * rates[None]
+    angles = place.astype(jnp.float32)[..., None] * rates.reshape(*(1 for _ in place.shape), -1)
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def full_context(segments_BL: jax.Array, types_BL: jax.Array, size: int, causal: bool = False) -> RelativeContext:
+def full_context(segments_BL: jax.Array, types_BL: jax.Array, causal: bool = False) -> RelativeContext:
     """Full attention inside each block, without a memory, as in fine-tuning; with `causal` to no later position."""
     seen_BLL = visible(segments_BL, 0, causal)
     other_BLL = types_BL[:, :, None] != types_BL[:, None, :]
-    return RelativeContext(sinusoids(segments_BL.shape[1], 0, size), AttentionMask(seen_BLL, other_BLL))
+    return RelativeContext(AttentionMask(seen_BLL, other_BLL))
 
 
 def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
@@ -88,13 +102,6 @@ def shifted(scores_BNLT: jax.Array, keys: int) -> jax.Array:
 def chunk_of(length: int) -> int:
     """Returns the number of queries of a chunk: at most CHUNK, and a divisor of the length."""
     return next(size for size in range(min(CHUNK, length), 0, -1) if length % size == 0)
-
-
-def cut_rows(scores_BNKT: jax.Array, first_BK: jax.Array, keys: int) -> jax.Array:
-    """[B, N, K, T] -> [B, N, K, keys]: row (b, k) from column `first_BK` on."""
-    return jax.vmap(jax.vmap(lambda x, at: jax.lax.dynamic_slice_in_dim(x, at, keys, -1), (1, 0), 1))(
-        scores_BNKT, first_BK
-    )
 
 
 class RelativeLayer(nnx.Module):
@@ -147,8 +154,10 @@ class RelativeLayer(nnx.Module):
         """
         assert context.slots is not None and context.slot_position_BK is not None
         keyed = self._keyed(hidden_BLD, memory_BMD, context)
-        mixed_BKD = self._mixed_slots(self._split(self.query(slots_BKD)), keyed, context, key, site + 4)
-        after_BKD = self._after(slots_BKD, mixed_BKD, key, site + 5)
+        slots = (self._split(self.query(slots_BKD)), context.slot_position_BK)
+        after_BKD = self._after(
+            slots_BKD, self._mixed(*slots, keyed, context, context.slots, key, site + 4), key, site + 5
+        )
         return self._content(hidden_BLD, keyed, context, key, site), after_BKD
 
     def _content(
@@ -159,7 +168,8 @@ class RelativeLayer(nnx.Module):
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
-        mixed_BLD = self._mixed_row(self._split(self.query(hidden_BLD)), keyed, context, key, site)
+        query_BLNH, position_1L = self._split(self.query(hidden_BLD)), jnp.arange(hidden_BLD.shape[1])[None]
+        mixed_BLD = self._mixed(query_BLNH, position_1L, keyed, context, context.content, key, site)
         return self._after(hidden_BLD, mixed_BLD, key, site + 1)
 
     def _split(self, x_BLD: jax.Array) -> jax.Array:
@@ -171,84 +181,52 @@ class RelativeLayer(nnx.Module):
         return Keyed(
             self._split(self.key(read_BJD)),
             self._split(self.value(read_BJD)),
-            self._split(self.distance(context.distances_TD.astype(hidden_BLD.dtype))),
+            self._split(self.distance.kernel[...]),
             *(
                 each[...].astype(hidden_BLD.dtype)
                 for each in (self.content_bias, self.distance_bias, self.type_bias, self.types)
             ),
         )
 
-    def _mixed_row(
-        self, query_BLNH: jax.Array, keyed: Keyed, context: RelativeContext, key: DropoutKey | None, site: jax.Array
-    ) -> jax.Array:
-        """Values mixed for every position, [B, L, D]."""
-        length, keys = query_BLNH.shape[1], keyed.key_BJNH.shape[1]
-
-        def by_distance(keyed: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
-            # query c of the chunk is at distance L - 1 - first - c from the first key, so only these distances are needed
-            chunk = query_BCNH.shape[1]
-            near_TNH = jax.lax.dynamic_slice_in_dim(
-                keyed.distance_TNH, length - chunk - first, chunk - 1 + 2 * keys - length
-            )
-            scores_BNCT = keyed._replace(distance_TNH=near_TNH).by_distance(query_BCNH)
-            found_BNCT = scores_BNCT[..., : chunk - 1 + keys]
-            if context.backward_B is not None:
-                after_BNCT = scores_BNCT[..., keys - length :]
-                found_BNCT = jnp.where(context.backward_B[:, None, None, None], after_BNCT, found_BNCT)
-            return shifted(found_BNCT, keys)
-
-        return self._in_chunks(query_BLNH, keyed, by_distance, context.content, key, site)
-
-    def _mixed_slots(
-        self, query_BKNH: jax.Array, keyed: Keyed, context: RelativeContext, key: DropoutKey | None, site: jax.Array
-    ) -> jax.Array:
-        """Values mixed for every slot, [B, K, D]."""
-        assert context.slots is not None and context.slot_position_BK is not None
-        length, keys = context.content.seen_BQJ.shape[1:]
-        start_BK = length - 1 - context.slot_position_BK
-        if context.backward_B is not None:
-            start_BK = start_BK + jnp.where(context.backward_B, keys - length, 0)[:, None]
-
-        def by_distance(keyed: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
-            start_BC = jax.lax.dynamic_slice_in_dim(start_BK, first, query_BCNH.shape[1], axis=1)
-            return cut_rows(keyed.by_distance(query_BCNH), start_BC, keys)
-
-        return self._in_chunks(query_BKNH, keyed, by_distance, context.slots, key, site)
-
-    def _in_chunks(
+    def _mixed(
         self,
         query_BQNH: jax.Array,
+        position_BQ: jax.Array,
         keyed: Keyed,
-        by_distance: Callable[[Keyed, jax.Array, jax.Array], jax.Array],
+        context: RelativeContext,
         mask: AttentionMask,
         key: DropoutKey | None,
         site: jax.Array,
     ) -> jax.Array:
         """Values mixed by attention, [B, Q, D], a chunk of queries at a time; the backward pass computes their scores again.
 
-        So scores of more than a chunk exist at no time. `by_distance` gives those of distances from the number of a chunk's first
-        query and its queries. The gradients of what all chunks read are summed in float32.
+        So scores of more than a chunk exist at no time. The gradients of what all chunks read are summed in float32.
         """
-        count, size = query_BQNH.shape[1], query_BQNH.dtype
-        chunk = chunk_of(count)
+        rows, count, keys = *query_BQNH.shape[:2], keyed.key_BJNH.shape[1]
+        chunk, size = chunk_of(count), query_BQNH.dtype
+        remembered = keys - context.content.seen_BQJ.shape[1]  # positions of the memory, before the row or behind it
+        before_B1 = remembered if context.backward_B is None else jnp.where(context.backward_B, 0, remembered)[:, None]
+        place_BQ = jnp.broadcast_to(position_BQ + before_B1, (rows, count))
 
         @jax.checkpoint
-        def mix(wide: Keyed, first: jax.Array, query_BCNH: jax.Array) -> jax.Array:
+        def mix(wide: Keyed, first: jax.Array, query_BCNH: jax.Array, place_BC: jax.Array) -> jax.Array:
             keyed = jax.tree.map(lambda x: x.astype(size), wide)
             seen = AttentionMask(*(jax.lax.dynamic_slice_in_dim(each, first, chunk, axis=1) for each in mask))
-            by_distance_BNCJ = by_distance(keyed, first, query_BCNH)
-            return self._mixed(query_BCNH, keyed, by_distance_BNCJ, seen, key, site, first)
+            by_distance_BNCJ = keyed.by_distance(query_BCNH, place_BC)
+            return self._mixed_chunk(query_BCNH, keyed, by_distance_BNCJ, seen, key, site, first)
 
         @jax.checkpoint  # it keeps the arrays as they were before they are widened
         def mix_all(keyed: Keyed, query_BQNH: jax.Array) -> jax.Array:
             wide = jax.tree.map(lambda x: x.astype(jnp.float32), keyed)
-            query_XBCNH = jnp.moveaxis(query_BQNH.reshape(-1, count // chunk, chunk, *query_BQNH.shape[2:]), 1, 0)
-            return jax.lax.map(lambda each: mix(wide, *each), (jnp.arange(0, count, chunk), query_XBCNH))
+            cut = (
+                jnp.moveaxis(x.reshape(rows, count // chunk, chunk, *x.shape[2:]), 1, 0) for x in (query_BQNH, place_BQ)
+            )
+            return jax.lax.map(lambda each: mix(wide, *each), (jnp.arange(0, count, chunk), *cut))
 
         mixed_XBCD = mix_all(keyed, query_BQNH)
-        return jnp.moveaxis(mixed_XBCD, 0, 1).reshape(-1, count, mixed_XBCD.shape[-1])
+        return jnp.moveaxis(mixed_XBCD, 0, 1).reshape(rows, count, mixed_XBCD.shape[-1])
 
-    def _mixed(
+    def _mixed_chunk(
         self,
         query_BQNH: jax.Array,
         keyed: Keyed,

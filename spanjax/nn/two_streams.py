@@ -1,7 +1,7 @@
 """Two-stream attention (XLNet, Yang et al., 2019, section 2.3): a query stream, which knows the position of a target and not its
 token, predicts it from the tokens before it in a factorisation order.
 
-Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, D hidden size, T distances.
+Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys, D hidden size.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.encoder import Encoder
-from spanjax.nn.relative import AttentionMask, RelativeContext, joined, sinusoids
+from spanjax.nn.relative import AttentionMask, RelativeContext, joined
 
 CONTEXT = -1
 """Rank of context positions: every position sees them, and they see no target."""
@@ -34,7 +34,6 @@ def context_of(
     types_BL: jax.Array,
     rank_BL: jax.Array,
     slot_position_BK: jax.Array,
-    size: int,
     memory: Memory | None,
 ) -> RelativeContext:
     """Builds the attention masks of both streams.
@@ -66,9 +65,7 @@ def context_of(
             *(joined(row, part, backward_B, end_B, axis=-1) for row, part in zip(rows, parts, strict=True))
         )
 
-    reach = memory.used_BM.shape[1] if memory else 0
     return RelativeContext(
-        distances_TD=sinusoids(segments_BL.shape[1], reach, size),
         content=mask(content_BLL, types_BL),
         backward_B=backward_B,
         end_B=end_B,

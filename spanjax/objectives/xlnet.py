@@ -183,9 +183,7 @@ class PermutedPrediction(Pretraining):
         self, module: Any, batch: Batch, rank_BL: jax.Array, memory: Memory | None, key: DropoutKey | None
     ) -> tuple[jax.Array, jax.Array]:
         start_D = module.query.start[...]
-        context = context_of(
-            batch["segments_BL"], batch["types_BL"], rank_BL, batch["slot_position_BK"], start_D.shape[0], memory
-        )
+        context = context_of(batch["segments_BL"], batch["types_BL"], rank_BL, batch["slot_position_BK"], memory)
         return two_streams(module.encoder, start_D, batch["tokens_BL"], context, memory, key)
 
     def _backward(self, batch: Batch) -> jax.Array:

@@ -72,7 +72,8 @@ def mixed_in_loops(
 def mixed_here(layer: Any, row: np.ndarray, memory: np.ndarray | None, context: RelativeContext) -> np.ndarray:
     row_1LD = jnp.asarray(row)[None]
     keyed = layer._keyed(row_1LD, None if memory is None else jnp.asarray(memory)[None], context)
-    return np.asarray(layer._mixed_row(layer._split(layer.query(row_1LD)), keyed, context, None, jnp.uint32(0))[0])
+    query, position = layer._split(layer.query(row_1LD)), jnp.arange(len(row))[None]
+    return np.asarray(layer._mixed(query, position, keyed, context, context.content, None, jnp.uint32(0))[0])
 
 
 @pytest.fixture(params=[128, 1], ids=["one chunk", "a chunk a query"])
@@ -85,7 +86,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 def test_a_whole_row_is_the_formula(layer: RelativeLayer) -> None:
     row, types = drawn(LENGTH, SIZE), np.array([[0, 0, 1, 1, 1]])
     segments = np.array([[1, 1, 1, 2, 2]])
-    context = full_context(jnp.asarray(segments), jnp.asarray(types), SIZE)
+    context = full_context(jnp.asarray(segments), jnp.asarray(types))
     seen = segments[0][:, None] == segments[0][None]
     expected = mixed_in_loops(layer, row, row[:0], list(range(LENGTH)), types[0].tolist(), seen)
     np.testing.assert_allclose(mixed_here(layer, row, None, context), expected, atol=2e-5)
@@ -102,7 +103,7 @@ def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backwar
     ones, none = jnp.ones((1, LENGTH), jnp.int32), jnp.full((1, LENGTH + padding), CONTEXT, jnp.int32)
     behind = [(0, 0), (0, padding)]
     segments, padded_types = (jnp.pad(each, behind) for each in (ones, jnp.asarray(types)))
-    context = context_of(segments, padded_types, none, jnp.zeros((1, 1), jnp.int32), SIZE, memory)
+    context = context_of(segments, padded_types, none, jnp.zeros((1, 1), jnp.int32), memory)
     first = LENGTH if backward else -REMEMBERED
     places = [*range(first, first + REMEMBERED), *range(LENGTH)]
     seen = np.broadcast_to(np.concatenate([used[0], np.ones(LENGTH, int)]), (LENGTH, REMEMBERED + LENGTH))
@@ -114,9 +115,7 @@ def test_a_memory_lies_before_the_row_or_behind_it(layer: RelativeLayer, backwar
 def test_where_nothing_is_seen_nothing_is_mixed(layer: RelativeLayer) -> None:
     row = drawn(LENGTH, SIZE)
     blind = AttentionMask(jnp.zeros((1, LENGTH, LENGTH), bool), jnp.zeros((1, LENGTH, LENGTH), bool))
-    context = full_context(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32), SIZE)._replace(
-        content=blind
-    )
+    context = full_context(jnp.ones((1, LENGTH), jnp.int32), jnp.zeros((1, LENGTH), jnp.int32))._replace(content=blind)
     assert not mixed_here(layer, row, None, context).any()
 
 
@@ -127,7 +126,7 @@ def both_streams(layer: RelativeLayer, length: int, memory: bool) -> Any:
     segments = jnp.ones((2, length), jnp.int32).at[1, -2:].set(0)
     states = jnp.asarray(drawn(2, 1, REMEMBERED, SIZE, seed=3))
     remembered = Memory(states, jnp.ones((2, REMEMBERED), jnp.int32), jnp.array([False, True])) if memory else None
-    context = context_of(segments, 0 * segments, rank, jnp.array([[0, 2, 5], [1, 3, 2]]), SIZE, remembered)
+    context = context_of(segments, 0 * segments, rank, jnp.array([[0, 2, 5], [1, 3, 2]]), remembered)
     key = DropoutKey(jnp.uint32(7), jnp.array([4, 9]))
 
     def run(layer: RelativeLayer, hidden: jax.Array, slots: jax.Array) -> jax.Array:
@@ -166,11 +165,9 @@ def test_rows_are_shifted_to_their_keys() -> None:
         np.testing.assert_array_equal(found[:, i], scores[:, i, 2 - i : 6 - i])
 
 
-def test_the_table_holds_every_distance() -> None:
-    table = sinusoids(3, 2, 4)
-    rates = np.array([1.0, 0.01])
-    expected = [np.concatenate([np.sin(d * rates), np.cos(d * rates)]) for d in range(4, -5, -1)]
-    np.testing.assert_allclose(table, np.array(expected), atol=1e-6)
+def test_sines_and_cosines_of_places() -> None:
+    expected = [[np.sin(place), np.sin(place * 0.01), np.cos(place), np.cos(place * 0.01)] for place in (0, 7, -3)]
+    np.testing.assert_allclose(sinusoids(jnp.array([0, 7, -3]), 4), np.array(expected), atol=1e-6)
 
 
 def test_padding_changes_nothing_of_a_layer(layer: RelativeLayer) -> None:
@@ -179,7 +176,7 @@ def test_padding_changes_nothing_of_a_layer(layer: RelativeLayer) -> None:
 
     def run(hidden: jax.Array, used: int) -> jax.Array:
         segments = (jnp.arange(hidden.shape[1])[None] < used).astype(jnp.int32)
-        context = full_context(segments, 0 * segments, SIZE)
+        context = full_context(segments, 0 * segments)
         return layer(hidden, segments, context, None, jnp.uint32(1), jnp.array(True))[:, :used]
 
     np.testing.assert_allclose(run(padded, LENGTH), run(row, LENGTH), atol=1e-6)

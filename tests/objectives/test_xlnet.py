@@ -91,7 +91,7 @@ def test_with_the_identity_order_it_is_a_causal_model(module: Any) -> None:
 
     def slots(tokens: jax.Array, places: jax.Array) -> jax.Array:
         ones, rank = jnp.ones_like(tokens), jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-        context = context_of(ones, 0 * ones, rank, places, 16, None)
+        context = context_of(ones, 0 * ones, rank, places, None)
         return two_streams(module.encoder, start, tokens, context, None, None)[0][0]
 
     whole = slots(tokens, jnp.arange(9)[None])
@@ -219,7 +219,7 @@ def test_a_padded_row_reads_and_hands_on_a_memory_like_a_row_of_its_length(modul
             )
             places = jnp.tile(jnp.arange(size)[None], (2, 1))
             rank = jnp.pad(places, behind, constant_values=CONTEXT)
-            context = context_of(segments, 0 * segments, rank, places, 16, memory)
+            context = context_of(segments, 0 * segments, rank, places, memory)
             slots_BKD, read_NBLD = two_streams(module.encoder, start, tokens, context, memory, None)
             memory = remembered(read_NBLD, segments, memory)
             found.append(slots_BKD)

@@ -52,7 +52,7 @@ def ours(module: Any, given: dict[str, np.ndarray], memory: Memory | None = None
     segments = jnp.ones((ROWS, LENGTH), jnp.int32)
     start = module.query.start[...]
     arrays = {name: jnp.asarray(array) for name, array in given.items()}
-    context = context_of(segments, arrays["types"], arrays["rank"], arrays["slots"], len(start), memory)
+    context = context_of(segments, arrays["types"], arrays["rank"], arrays["slots"], memory)
     with jax.default_matmul_precision("highest"):
         hidden, read = two_streams(module.encoder, start, arrays["tokens"], context, memory, None)
         batch = {"slot_position_BK": arrays["slots"]}
