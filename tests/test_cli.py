@@ -18,7 +18,7 @@ CASES = (
     ("train", ["--config", DEMO, "--workdir", "hdfs://host/run"], "--workdir hdfs://host/run"),
     ("train", ["--config", DEMO, "--workdir", "w", "--data.rows", "hdfs://h/rows"], "--data.rows hdfs://h/rows"),
     ("train", ["--config", DEMO, "--workdir", "w", "--init-from", "gs:/bucket/x"], "--init-from gs:/bucket/x"),
-    ("plan", ["--config", DEMO, "--topology", "h200:8", "--hlo", "gs://b/x"], "--hlo gs://b/x"),
+    ("plan", ["--config", DEMO, "--topology", "h200:8", "--hlo", "hdfs://b/x"], "--hlo hdfs://b/x"),
     ("evaluate", ["hdfs://b/run", "--data", "d.json"], "--model hdfs://b/run"),
     ("evaluate", ["run", "--data", "http://host/d.json"], "--data http://host/d.json"),
     ("predict", ["qa", "gs:/b/run", "--file", "f.jsonl"], "--model gs:/b/run"),

@@ -94,7 +94,7 @@ def test_the_second_pass_is_cut_at_words_in_the_middle(seed: int, segment: int, 
         number = int(np.searchsorted(cuts, end, side="right"))
         length = ends[number + 1] - ends[number]
         near = min(end - ends[number], ends[number + 1] - end)
-        assert length < 4 * longest or near >= length / 4 - longest
+        assert length < 4 * longest or near >= length // 4 - longest
 
 
 @given(SEEDS)
