@@ -65,7 +65,11 @@ def test_it_learns_is_evaluated_and_used(
     capsys: pytest.CaptureFixture,
 ) -> None:
     workdir = tmp_path / "run"
-    more = ("--seed=2", "--objective.epochs=5", "--objective.evaluations=2")  # with seed 0 so high a rate learns nothing
+    more = (
+        "--seed=2",
+        "--objective.epochs=5",
+        "--objective.evaluations=2",
+    )  # with seed 0 so high a rate learns nothing
     assert train.main(arguments(files, run_folder, workdir, *more)) == 0
     said = capsys.readouterr().out
     accuracy = records(workdir, "eval/score/accuracy")
