@@ -43,15 +43,16 @@ class Keyed(NamedTuple):
     type_NH: jax.Array
     types_2NH: jax.Array
 
-    def by_distance(self, query_BQNH: jax.Array, place_BQ: jax.Array) -> jax.Array:
-        """Scores of the distances between queries at places among the keys and all keys, float32 [B, N, Q, J]."""
+    def by_distance(self, query_BQNH: jax.Array, place_BQ: jax.Array, places_JD: jax.Array) -> jax.Array:
+        """Scores of the distances between queries at places among the keys and all keys, float32 [B, N, Q, J].
+
+        `places_JD` are the sinusoids of all places.
+        """
         biased_BQNH = query_BQNH + self.distance_NH[None, None]
         sine_BNQE, cosine_BNQE = jnp.split(
             float32_product("bqnh,dnh->bnqd", biased_BQNH, self.distance_DNH), 2, axis=-1
         )
-        size = self.distance_DNH.shape[0]
-        own_BQD = sinusoids(place_BQ, size)
-        sine_of_B1QE, cosine_of_B1QE = jnp.split(own_BQD[:, None], 2, axis=-1)
+        sine_of_B1QE, cosine_of_B1QE = jnp.split(places_JD[place_BQ][:, None], 2, axis=-1)
         turned_BNQD = jnp.concatenate(
             [
                 cosine_BNQE * sine_of_B1QE - sine_BNQE * cosine_of_B1QE,
@@ -59,8 +60,7 @@ class Keyed(NamedTuple):
             ],
             axis=-1,
         )
-        of_keys_JD = sinusoids(jnp.arange(self.key_BJNH.shape[1]), size)
-        return float32_product("bnqd,jd->bnqj", *(x.astype(query_BQNH.dtype) for x in (turned_BNQD, of_keys_JD)))
+        return float32_product("bnqd,jd->bnqj", *(x.astype(query_BQNH.dtype) for x in (turned_BNQD, places_JD)))
 
 
 class RelativeContext(NamedTuple):
@@ -207,12 +207,13 @@ class RelativeLayer(nnx.Module):
         remembered = keys - context.content.seen_BQJ.shape[1]  # positions of the memory, before the row or behind it
         before_B1 = remembered if context.backward_B is None else jnp.where(context.backward_B, 0, remembered)[:, None]
         place_BQ = jnp.broadcast_to(position_BQ + before_B1, (rows, count))
+        places_JD = sinusoids(jnp.arange(keys), keyed.distance_DNH.shape[0])
 
         @jax.checkpoint
         def mix(wide: Keyed, first: jax.Array, query_BCNH: jax.Array, place_BC: jax.Array) -> jax.Array:
             keyed = jax.tree.map(lambda x: x.astype(size), wide)
             seen = AttentionMask(*(jax.lax.dynamic_slice_in_dim(each, first, chunk, axis=1) for each in mask))
-            by_distance_BNCJ = keyed.by_distance(query_BCNH, place_BC)
+            by_distance_BNCJ = keyed.by_distance(query_BCNH, place_BC, places_JD)
             return self._mixed_chunk(query_BCNH, keyed, by_distance_BNCJ, seen, key, site, first)
 
         @jax.checkpoint  # it keeps the arrays as they were before they are widened
