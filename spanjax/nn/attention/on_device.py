@@ -111,3 +111,19 @@ def times(
             shortest = min(shortest, time.perf_counter() - begin)
         found.append(shortest)
     return found[0], found[1]
+
+
+def trial(
+    name: str,
+    run: Callable[..., jax.Array],
+    length: int,
+    head_size: int,
+    dtype: str,
+    window: int,
+    rate: float,
+    chunked: bool = False,
+) -> tuple[float, float]:
+    """Compares `run` with and without the window, and returns the seconds of both; ValueError as of `compare`."""
+    for reach in {0, window}:
+        compare(name, run, length, head_size, dtype, window=reach, rate=rate)
+    return times(run, length, head_size, dtype, window=window, rate=rate, chunked=chunked)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from spanjax.nn.attention.on_device import compare, times
+from spanjax.nn.attention.on_device import trial
 from spanjax.nn.attention.reach import Reach, reaches
 from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, TILE, Request, first_reason
 from spanjax.nn.dropout import DropoutKey, row_keys
@@ -80,9 +80,7 @@ def run(
 def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
     """Compares the kernels with `xla` on this process's first device, as `pallas_hopper.verify`; returns their seconds and those
     of the backend that a TPU would take instead."""
-    for reach in {0, window}:
-        compare("pallas_tpu", run, length, head_size, dtype, window=reach, rate=rate)
-    return times(run, length, head_size, dtype, window=window, rate=rate, chunked=length >= CHUNKED_FROM)
+    return trial("pallas_tpu", run, length, head_size, dtype, window, rate, chunked=length >= CHUNKED_FROM)
 
 
 def tile_of(length: int, window: int) -> int:
