@@ -69,9 +69,9 @@ def check_loop(program: Program, layers: int, moved: int) -> None:
     assert sum(each.bytes * each.count for each in reduced if each.count == layers) >= 0.75 * moved
 
 
-COSTS = {BASE: (12, 768, 81, 155, 46), LARGE: (24, 1024, 72, 135, 41)}
+COSTS = {BASE: (12, 768, 78, 155, 46), LARGE: (24, 1024, 69, 135, 41)}
 """Layers, width, and limits: kernels a layer, and in hidden sizes a token and layer the bytes outside of products and attention
-(79 and 71 kernels, 148 and 130 bytes were compiled) and the bytes of temporaries (44.8 and 39.1)."""
+(75 and 67 kernels, 148 and 130 bytes were compiled) and the bytes of temporaries (44.8 and 39.1)."""
 
 SPEED_WITH_DROPOUT = 0.85
 """Least share of the modelled speed without attention dropout; base has 0.88, large 0.89."""
@@ -143,7 +143,7 @@ def test_two_slices_exchange_parts_only(tmp_path: pathlib.Path) -> None:
     [
         ("v5e:2x4", 8, BASE, 14, 0.5),
         ("v5e:4x4", 16, BASE, 14, 0.5),
-        ("h200:8", 8, BASE, 8, 0.4),
+        ("h200:8", 8, BASE, 8, 0.41),
         ("h200:8", 8, LARGE, 17, 0.45),
     ],
     ids=["base v5e", "base v5e 4x4", "base h200", "large h200"],

@@ -100,7 +100,8 @@ def dropout(
     """
     if key is None or rate == 0.0:
         return x
-    lines = (row_keys(key, site), _line_numbers(x.shape, line, strides))
+    row_key = row_keys(key, site).reshape(-1, *(1 for _ in x.shape[1:]))
+    lines = line_draws(row_key, _line_numbers(x.shape, line, strides))
     columns = _first_columns(x.shape[-1]) if column is None else _columns_from(column, x.shape)
     return (_dropped_again if key.again else _dropped)(rate, x, *lines, jnp.asarray(columns))
 
@@ -124,8 +125,7 @@ def _columns_from(column: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return jax.lax.optimization_barrier(column_draws(every))
 
 
-def _dropped(rate: float, x: jax.Array, row_key_B: jax.Array, line: jax.Array, columns: jax.Array) -> jax.Array:
-    offset, factor = line_draws(row_key_B.reshape(-1, *(1 for _ in x.shape[1:])), line)
+def _dropped(rate: float, x: jax.Array, offset: jax.Array, factor: jax.Array, columns: jax.Array) -> jax.Array:
     draws = offset + factor * columns.reshape(*(1 for _ in range(x.ndim - columns.ndim)), *columns.shape)
     keep = draws >= np.uint32(threshold(rate))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
@@ -141,8 +141,8 @@ def _dropped_forward(rate: float, x: jax.Array, *drawn: jax.Array) -> tuple[jax.
 
 def _dropped_backward(rate: float, drawn: tuple, cotangent: jax.Array) -> tuple:
     # without the barrier XLA finds the mask of the forward pass, and keeps it
-    row_key_B = jax.lax.optimization_barrier(drawn[0])
-    return _dropped(rate, cotangent, row_key_B, *drawn[1:]), None, None, None
+    lines = jax.lax.optimization_barrier(drawn[:2])
+    return _dropped(rate, cotangent, *lines, *drawn[2:]), None, None, None
 
 
 _dropped_again.defvjp(_dropped_forward, _dropped_backward)
