@@ -1,15 +1,17 @@
-"""python -m benchmarks.restore [--check] [--json FILE] [--millions N]: time to restore a checkpoint, beside reading its bytes.
+"""python -m benchmarks.restore [--check] [--json FILE] [--millions N] [--from disk s3 gs]: time to restore a checkpoint.
 
 The state is that of N million parameters (default: 110, as a base model) with both moments of AdamW, 12 bytes a parameter.
-From a disk: `Checkpoints.restore_newest`, which compares all checksums, next to a pool of threads that read the files; before
-each, the files leave the page cache. From a bucket: the same with a work directory in the bucket and nothing on this machine,
-next to a pool of threads that download the objects without checks and read nothing. Figures are seconds.
+From a disk: `Checkpoints.restore_newest`, which compares all checksums, next to a pool of threads that read the files into
+memory of their own, as a state has it; before each, the files leave the page cache. From a bucket: the same with a work
+directory in the bucket and nothing on this machine, next to a pool of threads that download the objects to the disk without
+checks and read them. Also the times of the bytes alone: read into one block, downloaded and not read. Figures are seconds.
 """
 
 import argparse
 import contextlib
 import os
 import pathlib
+import shutil
 import statistics
 import sys
 import tempfile
@@ -63,17 +65,28 @@ def forget(folder: pathlib.Path) -> list[pathlib.Path]:
     return files
 
 
-def read(files: list[pathlib.Path]) -> None:
-    """Reads files in parallel, each in blocks."""
+def read(files: list[pathlib.Path], keep: bool) -> list[Any]:
+    """Reads files in parallel by blocks; into one array each, which are returned, or over and over into a block."""
+    import numpy as np
 
-    def one(path: pathlib.Path) -> None:
-        with open(path, "rb", buffering=0) as opened:
-            block = bytearray(BLOCK)
-            while opened.readinto(block):
-                pass
+    def one(job: tuple[int, int, Any]) -> None:
+        handle, start, array = job
+        block = array[start : start + BLOCK] if keep else np.empty(BLOCK, np.uint8)
+        os.preadv(handle, [block], start)
 
+    handles = [os.open(path, os.O_RDONLY) for path in files]
+    sizes = [os.fstat(handle).st_size for handle in handles]
+    arrays = [np.empty(size if keep else 0, np.uint8) for size in sizes]
+    jobs = [
+        (handle, start, array)
+        for handle, size, array in zip(handles, sizes, arrays, strict=True)
+        for start in range(0, size, BLOCK)
+    ]
     with ThreadPoolExecutor(CONNECTIONS) as pool:
-        list(pool.map(one, files))
+        list(pool.map(one, jobs))
+    for handle in handles:
+        os.close(handle)
+    return arrays
 
 
 def rounds(contenders: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]], repeats: int) -> dict[str, float]:
@@ -105,7 +118,14 @@ def on_disk(state: Any, root: pathlib.Path, repeats: int) -> dict[str, float]:
             assert checkpoints.restore_newest(abstract) is not None
 
         folder = root / "checkpoints"
-        return rounds({"restore": (lambda: forget(folder), restore), "read": (lambda: forget(folder), read)}, repeats)
+        return rounds(
+            {
+                "restore": (lambda: forget(folder), restore),
+                "bytes in memory": (lambda: forget(folder), lambda files: read(files, True)),
+                "bytes alone": (lambda: forget(folder), lambda files: read(files, False)),
+            },
+            repeats,
+        )
 
 
 def in_bucket(scheme: str, state: Any, root: pathlib.Path, repeats: int) -> dict[str, float]:
@@ -133,25 +153,35 @@ def in_bucket(scheme: str, state: Any, root: pathlib.Path, repeats: int) -> dict
 
     checkpoints_of = dict[contextlib.ExitStack, Checkpoints]()
 
-    def prepare() -> contextlib.ExitStack:
-        for before in list(checkpoints_of):
+    def release() -> None:
+        while checkpoints_of:
+            before, checkpoints = checkpoints_of.popitem()
             before.close()
-            del checkpoints_of[before]
+            shutil.rmtree(checkpoints.folder.parent)
+
+    def prepare() -> contextlib.ExitStack:
+        release()
         resources = contextlib.ExitStack()
         checkpoints_of[resources] = opened(resources)
         return resources
 
-    found = rounds(
-        {"restore": (prepare, restore), "download": (lambda: root / "plain", lambda to: download(scheme, names, to))},
+    def empty() -> pathlib.Path:
+        release()
+        shutil.rmtree(root / "plain", ignore_errors=True)
+        return root / "plain"
+
+    return rounds(
+        {
+            "restore": (prepare, restore),
+            "bytes in memory": (empty, lambda to: read(download(scheme, names, to), True)),
+            "bytes alone": (empty, lambda to: download(scheme, names, to)),
+        },
         repeats,
     )
-    for each in checkpoints_of:
-        each.close()
-    return found
 
 
-def download(scheme: str, names: list[str], folder: pathlib.Path) -> None:
-    """Downloads objects below bucket/rows/ with ranges in parallel, as a plain client would."""
+def download(scheme: str, names: list[str], folder: pathlib.Path) -> list[pathlib.Path]:
+    """Downloads objects below bucket/rows/ with ranges in parallel, as a plain client would; returns the files."""
     folder.mkdir(exist_ok=True)
 
     def get(job: tuple[int, int, int]) -> None:
@@ -176,24 +206,30 @@ def download(scheme: str, names: list[str], folder: pathlib.Path) -> None:
         list(pool.map(get, jobs))
     for handle in handles:
         os.close(handle)
+    return [folder / str(number) for number in range(len(names))]
 
 
 def main() -> int:
     """Runs everything; the exit code."""
     more = argparse.ArgumentParser(add_help=False)
     more.add_argument("--millions", type=int, default=110, help="parameters of the state, in millions")
+    more.add_argument("--from", dest="places", nargs="+", default=["disk", "s3", "gs"], choices=["disk", "s3", "gs"])
     found = timing.options(__doc__ or "", more)
     timing.pin(found.cores)
     state, figures, targets = state_of(found.millions * 10**6), dict[str, dict[str, float]](), list[timing.Target]()
-    with tempfile.TemporaryDirectory() as folder:
-        figures["disk"] = on_disk(state, pathlib.Path(folder), found.repeats)
-    for scheme in ("s3", "gs"):
-        with tempfile.TemporaryDirectory() as folder, serving(scheme):
-            figures[scheme] = in_bucket(scheme, state, pathlib.Path(folder), found.repeats)
+    for place in found.places:
+        with tempfile.TemporaryDirectory() as folder:
+            if place == "disk":
+                figures[place] = on_disk(state, pathlib.Path(folder), found.repeats)
+            else:
+                with serving(place):
+                    figures[place] = in_bucket(place, state, pathlib.Path(folder), found.repeats)
+        print(
+            f"{place}: " + ", ".join(f"{what} {seconds:.2f} s" for what, seconds in figures[place].items()), flush=True
+        )
     for name, each in figures.items():
-        plain = each.get("read") or each["download"]
-        print(f"{name}: " + ", ".join(f"{what} {seconds:.2f} s" for what, seconds in each.items()))
-        targets.append(timing.Target(f"{name}: restore, times the bytes alone", each["restore"] / plain, most=2.0))
+        share = each["restore"] / each["bytes in memory"]
+        targets.append(timing.Target(f"{name}: restore, times the bytes in memory", share, most=2.0))
     return timing.report({"seconds": figures}, targets, found)
 
 

@@ -43,6 +43,7 @@ from spanjax.storage.objects import (
 
 _RESUME = 308  # the answer to a part of an upload that is not the last one
 _BUSY = (408, 429, 500, 502, 503, 504)
+READ = 2**20  # bytes that wait in a connection before it pauses: with aiohttp's 64 KiB it pauses after every read
 _GENERATION = "x-goog-generation"
 _ENTRY = "generation,size,name"
 
@@ -117,7 +118,8 @@ class GoogleStorage:
         async def request() -> _Answer:
             session: Any = await system._set_session()
             system.credentials.apply(sent)
-            options = {"timeout": aiohttp.ClientTimeout(limit, sock_read=60), "allow_redirects": False}
+            timeout = aiohttp.ClientTimeout(limit, sock_read=60)
+            options = {"timeout": timeout, "allow_redirects": False, "read_bufsize": READ}
             body = None if data is None else io.BytesIO(data)
             async with session.request(method, url, params=parameters, data=body, headers=sent, **options) as answer:
                 found, received = b"", 0

@@ -5,16 +5,15 @@ the save is complete, `checksums.json`. A damaged checkpoint becomes `STEP.damag
 """
 
 import contextlib
-import functools
 import json
 import logging
 import math
 import os
 import pathlib
 import shutil
-import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -32,14 +31,20 @@ from spanjax.training.checkpoint_files import (
     damage,
     first_line,
     incomplete,
+    large,
     no_room,
+    own_share,
+    quiet_orbax,
     read_meta,
     reason_of,
     remove_unfinished,
+    silence_orbax,
+    small,
     stored_losses,
     stored_meta,
     write_checksums,
     write_evaluation,
+    write_shared_checksums,
 )
 from spanjax.training.mirror import Mirror
 from spanjax.training.nonfinite import NonFiniteError, all_finite
@@ -49,43 +54,28 @@ log = logging.getLogger(__name__)
 
 
 class _Settling(threading.Thread):
-    """Waits until a save is complete, writes its checksums and reads it back where `writes`, and uploads it to the mirror."""
+    """Waits until a save is complete, writes its checksums, reads it back, and uploads it to the mirror."""
 
-    def __init__(self, manager: ocp.CheckpointManager, folder: pathlib.Path, writes: bool, mirror: Mirror | None):
+    def __init__(self, manager: ocp.CheckpointManager, folder: pathlib.Path, mirror: Mirror | None):
         super().__init__(name="spanjax-checkpoint")
-        self.manager, self.folder, self.writes, self.mirror = manager, folder, writes, mirror
+        self.manager, self.folder, self.mirror = manager, folder, mirror
         self.error: Exception | None = None
 
     def run(self) -> None:
         """Implements `threading.Thread.run`; keeps an exception in `error`."""
         try:
             self.manager.wait_until_finished()
-            if self.writes:
+            if self.mirror is not None:  # every process has a folder of its own
                 write_checksums(self.folder)
         except Exception as error:
             self.error = error
         try:
-            if self.mirror is not None:
+            if self.mirror is None:
+                write_shared_checksums(self.folder, self.error)
+            else:
                 self.mirror.upload(int(self.folder.name), self.error)
         except Exception as error:
             self.error = error
-
-
-@functools.cache
-def _silence_abandoned() -> None:
-    """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
-    # tracebacks of Orbax, whose exceptions we catch and report in a line
-    logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
-    logging.getLogger("absl").addFilter(lambda record: "Global object size" not in record.msg)
-    # asyncio's reports of tasks that nobody waited for
-    logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
-    hook = sys.unraisablehook
-
-    def show(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
-            hook(unraisable)
-
-    sys.unraisablehook = show
 
 
 class _Best(checkpoint_managers.PreservationPolicy):
@@ -145,7 +135,7 @@ class Checkpoints:
             create=False,
         )
         self.folder.mkdir(parents=True, exist_ok=True)
-        _silence_abandoned()
+        silence_orbax()
         remove_unfinished(self.folder, self.first)
         alone = None
         if mirror is not None and jax.process_count() > 1:
@@ -187,7 +177,7 @@ class Checkpoints:
         except Exception as error:
             failed = error
         self._agree(step, failed)
-        self.settling = _Settling(self.manager, self.folder / str(step), self.first, self.mirror)
+        self.settling = _Settling(self.manager, self.folder / str(step), self.mirror)
         self.settling.start()
 
     def add_evaluation(self, step: int, found: Mapping[str, Any], loss: float | None) -> None:
@@ -298,14 +288,11 @@ class Checkpoints:
         found, passed, unchecked = self.steps(), list[tuple[int, str]](), self._unchecked()
         for step in sorted(reversed(found), key=lambda step: step in unchecked):
             state, reason = None, self._fetched(step)
-            if reason is None and self.first and self.mirror is None:  # of a fetched one the checksums were compared
-                reason = damage(self.folder / str(step))
+            if reason is None and self.mirror is None:  # of a fetched one the checksums were compared
+                reason = damage(self.folder / str(step), small if self._alone() else own_share)
             reason = agreed(f"checkpoint {step} is whole", reason)
             if reason is None:
-                try:
-                    state = self._restore(step, abstract)
-                except Exception as error:
-                    reason = f"{type(error).__name__}: {reason_of(error)}"
+                state, reason = self._try_restore(step, abstract)
                 reason = agreed(f"checkpoint {step} is restored", reason)
             if reason is None:
                 known = {step, *dict(passed)}
@@ -338,6 +325,24 @@ class Checkpoints:
         steps = [s for s in self.steps() if first and not (self.folder / str(s) / CHECKSUMS).exists()]
         return {int(step) for step in (agreed("checksums are there", " ".join(map(str, steps))) or "").split()}
 
+    def _try_restore(self, step: int, abstract: TrainState) -> tuple[TrainState | None, str | None]:
+        """Restores one step; the state, or None and the damage as text."""
+        checking = None
+        with ThreadPoolExecutor(1) as pool:
+            if self._alone():
+                # meanwhile: of several processes the others would wait inside of Orbax for one that finds a damage
+                checking = pool.submit(damage, self.folder / str(step), large)
+            try:
+                state, reason = self._restore(step, abstract), None
+            except Exception as error:
+                state, reason = None, f"{type(error).__name__}: {reason_of(error)}"
+        reason = (checking.result() if checking else None) or reason
+        return (state if reason is None else None), reason
+
+    def _alone(self) -> bool:
+        """True for a single process whose folder is no copy of a bucket."""
+        return self.mirror is None and jax.process_count() == 1
+
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
         """Restores one step; counters that an older checkpoint does not have begin at 0."""
         wanted, saved = abstract._asdict(), self._saved(step)
@@ -354,7 +359,7 @@ class Checkpoints:
 
     def _saved(self, step: int) -> Collection[str]:
         """Returns the names of the state's fields in a checkpoint."""
-        with _quiet(), ocp.PyTreeCheckpointer() as reader:
+        with quiet_orbax(), ocp.PyTreeCheckpointer() as reader:
             return reader.metadata((self.folder / str(step) / "state").absolute()).item_metadata.tree.keys()
 
     def _set_aside(self, passed: list[tuple[int, str]]) -> None:
@@ -392,7 +397,7 @@ def read_weights(folder: pathlib.Path) -> tuple[int, dict[str, Any], dict[str, A
         raise CheckpointError(f"{folder} is damaged ({reason}): take another step, or copy it again")
     state = (folder / "state").absolute()
     try:
-        with _quiet(), ocp.PyTreeCheckpointer() as reader:
+        with quiet_orbax(), ocp.PyTreeCheckpointer() as reader:
             tree = reader.metadata(state).item_metadata.tree
             weights = "averaged" if "averaged" in tree else "params"
             wanted = {name: tree[name] for name in ("step", weights)}
@@ -412,23 +417,10 @@ def write_weights(workdir: pathlib.Path, params: Any, meta: Mapping[str, Any], s
     """Writes a work directory with one checkpoint of weights without moments, which `read_weights` reads."""
     folder = workdir / "checkpoints" / str(step)
     (folder / "meta").mkdir(parents=True)
-    with _quiet(), ocp.PyTreeCheckpointer() as writer:
+    with quiet_orbax(), ocp.PyTreeCheckpointer() as writer:
         writer.save((folder / "state").absolute(), {"step": np.int32(step), "params": params})
     (folder / "meta" / "metadata").write_text(json.dumps(meta))
     write_checksums(folder)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silences Orbax's warnings of files that a manager writes and a single save does not."""
-    _silence_abandoned()
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 class Saving:

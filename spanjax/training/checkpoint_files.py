@@ -1,15 +1,18 @@
 """Checkpoint folders: finds whole and unfinished ones, and checks that there is room for one more."""
 
 import contextlib
+import functools
 import json
+import logging
 import math
 import os
 import pathlib
 import re
 import shutil
+import sys
 import uuid
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -25,8 +28,33 @@ UNCHECKED = f"without {CHECKSUMS}: the save was killed before its end, or the fi
 EVALUATION = "evaluation.json"  # results of an evaluation, stored after the checksums and not covered by them
 
 
-def damage(folder: pathlib.Path) -> str | None:
-    """Compares a step's files with its checksums: the damage as text; None if they agree or none were written."""
+LARGE = 1 << 20
+"""Bytes of a file whose checksum takes longer than a look at it."""
+Chosen = Callable[[Mapping[str, int]], Collection[str]]
+"""Picks some of the files (relative name -> bytes) of a step."""
+
+
+def small(sizes: Mapping[str, int]) -> Collection[str]:
+    """Picks the files of less than `LARGE` bytes: indexes and descriptions."""
+    return [name for name, size in sizes.items() if size < LARGE]
+
+
+def large(sizes: Mapping[str, int]) -> Collection[str]:
+    """Picks what `small` does not: the arrays."""
+    return sizes.keys() - set(small(sizes))
+
+
+def own_share(sizes: Mapping[str, int]) -> Collection[str]:
+    """Picks the files that this process reads for all, about as many bytes as every other one; all of them if it is alone."""
+    ordered = sorted(sizes, key=lambda name: (-sizes[name], name))
+    return ordered[jax.process_index() :: jax.process_count()]
+
+
+def damage(folder: pathlib.Path, chosen: Chosen = list) -> str | None:
+    """Compares a step's files with its checksums: the damage as text; None if they agree or none were written.
+
+    All must be there; only the content of those `chosen` is compared.
+    """
     path = folder / CHECKSUMS
     if not path.exists():
         return None
@@ -34,9 +62,11 @@ def damage(folder: pathlib.Path) -> str | None:
         expected = parse_json(path.read_bytes(), dict)
     except (OSError, ValueError) as error:
         return f"{CHECKSUMS} is no list of files with their checksums: {error}"
-    actual = _contents(folder)
-    missing = sorted(expected.keys() - actual.keys())
-    changed = sorted(name for name in expected.keys() & actual.keys() if expected[name] != actual[name])
+    sizes = _sizes(folder)
+    missing = sorted(expected.keys() - sizes.keys())
+    known = {name: size for name, size in sizes.items() if name in expected}
+    actual = _contents(folder, chosen(known))
+    changed = sorted(name for name in actual if expected[name] != actual[name])
     return f"missing files {missing[:3]}, changed files {changed[:3]}" if missing or changed else None
 
 
@@ -48,27 +78,59 @@ def incomplete(folder: pathlib.Path) -> str | None:
 
 def write_checksums(folder: pathlib.Path) -> None:
     """Flushes every file of a step to the disk, writes their checksums, and reads them back. OSError if they differ."""
-    write_whole(folder / CHECKSUMS, json.dumps(_contents(folder, to_disk=True)))
+    write_whole(folder / CHECKSUMS, json.dumps(_contents(folder, _sizes(folder), to_disk=True)))
     if reason := damage(folder) or incomplete(folder):
         raise OSError(f"what was read back is not what was written ({reason})")
 
 
-def _contents(folder: pathlib.Path, to_disk: bool = False) -> dict[str, list[int]]:
-    """Relative name -> [bytes, crc32] of every file of a step."""
+def write_shared_checksums(folder: pathlib.Path, failed: Exception | None = None) -> None:
+    """`write_checksums` of a folder that all processes share: each reads its share of the files. All call it alike.
+
+    `failed` is the reason why this process has nothing to read; it is raised again, after the others know. If one failed, no
+    list is written. OSError on a process whose share cannot be read or differs.
+    """
+    answer: dict[str, Any] = {}
+    try:
+        if failed is not None:
+            raise failed
+        answer["files"] = _contents(folder, own_share(_sizes(folder)), to_disk=True)
+    except Exception as error:
+        # raised after the rendezvous, at which the others would wait
+        failed = error
+    answers = [parse_json(text, dict) for text in all_gather_text("checksums are known", json.dumps(answer))]
+    if failed is not None:
+        raise failed
+    if jax.process_index() == 0 and all("files" in each for each in answers):
+        files = {name: entry for each in answers for name, entry in each["files"].items()}
+        write_whole(folder / CHECKSUMS, json.dumps(dict(sorted(files.items()))))
+    again = _contents(folder, answer["files"])
+    changed = sorted(name for name, entry in answer["files"].items() if again[name] != entry)
+    reason = f"changed files {changed[:3]}" if changed else incomplete(folder)
+    if reason:
+        raise OSError(f"what was read back is not what was written ({reason})")
+
+
+def _sizes(folder: pathlib.Path) -> dict[str, int]:
+    """Relative name -> bytes of the files of a step that have a checksum."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith((CHECKSUMS, EVALUATION)))
-    return {str(p.relative_to(folder)): [p.stat().st_size, _crc(p, to_disk)] for p in files}
+    return {str(p.relative_to(folder)): p.stat().st_size for p in files}
 
 
-def _crc(path: pathlib.Path, to_disk: bool) -> int:
-    value = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 22):
-            value = zlib.crc32(chunk, value)
+def _contents(folder: pathlib.Path, names: Collection[str], to_disk: bool = False) -> dict[str, list[int]]:
+    """Relative name -> [bytes, crc32] of some files of a step."""
+    return {name: _sized_crc(folder / name, to_disk) for name in names}
+
+
+def _sized_crc(path: pathlib.Path, to_disk: bool) -> list[int]:
+    size, value, block = 0, 0, memoryview(bytearray(LARGE))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(block):
+            size, value = size + count, zlib.crc32(block[:count], value)
         if to_disk:
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):  # so that the next read comes from the disk and not from memory
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return value
+    return [size, value]
 
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the names of folders that are being written
@@ -263,3 +325,33 @@ def reason_of(error: Exception) -> str:
     """Returns the system's text for the error number that TensorStore gives in a chain of paths; else the first line."""
     number = re.search(r"\[os_error_code='(\d+)'\]", str(error))
     return os.strerror(int(number[1])) if number else first_line(error)
+
+
+@functools.cache
+def silence_orbax() -> None:
+    """Silences reads that are still under way when Orbax gives up on a damaged checkpoint, whose error we report."""
+    # tracebacks of Orbax, whose exceptions we catch and report in a line
+    logging.getLogger("absl").addFilter(lambda record: not (record.exc_info and "orbax" in record.pathname))
+    logging.getLogger("absl").addFilter(lambda record: "Global object size" not in record.msg)
+    # asyncio's reports of tasks that nobody waited for
+    logging.getLogger("asyncio").addFilter(lambda record: not record.exc_info)
+    hook = sys.unraisablehook
+
+    def show(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    sys.unraisablehook = show
+
+
+@contextlib.contextmanager
+def quiet_orbax() -> Iterator[None]:
+    """Silences Orbax's warnings of files that a manager writes and a single save does not."""
+    silence_orbax()
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

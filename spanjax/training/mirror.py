@@ -212,7 +212,8 @@ class Mirror:
                     os.link(path, target)
                     return ""
         try:
-            self.store.download(self.commits.folder(commit) / name, target, size, checksum)
+            # not flushed: a copy is used by the process that has compared it, and after a crash it is compared again
+            self.store.download(self.commits.folder(commit) / name, target, size, checksum, flush=False)
         except DamagedError:
             return name
         return ""

@@ -1,5 +1,7 @@
 """The last N and the best are kept; what is restored is what was saved, on any mesh; failed and damaged saves do not count."""
 
+import collections
+import json
 import logging
 import math
 import os
@@ -7,8 +9,11 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import types
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -135,6 +140,91 @@ def test_damage_names_the_files(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "checkpoints" / "1"
     (folder / "meta" / "metadata").write_text('{"other": 1}')
     assert "meta/metadata" in (damage(folder) or "")
+
+
+def test_arrays_that_changed_are_found_beside_the_restore(tmp_path: pathlib.Path) -> None:
+    """TensorStore reads a changed number of an array as it is; the checksum is compared meanwhile."""
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2):
+            params = {"kernel": jnp.full((512, 1024), float(step))}
+            checkpoints.save(TrainState(jnp.int32(step), params, {}, jnp.int32(3), jnp.int32(2)), step, {}, None)
+        checkpoints.finish()
+        like = abstract(
+            checkpoints._restore(2, abstract(TrainState(jnp.int32(0), params, {}, jnp.int32(0), jnp.int32(0))))
+        )
+        (file,) = [each for each in (tmp_path / "checkpoints" / "2").rglob("d/*") if each.stat().st_size > saved.LARGE]
+        with file.open("r+b") as opened:
+            opened.seek(saved.LARGE)
+            opened.write(np.float32(7.0).tobytes())
+        assert 7.0 in np.asarray(checkpoints._restore(2, like).params["kernel"])
+        restored = checkpoints.restore_newest(like)
+        assert restored is not None and int(restored.step) == 1 and np.all(np.asarray(restored.params["kernel"]) == 1)
+    assert names(tmp_path) == ["1", "2.damaged"]
+
+
+class Processes:
+    """Threads that `checkpoint_files` takes for processes."""
+
+    def __init__(self, count: int, monkeypatch: pytest.MonkeyPatch):
+        self.count, self.own, self.barrier = count, threading.local(), threading.Barrier(count, timeout=20)
+        self.texts = [""] * count
+        monkeypatch.setattr(saved.jax, "process_index", lambda: self.own.index)
+        monkeypatch.setattr(saved.jax, "process_count", lambda: count)
+        monkeypatch.setattr(saved, "all_gather_text", self.gather)
+
+    def gather(self, name: str, text: str) -> list[str]:
+        self.texts[self.own.index] = text
+        self.barrier.wait()
+        return self.texts
+
+    def run(self, work: Callable[[int], object]) -> list[object]:
+        def one(index: int) -> object:
+            self.own.index = index
+            try:
+                return work(index)
+            except OSError as error:
+                return error
+
+        with ThreadPoolExecutor(self.count) as pool:
+            return list(pool.map(one, range(self.count)))
+
+
+def files_of(folder: pathlib.Path, *sizes: int) -> pathlib.Path:
+    for number, size in enumerate(sizes):
+        path = folder / "state" / "d" / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(size))
+    (folder / "meta").mkdir()
+    (folder / "meta" / "metadata").write_text("{}")
+    return folder
+
+
+def test_processes_read_shares_of_a_shared_folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = files_of(tmp_path, *range(100, 3000, 100))
+    saved.write_checksums(folder)
+    alone = json.loads((folder / CHECKSUMS).read_text())
+    (folder / CHECKSUMS).unlink()
+    processes, read, original = Processes(3, monkeypatch), collections.defaultdict(set), saved._sized_crc
+
+    def noted(path: pathlib.Path, to_disk: bool) -> list[int]:
+        read[processes.own.index].add(path)
+        return original(path, to_disk)
+
+    monkeypatch.setattr(saved, "_sized_crc", noted)
+    assert processes.run(lambda _: saved.write_shared_checksums(folder)) == [None] * 3
+    assert json.loads((folder / CHECKSUMS).read_text()) == alone
+    assert sum(map(len, read.values())) == len(alone) == len(set().union(*read.values()))
+    sizes = [sum(path.stat().st_size for path in each) for each in read.values()]
+    assert max(sizes) - min(sizes) <= 3000
+    (folder / "state" / "d" / "7").write_bytes(b"other")
+    found = processes.run(lambda _: damage(folder, saved.own_share))
+    assert sorted(map(str, found)) == ["None", "None", "missing files [], changed files ['state/d/7']"]
+
+
+def test_where_a_process_failed_no_list_is_written(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, full = files_of(tmp_path, 10, 20), OSError(28, "No space left on device")
+    found = Processes(2, monkeypatch).run(lambda index: saved.write_shared_checksums(folder, full if index else None))
+    assert found == [None, full] and not (folder / CHECKSUMS).exists()
 
 
 def large(step: int) -> TrainState:
