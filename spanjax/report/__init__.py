@@ -10,6 +10,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import tyro
@@ -71,8 +72,11 @@ def _is_report(path: pathlib.Path) -> bool:
     return not start or TITLE.encode() in start
 
 
-def report(options: Report) -> None:
-    """Reads, measures and writes; one ValueError with everything that is wrong with the input."""
+def report(options: Report, given: Sequence[str] = ()) -> None:
+    """Reads, measures and writes; one ValueError with everything that is wrong with the input.
+
+    `given` names the runs of `options` as the user did, where those are copies.
+    """
     from spanjax.report.blocks import blocks_of
     from spanjax.report.markdown import markdown
     from spanjax.report.page import page
@@ -99,7 +103,8 @@ def report(options: Report) -> None:
     # a report of runs begins with the title, by which it is known as one
     blocks = [*(blocks_of(runs, options.rows, options.examples) if runs else [Heading(1, TITLE)]), *blocks]
     if options.json:
-        content = {"title": TITLE, "sweeps": {str(sweep.path): sweep_json(sweep) for sweep in sweeps}}
+        names = dict(zip(map(pathlib.Path, options.runs), given or options.runs, strict=True))
+        content = {"title": TITLE, "sweeps": {names[sweep.path]: sweep_json(sweep) for sweep in sweeps}}
         write_whole(pathlib.Path(options.json), json.dumps(content, indent=1) + "\n")
         print(f"wrote {options.json}")
     for path, text in ((options.output, page), (options.markdown, markdown)):
@@ -115,6 +120,6 @@ def main(arguments: list[str] | None = None) -> int:
     def work() -> None:
         outputs = ("output", "markdown", "json")
         options = parse_options(Report, args=words, prog=PROGRAM, description=__doc__, stores=("runs", *outputs))
-        on_local_files(report, options, ["runs"], outputs)
+        on_local_files(lambda local: report(local, options.runs), options, ["runs"], outputs)
 
     return exit_code("spanjax.report", work, cannot="cannot report these runs")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pathlib
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -169,7 +170,8 @@ def _upload(outputs: dict[str, RemoteOutput]) -> None:
     for output in outputs.values():
         if output.local.exists():
             output.upload(output.local)
-            print(f"uploaded to {output.place}")
+            # standard output may be one JSON object
+            print(f"uploaded to {output.place}", file=sys.stderr)
 
 
 def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:

@@ -85,7 +85,7 @@ def test_a_sweep_in_a_bucket_continues_on_another_machine(
     assert {path.name for path in copy.rglob("*") if path.is_file()} == {SWEEP, "result.json"}, "no checkpoints"
     output = tmp_path / "sweep.json"
     assert report([ADDRESS, "--output=", f"--json={output}"]) == 0
-    (found,) = json.loads(output.read_text())["sweeps"].values()
+    found = json.loads(output.read_text())["sweeps"][ADDRESS]
     assert found["arms"]["fast"]["seeds"].keys() == {"0", "1"}
     # settings that have changed are found in the bucket
     file.write_text(GRID.replace("0.5", "0.25"))
