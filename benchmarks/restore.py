@@ -72,7 +72,7 @@ def read(files: list[pathlib.Path], keep: bool) -> list[Any]:
     def one(job: tuple[int, int, Any]) -> None:
         handle, start, array = job
         block = array[start : start + BLOCK] if keep else np.empty(BLOCK, np.uint8)
-        os.preadv(handle, [block], start)
+        os.preadv(handle, [block.data], start)
 
     handles = [os.open(path, os.O_RDONLY) for path in files]
     sizes = [os.fstat(handle).st_size for handle in handles]

@@ -71,12 +71,37 @@ def usr1(run: Run) -> None:
     run.cluster.run("scancel", "--batch", "--signal=USR1", str(run.job.number))
 
 
+PREEMPTED = "CANCELLED AT"  # what slurmstepd prints into the job's output
+
+
+def hold_until(run: Run, come: Callable[[], bool]) -> None:
+    """Slows the tasks down until something has come: the run is short."""
+    tasks = run.job.tasks()
+
+    def signal_tasks(number: signal.Signals) -> None:
+        for each in tasks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, number)
+
+    until = time.monotonic() + WAIT_SECONDS
+    while not come() and time.monotonic() < until:
+        signal_tasks(signal.SIGSTOP)
+        # gloo waits 30 s for the other side
+        with contextlib.suppress(TimeoutError):
+            run.job.wait(come, 8)
+        signal_tasks(signal.SIGCONT)
+        time.sleep(0.2)
+    assert come(), run.job.described()
+
+
 def preempt(run: Run) -> None:
-    """Another job that needs all cores, in a partition that goes first."""
+    """Another job that needs all cores, in a partition that goes first. SLURM may take a while to see it."""
+    before = run.job.output().count(PREEMPTED)
     script = run.folder / "other.sbatch"
     script.write_text("#!/usr/bin/env bash\nsleep 1\n")
     words = ("--partition=high", f"--nodes={len(NODES)}", "--ntasks-per-node=2", "--output=other-%j.out")
     other = run.cluster.submit(script, {}, *words)
+    hold_until(run, lambda: run.job.output().count(PREEMPTED) > before)
     assert other.ended(WAIT_SECONDS)["JobState"] == "COMPLETED", other.described()
 
 
@@ -107,29 +132,13 @@ def stop(rank: int) -> Callable[[Run], None]:
 def reach_the_limit(run: Run) -> None:
     """The time is nearly over; the next go has its old time limit again.
 
-    SLURM looks at time limits twice a minute. The tasks are slowed down until it has sent its signal: the run is short.
+    SLURM looks at time limits twice a minute.
     """
-    tasks, warned = run.job.tasks(), f"send_job_warn_signal: warning signal {signal.SIGUSR1.value} to"
+    warned = f"send_job_warn_signal: warning signal {signal.SIGUSR1.value} to"
     log, before = run.cluster.folder / "slurmctld.log", run.job.restarts()
     sent = log.read_text().count(warned)
-
-    def signal_tasks(number: signal.Signals) -> None:
-        for each in tasks:
-            os.kill(each, number)
-
-    def come() -> bool:
-        return log.read_text().count(warned) > sent
-
     limit_soon(run)
-    until = time.monotonic() + WAIT_SECONDS
-    while not come() and time.monotonic() < until:
-        signal_tasks(signal.SIGSTOP)
-        # gloo waits 30 s for the other side
-        with contextlib.suppress(TimeoutError):
-            run.job.wait(come, 8)
-        signal_tasks(signal.SIGCONT)
-        time.sleep(0.2)
-    assert come(), run.job.described()
+    hold_until(run, lambda: log.read_text().count(warned) > sent)
     restore_the_limit(run, before)
 
 
