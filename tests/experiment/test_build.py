@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import time
 from typing import Any
 
 import pytest
@@ -97,68 +96,3 @@ def test_layers_gather_on_their_own_where_transfers_can_hide(
 
 def test_rows_divide_over_the_devices() -> None:
     assert "batch_size 6 does not divide over 4 device(s)" in problems(MeshConfig(), 4, batch_size=6)[0]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "outcome", "expected"),
-    [
-        ("auto", (1e-3, 2e-3), ("pallas_hopper", "first; equal to xla on this device, 1.00 ms in place of 2.00")),
-        (
-            "auto",
-            (2e-3, 1e-3),
-            ("xla", "not pallas_hopper: it is slower than xla on this device: 2.00 ms in place of 1"),
-        ),
-        ("auto", ValueError("output differ"), ("xla", "not pallas_hopper: ValueError: output differ")),
-        ("auto", AttributeError("no wgmma"), ("xla", "not pallas_hopper: AttributeError: no wgmma")),
-        (
-            "pallas_hopper",
-            (2e-3, 1e-3),
-            ("pallas_hopper", "first; equal to xla on this device, 2.00 ms in place of 1.00"),
-        ),
-    ],
-    ids=["faster", "slower", "wrong", "does not run", "named, slower"],
-)
-def test_the_own_kernel_is_tried_before_it_is_taken(wanted: str, outcome: Any, expected: tuple[str, str]) -> None:
-    backend, reason = build.tried(wanted, "first", verified(outcome))
-    assert (backend, reason[: len(expected[1])]) == expected
-
-
-def test_the_kernel_for_tpu_gives_way_to_chunks() -> None:
-    slower = verified((2e-3, 1e-3))
-    assert build.tried("auto", "first", slower, "pallas_tpu", 512)[0] == "xla_chunked"
-    assert build.tried("auto", "first", slower, "pallas_tpu", 128)[0] == "xla"
-    assert build.tried("pallas_tpu", "first", slower, "pallas_tpu", 512)[0] == "pallas_tpu"
-
-
-def verified(outcome: Any) -> Any:
-    def verify() -> Any:
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    return verify
-
-
-def test_a_kernel_that_was_named_and_is_wrong_stops_the_run() -> None:
-    with pytest.raises(ValueError, match="'pallas_hopper' cannot be used: ValueError: output differ"):
-        build.tried("pallas_hopper", "first", verified(ValueError("output differ")))
-
-
-def test_a_problem_of_another_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes with different backends would compile different steps."""
-    monkeypatch.setattr(build, "all_gather_text", lambda name, mine: [mine, "ValueError: value differ"])
-    backend, reason = build.tried("auto", "first", verified((1e-3, 2e-3)))
-    assert (backend, reason) == ("xla", "not pallas_hopper: ValueError: value differ")
-
-
-def test_a_trial_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(build, "TRIAL_SECONDS", 0.01)
-
-    def verify() -> Any:
-        time.sleep(0.3)
-        return 1e-3, 2e-3
-
-    assert build.tried("auto", "first", verify)[0] == "pallas_hopper"
-    assert "has not ended its trial" in capsys.readouterr().err
-    build.tried("auto", "first", verified((1e-3, 2e-3)))
-    assert not capsys.readouterr().err
