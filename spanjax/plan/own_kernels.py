@@ -5,6 +5,7 @@ and does its integer operations besides, not under them. Both are more careful t
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 from spanjax.hardware import Achievable
@@ -17,6 +18,19 @@ _TILE = 64  # positions meet at least so many
 _MASK, _DROPOUT = 2, 2
 """Integer operations a score: of the mask a difference and a comparison, of dropout a product with a sum and a comparison. The
 kernels compiled for sm90 have 1.8 to 2.0 sums and products a score, and as many comparisons."""
+
+
+# jax is not loaded yet when this module is
+_SCOPE = "attention_window_"  # `WINDOW` of spanjax.nn.attention.request
+_WINDOW = re.compile(rf'op_name="[^"]*{_SCOPE}(\d+)')
+
+
+def met(line: Instruction, length: int, blocks: int, tile: int) -> int:
+    """Keys that a query of a full row of equal blocks meets on average, in whole tiles on both sides of its own with a window."""
+    window = _WINDOW.search(line.rest)
+    of_block = max(math.ceil(length / blocks), tile)
+    reached = tile * (2 * math.ceil(int(window.group(1)) / tile) + 1) if window else of_block
+    return min(length, of_block, reached)
 
 
 def seconds(rates: Achievable, backward: bool, flops: float, integers: float) -> float:
@@ -39,7 +53,7 @@ def tpu(
         return None
     (rows, length, width), backward = wide[0], len(wide) > 3
     _, groups, _, heads, tile = levels[0]
-    pairs = rows * length * min(length, max(math.ceil(length / blocks), tile))
+    pairs = rows * length * met(line, length, blocks, tile)
     flops = 2 * (5 if backward else 2) * pairs * width
     drops = read[0][1] == (rows,) and rows > 1
     integers = pairs * groups * heads * (_MASK + (_DROPOUT + 1) * drops)  # a product and a sum are two operations here
@@ -64,7 +78,7 @@ def hopper(
     from_scores = any(dims == (rows, heads, length, length) for dims in wide)
     forward, of_keys = len(made) == 2 and len(made[1]) == 3, len(made) > 1 and len(made[1]) == 4
     products = 2 if forward else 4 if of_keys else 1 if from_scores else 3
-    scores = rows * heads * length * max(math.ceil(length / blocks), _TILE)
+    scores = rows * heads * length * met(line, length, blocks, _TILE)
     drops = any(kind == "u32" for kind, _ in read)
     integers = 0 if from_scores else _MASK + _DROPOUT * drops
     flops = 2 * products * scores * width

@@ -3,6 +3,7 @@
 import pytest
 
 from spanjax.hardware import CHIPS, Achievable
+from spanjax.nn.attention.request import WINDOW
 from spanjax.plan import own_kernels
 from spanjax.plan.cost import ATTENTION, CostModel
 from spanjax.plan.hlo import Program
@@ -53,6 +54,16 @@ def test_each_kernel_has_its_products_and_integers(
 @pytest.mark.parametrize(("blocks", "met"), [(1, 512), (2, 256), (3, 171), (8, 64), (16, 64)])
 def test_positions_meet_at_least_a_tile(blocks: int, met: int) -> None:
     (kernel,) = CostModel(Program(program(*FORWARD)), RATES, blocks).kernels
+    assert kernel.flops == 4 * 2 * 4 * 512 * met * 64
+
+
+@pytest.mark.parametrize(
+    ("window", "blocks", "met"), [(64, 1, 192), (65, 1, 320), (64, 4, 128), (300, 1, 512), (0, 1, 512)]
+)
+def test_a_window_is_met_in_whole_tiles(window: int, blocks: int, met: int) -> None:
+    scope = f', metadata={{op_name="jit(step)/transpose(jvp({WINDOW}{window}))/mosaic_gpu"}}' if window else ""
+    text = program(*FORWARD).replace('"mosaic_gpu_v2"', f'"mosaic_gpu_v2"{scope}')
+    (kernel,) = CostModel(Program(text), RATES, blocks).kernels
     assert kernel.flops == 4 * 2 * 4 * 512 * met * 64
 
 
