@@ -104,7 +104,7 @@ def dropout(
 
 
 class Draws(NamedTuple):
-    """What the mask of an array is computed from, uint32: of every line, [B, ..., 1], and of every column."""
+    """Numbers that give the mask of an array, uint32: of every line, [B, ..., 1], and of every column."""
 
     offset: jax.Array
     factor: jax.Array

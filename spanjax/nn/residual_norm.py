@@ -150,7 +150,7 @@ class _Tile:
         return [value * inverse for value in centred], inverse
 
     def dropped(self, values: Sequence[jax.Array], draws: Sequence[Any]) -> list[jax.Array]:
-        """What dropout keeps of the values, scaled; all without draws."""
+        """Values that dropout keeps, scaled, and zeros; all values without draws."""
         if not draws:
             return list(values)
         offset, factor = (ref[self.lines][:, None] for ref in draws[:2])

@@ -15,6 +15,9 @@ SHARE = 0.6
 HOPPER = "mosaic_gpu_v2"
 """Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
 _TILE = 64  # positions meet at least so many
+EXPONENTIAL = 4
+"""Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
+former and one the latter."""
 _MASK, _DROPOUT = 2, 2
 """Integer operations a score: of the mask a difference and a comparison, of dropout a product with a sum and a comparison. The
 kernels compiled for sm90 have 1.8 to 2.0 sums and products a score, and as many comparisons."""
@@ -56,7 +59,8 @@ def tpu(
     pairs = rows * length * met(line, length, blocks, tile)
     flops = 2 * (5 if backward else 2) * pairs * width
     drops = read[0][1] == (rows,) and rows > 1
-    integers = pairs * groups * heads * (_MASK + (_DROPOUT + 1) * drops)  # a product and a sum are two operations here
+    # a product and a sum are two operations here
+    integers = pairs * groups * heads * (EXPONENTIAL + _MASK + (_DROPOUT + 1) * drops)
     return flops, seconds(rates, backward, flops, integers)
 
 

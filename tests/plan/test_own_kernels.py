@@ -71,7 +71,7 @@ ROW, LEVELS, SEGMENTS = "bf16[2,1024,256]", "f32[2,2,2,2,512]", "s32[2,2,1,512]"
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize(("keys", "integers"), [(1, 2), (2, 5)], ids=["without dropout", "with dropout"])
+@pytest.mark.parametrize(("keys", "integers"), [(1, 4 + 2), (2, 4 + 5)], ids=["without dropout", "with dropout"])
 @pytest.mark.parametrize(("blocks", "met"), [(1, 1024), (2, 512), (8, 512)])
 def test_kernels_for_tpu(backward: bool, keys: int, integers: int, blocks: int, met: int) -> None:
     """4 heads of 64 in two groups, rows of two tiles of 512."""
