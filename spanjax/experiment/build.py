@@ -14,7 +14,7 @@ from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
 from spanjax.experiment.trials import remembered, tried
 from spanjax.nn import residual_norm
-from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu, platform_name
+from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, platform_name
 from spanjax.nn.attention.request import CHUNKED_FROM
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
@@ -23,7 +23,7 @@ from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
-OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu}
+OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu, "pallas_triton": pallas_triton}
 """The project's own kernels, which are tried before a run takes them."""
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"

@@ -304,8 +304,8 @@ class CostModel:
 
     def _attention(self, target: str, line: Instruction, operands: Sequence[Instruction]) -> tuple[float, float] | None:
         """(operations, seconds of arithmetic) of a call of an attention kernel, from the shapes of queries and keys."""
-        if target == own_kernels.HOPPER:
-            return own_kernels.hopper(self.rates, line, operands, self.blocks)
+        if target in (own_kernels.HOPPER, own_kernels.TRITON):
+            return own_kernels.gpu(self.rates, line, operands, self.blocks)
         if "fmha" not in target and target != "tpu_custom_call":
             return None
         if target == "tpu_custom_call" and (own := own_kernels.tpu(self.rates, line, operands, self.blocks)):

@@ -14,6 +14,8 @@ from spanjax.plan.hlo import Instruction, shapes
 SHARE = 0.6
 HOPPER = "mosaic_gpu_v2"
 """Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
+TRITON = "__gpu$xla.gpu.triton"
+"""Target of those of `spanjax.nn.attention.pallas_triton`, and of other kernels."""
 _TILE = 64  # positions meet at least so many
 EXPONENTIAL = 4
 """Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
@@ -64,10 +66,10 @@ def tpu(
     return flops, seconds(rates, backward, flops, integers)
 
 
-def hopper(
+def gpu(
     rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
 ) -> tuple[float, float] | None:
-    """(operations of the products, seconds of arithmetic) of a call of a kernel for sm90; None for any other call.
+    """(operations of the products, seconds of arithmetic) of a call of a kernel for GPUs; None for any other call.
 
     Its results tell which kernel it is: the forward pass has log-sums next to one array [B, L, N, H], keys and values have two,
     and that of queries has one, with the gradient of scores [B, N, K, Q] among its operands, or without. Rows are full, of

@@ -26,7 +26,7 @@ KERNELS: dict[str, types.ModuleType] = {
     "pallas_triton": pallas_triton,
 }
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
-DROPPING = ("pallas_hopper", "pallas_tpu")
+DROPPING = ("pallas_hopper", "pallas_tpu", "pallas_triton")
 """Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
