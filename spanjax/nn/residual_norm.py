@@ -80,8 +80,9 @@ def fused(
     site: int | jax.Array,
     interpret: bool = False,
 ) -> jax.Array:
-    """`plain` by the kernel, or by the formula where lines do not fill tiles. `interpret` runs the kernel on any device."""
-    if hidden.shape[0] * hidden.shape[1] % TILE:
+    """`plain` by the kernel; by the formula where lines do not fill tiles or are cut into narrow parts, as those of a small
+    generator may be. `interpret` runs the kernel on any device."""
+    if hidden.shape[0] * hidden.shape[1] % TILE or _columns(hidden.shape[-1]) < NARROWEST:
         return plain(hidden, product, bias_D, scale_D, shift_D, rate=rate, epsilon=epsilon, key=key, site=site)
     drawn = draws_of(hidden.shape, key, site) if key is not None and rate else None
     return _fused(Options(rate, epsilon, interpret), hidden, product, bias_D, scale_D, shift_D, drawn)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.attention import KERNELS, attention, choose_backend
+from spanjax.nn.attention import KERNELS, choose_backend
 from spanjax.nn.attention.bands import Bands
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
