@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spanjax.experiment import build
@@ -96,3 +98,57 @@ def test_layers_gather_on_their_own_where_transfers_can_hide(
 
 def test_rows_divide_over_the_devices() -> None:
     assert "batch_size 6 does not divide over 4 device(s)" in problems(MeshConfig(), 4, batch_size=6)[0]
+
+
+def norm_of(
+    changes: dict[str, Any], platform: str = "cuda", kind: str = "NVIDIA H200", tensor: int = 1
+) -> tuple[str, str]:
+    """The choice of `residual_norm` for devices that are not here."""
+    run = dataclasses.replace(Run(), compute_dtype="bfloat16")
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **changes))  # pyright: ignore
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
+    mesh = types.SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
+    return build.norm_backend(run, mesh)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "backend", "reason"),
+    [
+        ({}, {}, "pallas", "one kernel each way"),
+        ({"residual_norm": "pallas"}, {}, "pallas", "requested"),
+        ({"residual_norm": "xla"}, {}, "xla", "requested"),
+        ({}, {"kind": "NVIDIA A100-SXM4-80GB"}, "pallas", "one kernel"),
+        ({}, {"kind": "Tesla V100"}, "xla", "capability 8.0"),
+        ({}, {"platform": "tpu", "kind": "TPU v5e"}, "xla", "it runs on gpu"),
+        ({}, {"tensor": 2}, "xla", "mesh.tensor"),
+        ({"norm_first": True}, {}, "xla", "do not use it"),
+        ({"remat": "dots"}, {}, "xla", "encoder.remat"),
+        ({"hidden_size": 312}, {}, "xla", "multiple of 128, not 312"),
+    ],
+)
+def test_the_kernel_of_norms_is_taken_where_it_fits(
+    changes: dict[str, Any], where: dict[str, Any], backend: str, reason: str
+) -> None:
+    found, why = norm_of(changes, **where)
+    assert found == backend and reason in why, why
+    if backend == "xla" and changes.get("residual_norm") != "xla":
+        with pytest.raises(ValueError, match="encoder.residual_norm 'pallas' cannot be used: .*take 'auto' or 'xla'"):
+            norm_of({**changes, "residual_norm": "pallas"}, **where)
+
+
+def test_the_kernel_of_norms_is_tried_on_devices_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
+
+    class Everything:
+        def __contains__(self, _: Any) -> bool:
+            return True
+
+    monkeypatch.setattr(jax, "devices", Everything)
+    monkeypatch.setattr(build, "remembered", lambda name, shape, trial: trial())
+    monkeypatch.setattr(build.residual_norm, "verify", lambda *shape: (2e-3, 1e-3) if shape[0] == 768 else (1e-3, 2e-3))
+    assert norm_of({}) == (
+        "xla",
+        "not pallas: it is slower than xla on this device: 2.00 ms in place of 1.00 a layer of some rows",
+    )
+    assert norm_of({"hidden_size": 1024})[0] == "pallas"
+    assert norm_of({"residual_norm": "pallas"})[0] == "pallas", "named, it is taken if it is right"
