@@ -408,7 +408,7 @@ def traced(folder: pathlib.Path) -> dict[str, float]:
 
 
 def sweep(bench: Bench) -> None:
-    """One setting at a time on the first size (G8): batches, XLA's flags, a scan of the layers, remat, attention.
+    """One setting at a time on the first size (G8): batches, XLA's flags, a scan of the layers, LayerNorm, remat, attention.
 
     The figures of the other sections are taken before, so that nothing here changes them.
     """
@@ -430,6 +430,7 @@ def sweep(bench: Bench) -> None:
     if platform_name(platform) == "gpu":
         run("with fusion autotuner", {**bench.flags, "xla_gpu_experimental_enable_fusion_autotuner": True})
     run("layers in a scan", unroll=1)
+    run("dropout, sum and LayerNorm by xla", residual_norm="xla")
     run("remat elementwise", remat="elementwise")
     first = CANDIDATES.get(platform_name(platform), ())
     for name in (*first, *(name for name in BACKENDS if name not in first)):

@@ -2,9 +2,7 @@
 
 import dataclasses
 import os
-import sys
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,10 +10,11 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
-from spanjax.distributed import all_gather_text
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
-from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu
+from spanjax.experiment.trials import remembered, tried
+from spanjax.nn import residual_norm
+from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, platform_name
 from spanjax.nn.attention.request import CHUNKED_FROM
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
@@ -24,8 +23,7 @@ from spanjax.sharding import make_mesh, map_named, placed, row_shards
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
-TRIAL_SECONDS = 120
-OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu}
+OWN = {"pallas_hopper": pallas_hopper, "pallas_tpu": pallas_tpu, "pallas_triton": pallas_triton}
 """The project's own kernels, which are tried before a run takes them."""
 SCHEDULER = "--xla_cpu_enable_concurrency_optimized_scheduler"
 SCHEDULER_OFF = f"{SCHEDULER}=false"
@@ -102,7 +100,9 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     backend, reason = attention_backend(run, mesh, length)
     # what a run leaves to its devices is decided here, so that everything after reads the values in use
     unroll, layers = layers_unrolled(run, mesh)
-    chosen: dict[str, Any] = {"attention": backend, "unroll": unroll}
+    norm, why = norm_backend(run, mesh)
+    layers += f"; dropout, sum and LayerNorm by {norm} ({why})"
+    chosen: dict[str, Any] = {"attention": backend, "unroll": unroll, "residual_norm": norm}
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **chosen))
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
@@ -184,51 +184,42 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
         reason += "; equal to xla on this device"
     if backend in OWN and device in jax.devices():
         timed = (length, head_size, dtype.name, encoder.local_window, encoder.attention_dropout)
-        return tried(wanted, reason, lambda: OWN[backend].verify(*timed), backend, length)
+        # a TPU's memory scores of longer rows would fill
+        other = "xla_chunked" if backend == "pallas_tpu" and length >= CHUNKED_FROM else "xla"
+
+        def trial() -> tuple[float, float]:
+            return remembered(backend, timed, lambda: OWN[backend].verify(*timed))
+
+        return tried(wanted, reason, trial, backend, other)
     return backend, reason
 
 
-def stuck(name: str) -> str:
-    """Returns the message on a kernel whose trial takes long."""
-    return (
-        f"the attention kernel {name} has not ended its trial on this device after {TRIAL_SECONDS} s: if it takes minutes,"
-        " stop the run, and start it with --encoder.attention xla"
+def norm_backend(run: Run, mesh: Mesh) -> tuple[str, str]:
+    """Chooses encoder.residual_norm for this mesh, with the reason; ValueError if the requested one cannot run."""
+    encoder, device, dtype = run.encoder, mesh.devices.flat[0], jnp.dtype(run.compute_dtype)
+    wanted, width = encoder.residual_norm, encoder.hidden_size
+    if wanted == "xla":
+        return "xla", "requested"
+    reasons = (
+        (mesh.shape["tensor"] > 1, "mesh.tensor splits its width"),
+        (encoder.norm_first or encoder.relative_attention, "layers of this kind do not use it"),
+        (encoder.remat != "none", "encoder.remat would keep its results"),
     )
-
-
-def tried(
-    wanted: str,
-    reason: str,
-    verify: Callable[[], tuple[float, float]],
-    name: str = "pallas_hopper",
-    length: int = 0,
-) -> tuple[str, str]:
-    """The project's kernel where it is right on every process's device, and faster than `xla` unless it was named; else `xla`.
-    On a TPU, whose memory scores would fill, `xla_chunked` takes the place of `xla` in longer rows.
-
-    Returns the backend, the same on all processes, and the reason. A kernel that was named and is wrong raises ValueError.
-    """
-    other = "xla_chunked" if name == "pallas_tpu" and length >= CHUNKED_FROM else "xla"
-    # a kernel that never ends cannot be stopped from here, but its user can learn what the run waits for
-    slow = threading.Timer(TRIAL_SECONDS, lambda: print(stuck(name), file=sys.stderr, flush=True))
-    slow.daemon = True
-    slow.start()
-    try:
-        own, plain = verify()
-        spent = f"{own * 1e3:.2f} ms in place of {plain * 1e3:.2f} a layer of some rows"
-        problem = "" if own < plain or wanted != "auto" else f"it is slower than {other} on this device: {spent}"
-    except Exception as error:
-        # whatever keeps it from running: unless it was named, a run without it is better than none
-        spent, problem = "", f"{type(error).__name__}: {error}"
-    finally:
-        slow.cancel()
-    # processes that took different backends would compile different steps, and wait for each other
-    problem = next(filter(None, all_gather_text("attention kernel", problem)), "")
+    problem = next((text for holds, text in reasons if holds), None)
+    problem = problem or residual_norm.supports(platform_name(device.platform), device.device_kind, width, dtype)
     if problem and wanted != "auto":
-        raise ValueError(f"the attention backend {name!r} cannot be used: {problem}")
+        raise ValueError(f"encoder.residual_norm {wanted!r} cannot be used: {problem}; take 'auto' or 'xla', which can")
     if problem:
-        return other, f"not {name}: {problem}"
-    return name, f"{reason}; equal to xla on this device, {spent}"
+        return "xla", f"not pallas: {problem}"
+    reason = "requested" if wanted != "auto" else "one kernel each way"
+    if device not in jax.devices():  # it is only planned for
+        return "pallas", reason
+
+    def trial() -> tuple[float, float]:
+        return remembered("residual_norm", shape, lambda: residual_norm.verify(*shape))
+
+    shape = (width, dtype.name, encoder.dropout, encoder.norm_epsilon)
+    return tried(wanted, reason, trial, "pallas", setting="encoder.residual_norm")
 
 
 def open_mesh(run: Run) -> tuple[Mesh | None, list[str]]:

@@ -249,6 +249,9 @@ class Execution:
     pallas_hopper, which have run on no GPU yet, are compared with xla before the first step; cudnn_packed must be named."""
     attention_blocks: AtLeast0 = 0
     """Most blocks of a row, padding included, for cudnn_packed; 0 takes those of the rows of a pretraining run, and else 17."""
+    residual_norm: Literal["auto", "xla", "pallas"] = "auto"
+    """Backend of what follows each part of a layer: dropout, the sum and LayerNorm. pallas is the project's own kernel for GPUs;
+    auto takes it where it fits and is faster in a trial before the first step, and outside of a run xla."""
     remat: Literal["none", "elementwise", "dots", "full"] = "none"
     """Parts of layers that the backward pass computes again: none, elementwise (LayerNorms, activations and dropout; products
     and attention are kept), dots (all but the products with parameters) or full (whole layers)."""

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -100,10 +100,34 @@ def dropout(
     """
     if key is None or rate == 0.0:
         return x
-    row_key = row_keys(key, site).reshape(-1, *(1 for _ in x.shape[1:]))
-    lines = line_draws(row_key, _line_numbers(x.shape, line, strides))
-    columns = _first_columns(x.shape[-1]) if column is None else _columns_from(column, x.shape)
-    return (_dropped_again if key.again else _dropped)(rate, x, *lines, jnp.asarray(columns))
+    return (_dropped_again if key.again else _dropped)(rate, x, *draws_of(x.shape, key, site, line, column, strides))
+
+
+class Draws(NamedTuple):
+    """Numbers that give the mask of an array, uint32: of every line, [B, ..., 1], and of every column."""
+
+    offset: jax.Array
+    factor: jax.Array
+    column: jax.Array
+
+
+def draws_of(
+    shape: tuple[int, ...],
+    key: DropoutKey,
+    site: int | jax.Array,
+    line: int | jax.Array = 0,
+    column: jax.Array | None = None,
+    strides: tuple[int, ...] = (),
+) -> Draws:
+    """The draws of an array [B, ..., K]; arguments as those of `dropout`."""
+    row_key = row_keys(key, site).reshape(-1, *(1 for _ in shape[1:]))
+    columns = _first_columns(shape[-1]) if column is None else _columns_from(column, shape)
+    return Draws(*line_draws(row_key, _line_numbers(shape, line, strides)), jnp.asarray(columns))
+
+
+def kept(rate: float, offset: jax.Array, factor: jax.Array, column: jax.Array) -> jax.Array:
+    """True where dropout keeps an element."""
+    return offset + factor * column >= np.uint32(threshold(rate))
 
 
 def _line_numbers(shape: tuple[int, ...], line: int | jax.Array, strides: tuple[int, ...]) -> jax.Array:
@@ -126,8 +150,7 @@ def _columns_from(column: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _dropped(rate: float, x: jax.Array, offset: jax.Array, factor: jax.Array, columns: jax.Array) -> jax.Array:
-    draws = offset + factor * columns.reshape(*(1 for _ in range(x.ndim - columns.ndim)), *columns.shape)
-    keep = draws >= np.uint32(threshold(rate))
+    keep = kept(rate, offset, factor, columns.reshape(*(1 for _ in range(x.ndim - columns.ndim)), *columns.shape))
     return jnp.where(keep, x * jnp.asarray(1.0 / (1.0 - rate), x.dtype), jnp.zeros((), x.dtype))
 
 

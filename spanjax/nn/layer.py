@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from spanjax.nn import residual_norm
 from spanjax.nn.attention import attention
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, dropout
 from spanjax.nn.pointwise import ACTIVATIONS, LayerNorm
+from spanjax.nn.products import shared_products
 
 RotaryAngles = tuple[jax.Array, jax.Array]
 """Cosine and sine of the angle of every position and number of a head, float32 [B, L, 1, H] each."""
@@ -99,6 +101,7 @@ class Layer(nnx.Module):
         self.activation, self.gated_mlp, self.norm_first = config.activation, config.gated_mlp, config.norm_first
         self.backend = "xla" if config.attention == "auto" else config.attention
         self.blocks = config.attention_blocks
+        self.fused_norm = config.residual_norm == "pallas"
 
     def __call__(
         self,
@@ -117,11 +120,30 @@ class Layer(nnx.Module):
         """
         if self.norm_first:
             read_BLD = jnp.where(first, hidden_BLD, self.attention_norm(hidden_BLD))
-            hidden_BLD = hidden_BLD + self._attended(read_BLD, segments_BL, positions, key, site, window, causal)
-            return hidden_BLD + self._fed(self.feed_norm(hidden_BLD), key, site)
-        attended_BLD = self._attended(hidden_BLD, segments_BL, positions, key, site, window, causal)
-        hidden_BLD = self.attention_norm(hidden_BLD + attended_BLD)
-        return self.feed_norm(hidden_BLD + self._fed(hidden_BLD, key, site))
+            _, mixed_BLD = self._attended(read_BLD, segments_BL, positions, key, site, window, causal)
+            hidden_BLD = hidden_BLD + dropout(self.output(mixed_BLD), self.rate, key, site + 1)
+            inner_BLI = self._inner(self.feed_norm(hidden_BLD))
+            return hidden_BLD + dropout(self.feed_out(inner_BLI), self.rate, key, site + 2)
+        hidden_BLD, mixed_BLD = self._attended(hidden_BLD, segments_BL, positions, key, site, window, causal)
+        hidden_BLD = self._added(hidden_BLD, mixed_BLD, self.output, self.attention_norm, key, site + 1)
+        return self._added(hidden_BLD, self._inner(hidden_BLD), self.feed_out, self.feed_norm, key, site + 2)
+
+    def _added(
+        self,
+        hidden_BLD: jax.Array,
+        x: jax.Array,
+        part: Linear,
+        norm: LayerNorm,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        """LayerNorm of hidden states plus what a dense layer makes of x, with dropout."""
+        if not self.fused_norm:
+            return norm(hidden_BLD + dropout(part(x), self.rate, key, site))
+        product_BLD, zeros_D = x @ part.kernel[...], jnp.zeros(hidden_BLD.shape[-1], x.dtype)
+        vectors = (zeros_D if vector is None else vector[...] for vector in (part.bias, norm.scale, norm.bias))
+        options = {"rate": self.rate, "epsilon": norm.epsilon, "key": key, "site": site}
+        return residual_norm.fused(hidden_BLD, product_BLD, *vectors, **options)
 
     def _attended(
         self,
@@ -132,17 +154,19 @@ class Layer(nnx.Module):
         site: jax.Array,
         window: int,
         causal: bool,
-    ) -> jax.Array:
-        """Output of the attention part, before the residual."""
+    ) -> tuple[jax.Array, jax.Array]:
+        """Hidden states, to which the output of attention is added, and values mixed by it, [B, L, D] each."""
         parts = (self.query, self.key, self.value)
         if not self.on_accelerator:
-            query_BLNH, key_BLNH, value_BLNH = joint_product(hidden_BLD, parts, self.heads)
+            heads = joint_product(hidden_BLD, parts, self.heads)
         else:  # each as attention reads it: nothing is split, nor are gradients joined
-            query_BLNH, key_BLNH, value_BLNH = (
-                part(hidden_BLD).reshape(*hidden_BLD.shape[:2], self.heads, -1) for part in parts
-            )
-        mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window, causal)
-        return dropout(self.output(mixed_BLNH.reshape(hidden_BLD.shape)), self.rate, key, site + 1)
+            hidden_BLD, *made = shared_products(hidden_BLD, [part.kernel[...] for part in parts])
+            heads = [
+                _biased(each, part).reshape(*hidden_BLD.shape[:2], self.heads, -1)
+                for each, part in zip(made, parts, strict=True)
+            ]
+        mixed_BLNH = self._mixed(*heads, segments_BL, positions, key, site, window, causal)
+        return hidden_BLD, mixed_BLNH.reshape(hidden_BLD.shape)
 
     def _mixed(
         self,
@@ -174,12 +198,15 @@ class Layer(nnx.Module):
             blocks=self.blocks,
         )
 
-    def _fed(self, hidden_BLD: jax.Array, key: DropoutKey | None, site: jax.Array) -> jax.Array:
-        """Output of the feed-forward part, before the residual."""
+    def _inner(self, hidden_BLD: jax.Array) -> jax.Array:
+        """Activations of the feed-forward part, [B, L, I]."""
         inner_BLI = ACTIVATIONS[self.activation](self.feed_in(hidden_BLD))
-        if self.gated_mlp:
-            inner_BLI = inner_BLI * self.feed_gate(hidden_BLD)
-        return dropout(self.feed_out(inner_BLI), self.rate, key, site + 2)
+        return inner_BLI * self.feed_gate(hidden_BLD) if self.gated_mlp else inner_BLI
+
+
+def _biased(product_BLD: jax.Array, part: Linear) -> jax.Array:
+    """The product with a dense layer's kernel, plus its bias if it has one."""
+    return product_BLD if part.bias is None else product_BLD + part.bias[...].astype(product_BLD.dtype)[None, None]
 
 
 def joint_product(hidden_BLD: jax.Array, parts: tuple[Linear, ...], heads: int) -> list[jax.Array]:

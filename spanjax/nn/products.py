@@ -1,6 +1,7 @@
-"""Products of bf16 arrays whose float32 results are summed, compared or passed through a softmax."""
+"""Products whose gradients are of the type and in the order that matrix libraries are fast with."""
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -26,3 +27,26 @@ Both products of its gradient read that type too: JAX's own would multiply float
 long, and would keep the float32 cotangent.
 """
 float32_product.defvjp(_forward, _backward)
+
+
+def _shared(x: jax.Array, kernels: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    return x, *(x @ kernel for kernel in kernels)
+
+
+def _shared_backward(kept: tuple, cotangents: Sequence[jax.Array]) -> tuple[jax.Array, list[jax.Array]]:
+    (x, kernels), (total, *changes) = kept, cotangents
+    others = tuple(range(x.ndim - 1))
+    to_kernels = [jnp.tensordot(x, change, (others, others)) for change in changes]
+    for change, kernel in zip(changes, kernels, strict=True):
+        # XLA lets a product of a GPU add the second operand of a sum; the first may not have added one already
+        total = change @ kernel.T + total
+    return total, to_kernels
+
+
+shared_products = jax.custom_vjp(_shared)
+"""(x [..., D], kernels [D, E] each) -> x and its product with every kernel.
+
+The gradient of x is a chain: each product adds to the sum of those before, as a matrix library does on its way, and the first to
+the gradient of the returned x, which the caller uses from there on. JAX's own would add two sums.
+"""
+shared_products.defvjp(lambda x, kernels: (_shared(x, kernels), (x, kernels)), _shared_backward)

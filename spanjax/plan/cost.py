@@ -44,6 +44,21 @@ _FETCHES = ("copy-start", "slice-start", "dynamic-slice-start")  # a TPU's copie
 _SLICES = ("dynamic-slice", "slice", "gather")
 _VIEWS = ("bitcast", "convert", "copy", "reshape")
 _MOVED = {*_VIEWS, *_SLICES, "parameter", "constant", "broadcast", "transpose", "concatenate", "pad", "tuple", "iota"}
+_EXPONENTIALS = {
+    "exponential",
+    "exponential-minus-one",
+    "log",
+    "log-plus-one",
+    "tanh",
+    "erf",
+    "logistic",
+    "rsqrt",
+    "power",
+}
+_INTEGER = {
+    *("add", "subtract", "multiply", "xor", "and", "or", "compare", "minimum", "maximum"),
+    *("shift-left", "shift-right-logical", "shift-right-arithmetic"),
+}
 _CALLS = re.compile(r"\bcalls=%?([\w.\-]+)")
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CONTRACTED = re.compile(r'"?lhs_contracting_dim(?:ension)?s"?[=:][\[{]([^\]}]*)[\]}]')
@@ -145,11 +160,12 @@ class CostModel:
             amount, kind = self._fusion(fused.group(1), line, operands), self._kind(fused.group(1))
         else:
             amount, kind = self._single(line, operands), MOVES if line.opcode in (*_MOVED, *_FETCHES) else ELEMENTWISE
-        # elementwise arithmetic does not count: it hides behind the bytes
+        # other elementwise arithmetic does not count: it hides behind the bytes
         flops = self._flops(line, names)
         arithmetic = (
             self._flops(line, names, self.rates.lanes) if self.rates.lanes > 1 else flops
         ) / self.rates.products
+        arithmetic += self._vector(line, names) / self.rates.integers if self.rates.lanes > 1 else 0.0
         target = _TARGET.search(line.rest) if line.opcode.startswith("custom-call") else None
         if target and (attention := self._attention(target.group(1), line, operands)):
             kind, (flops, arithmetic) = ATTENTION, attention
@@ -272,10 +288,24 @@ class CostModel:
             return _convolution_flops(line, result, shapes(names[line.operands[0]].result)[0][1], names, lanes)
         return 0
 
+    def _vector(self, line: Instruction, names: Mapping[str, Instruction]) -> float:
+        """Integer operations of an instruction and of the computation that it calls, with what as many exponentials take.
+
+        A TPU's vector unit is not so much faster than its memory that they hide behind bytes, as those of a GPU do.
+        """
+        fused = _CALLS.search(line.rest)
+        if line.opcode == "fusion" and fused:
+            inside = self.names(fused.group(1))
+            return sum(self._vector(each, inside) for each in inside.values())
+        weight = own_kernels.EXPONENTIAL if line.opcode in _EXPONENTIALS else 0
+        if line.opcode in _INTEGER and (read := names.get(line.operands[0])) and shapes(read.result):
+            weight = shapes(read.result)[0][0] in ("u32", "s32")
+        return weight * math.prod(shapes(line.result)[0][1]) if weight else 0.0
+
     def _attention(self, target: str, line: Instruction, operands: Sequence[Instruction]) -> tuple[float, float] | None:
         """(operations, seconds of arithmetic) of a call of an attention kernel, from the shapes of queries and keys."""
-        if target == own_kernels.HOPPER:
-            return own_kernels.hopper(self.rates, line, operands, self.blocks)
+        if target in (own_kernels.HOPPER, own_kernels.TRITON):
+            return own_kernels.gpu(self.rates, line, operands, self.blocks)
         if "fmha" not in target and target != "tpu_custom_call":
             return None
         if target == "tpu_custom_call" and (own := own_kernels.tpu(self.rates, line, operands, self.blocks)):

@@ -5,6 +5,7 @@ and does its integer operations besides, not under them. Both are more careful t
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 from spanjax.hardware import Achievable
@@ -13,10 +14,28 @@ from spanjax.plan.hlo import Instruction, shapes
 SHARE = 0.6
 HOPPER = "mosaic_gpu_v2"
 """Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
+TRITON = "__gpu$xla.gpu.triton"
+"""Target of those of `spanjax.nn.attention.pallas_triton`, and of other kernels."""
 _TILE = 64  # positions meet at least so many
+EXPONENTIAL = 4
+"""Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
+former and one the latter."""
 _MASK, _DROPOUT = 2, 2
 """Integer operations a score: of the mask a difference and a comparison, of dropout a product with a sum and a comparison. The
 kernels compiled for sm90 have 1.8 to 2.0 sums and products a score, and as many comparisons."""
+
+
+# jax is not loaded yet when this module is
+_SCOPE = "attention_window_"  # `WINDOW` of spanjax.nn.attention.request
+_WINDOW = re.compile(rf'op_name="[^"]*{_SCOPE}(\d+)')
+
+
+def met(line: Instruction, length: int, blocks: int, tile: int) -> int:
+    """Keys that a query of a full row of equal blocks meets on average, in whole tiles on both sides of its own with a window."""
+    window = _WINDOW.search(line.rest)
+    of_block = max(math.ceil(length / blocks), tile)
+    reached = tile * (2 * math.ceil(int(window.group(1)) / tile) + 1) if window else of_block
+    return min(length, of_block, reached)
 
 
 def seconds(rates: Achievable, backward: bool, flops: float, integers: float) -> float:
@@ -39,17 +58,18 @@ def tpu(
         return None
     (rows, length, width), backward = wide[0], len(wide) > 3
     _, groups, _, heads, tile = levels[0]
-    pairs = rows * length * min(length, max(math.ceil(length / blocks), tile))
+    pairs = rows * length * met(line, length, blocks, tile)
     flops = 2 * (5 if backward else 2) * pairs * width
     drops = read[0][1] == (rows,) and rows > 1
-    integers = pairs * groups * heads * (_MASK + (_DROPOUT + 1) * drops)  # a product and a sum are two operations here
+    # a product and a sum are two operations here
+    integers = pairs * groups * heads * (EXPONENTIAL + _MASK + (_DROPOUT + 1) * drops)
     return flops, seconds(rates, backward, flops, integers)
 
 
-def hopper(
+def gpu(
     rates: Achievable, line: Instruction, operands: Sequence[Instruction], blocks: int
 ) -> tuple[float, float] | None:
-    """(operations of the products, seconds of arithmetic) of a call of a kernel for sm90; None for any other call.
+    """(operations of the products, seconds of arithmetic) of a call of a kernel for GPUs; None for any other call.
 
     Its results tell which kernel it is: the forward pass has log-sums next to one array [B, L, N, H], keys and values have two,
     and that of queries has one, with the gradient of scores [B, N, K, Q] among its operands, or without. Rows are full, of
@@ -64,7 +84,7 @@ def hopper(
     from_scores = any(dims == (rows, heads, length, length) for dims in wide)
     forward, of_keys = len(made) == 2 and len(made[1]) == 3, len(made) > 1 and len(made[1]) == 4
     products = 2 if forward else 4 if of_keys else 1 if from_scores else 3
-    scores = rows * heads * length * max(math.ceil(length / blocks), _TILE)
+    scores = rows * heads * length * met(line, length, blocks, _TILE)
     drops = any(kind == "u32" for kind, _ in read)
     integers = 0 if from_scores else _MASK + _DROPOUT * drops
     flops = 2 * products * scores * width

@@ -142,7 +142,9 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
         )
     try:
         # the backend and what is recomputed were chosen for the run's devices
-        encoder = dataclasses.replace(restored(found, EncoderConfig), attention="auto", remat="none")
+        encoder = dataclasses.replace(
+            restored(found, EncoderConfig), attention="auto", residual_norm="auto", remat="none"
+        )
     except ValueError as error:
         raise ValueError(f"{folder}: {error} ({written}, this is {own})") from error
     problems = type_problems(encoder, "encoder.") or encoder.problems()

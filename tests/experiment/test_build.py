@@ -2,9 +2,10 @@
 
 import dataclasses
 import re
-import time
+import types
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spanjax.experiment import build
@@ -99,66 +100,55 @@ def test_rows_divide_over_the_devices() -> None:
     assert "batch_size 6 does not divide over 4 device(s)" in problems(MeshConfig(), 4, batch_size=6)[0]
 
 
+def norm_of(
+    changes: dict[str, Any], platform: str = "cuda", kind: str = "NVIDIA H200", tensor: int = 1
+) -> tuple[str, str]:
+    """The choice of `residual_norm` for devices that are not here."""
+    run = dataclasses.replace(Run(), compute_dtype="bfloat16")
+    run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **changes))  # pyright: ignore
+    device = types.SimpleNamespace(platform=platform, device_kind=kind)
+    mesh = types.SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
+    return build.norm_backend(run, mesh)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
-    ("wanted", "outcome", "expected"),
+    ("changes", "where", "backend", "reason"),
     [
-        ("auto", (1e-3, 2e-3), ("pallas_hopper", "first; equal to xla on this device, 1.00 ms in place of 2.00")),
-        (
-            "auto",
-            (2e-3, 1e-3),
-            ("xla", "not pallas_hopper: it is slower than xla on this device: 2.00 ms in place of 1"),
-        ),
-        ("auto", ValueError("output differ"), ("xla", "not pallas_hopper: ValueError: output differ")),
-        ("auto", AttributeError("no wgmma"), ("xla", "not pallas_hopper: AttributeError: no wgmma")),
-        (
-            "pallas_hopper",
-            (2e-3, 1e-3),
-            ("pallas_hopper", "first; equal to xla on this device, 2.00 ms in place of 1.00"),
-        ),
+        ({}, {}, "pallas", "one kernel each way"),
+        ({"residual_norm": "pallas"}, {}, "pallas", "requested"),
+        ({"residual_norm": "xla"}, {}, "xla", "requested"),
+        ({}, {"kind": "NVIDIA A100-SXM4-80GB"}, "pallas", "one kernel"),
+        ({}, {"kind": "Tesla V100"}, "xla", "capability 8.0"),
+        ({}, {"platform": "tpu", "kind": "TPU v5e"}, "xla", "it runs on gpu"),
+        ({}, {"tensor": 2}, "xla", "mesh.tensor"),
+        ({"norm_first": True}, {}, "xla", "do not use it"),
+        ({"remat": "dots"}, {}, "xla", "encoder.remat"),
+        ({"hidden_size": 312}, {}, "xla", "multiple of 128, not 312"),
     ],
-    ids=["faster", "slower", "wrong", "does not run", "named, slower"],
 )
-def test_the_own_kernel_is_tried_before_it_is_taken(wanted: str, outcome: Any, expected: tuple[str, str]) -> None:
-    backend, reason = build.tried(wanted, "first", verified(outcome))
-    assert (backend, reason[: len(expected[1])]) == expected
+def test_the_kernel_of_norms_is_taken_where_it_fits(
+    changes: dict[str, Any], where: dict[str, Any], backend: str, reason: str
+) -> None:
+    found, why = norm_of(changes, **where)
+    assert found == backend and reason in why, why
+    if backend == "xla" and changes.get("residual_norm") != "xla":
+        with pytest.raises(ValueError, match="encoder.residual_norm 'pallas' cannot be used: .*take 'auto' or 'xla'"):
+            norm_of({**changes, "residual_norm": "pallas"}, **where)
 
 
-def test_the_kernel_for_tpu_gives_way_to_chunks() -> None:
-    slower = verified((2e-3, 1e-3))
-    assert build.tried("auto", "first", slower, "pallas_tpu", 512)[0] == "xla_chunked"
-    assert build.tried("auto", "first", slower, "pallas_tpu", 128)[0] == "xla"
-    assert build.tried("pallas_tpu", "first", slower, "pallas_tpu", 512)[0] == "pallas_tpu"
+def test_the_kernel_of_norms_is_tried_on_devices_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    import jax
 
+    class Everything:
+        def __contains__(self, _: Any) -> bool:
+            return True
 
-def verified(outcome: Any) -> Any:
-    def verify() -> Any:
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    return verify
-
-
-def test_a_kernel_that_was_named_and_is_wrong_stops_the_run() -> None:
-    with pytest.raises(ValueError, match="'pallas_hopper' cannot be used: ValueError: output differ"):
-        build.tried("pallas_hopper", "first", verified(ValueError("output differ")))
-
-
-def test_a_problem_of_another_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes with different backends would compile different steps."""
-    monkeypatch.setattr(build, "all_gather_text", lambda name, mine: [mine, "ValueError: value differ"])
-    backend, reason = build.tried("auto", "first", verified((1e-3, 2e-3)))
-    assert (backend, reason) == ("xla", "not pallas_hopper: ValueError: value differ")
-
-
-def test_a_trial_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(build, "TRIAL_SECONDS", 0.01)
-
-    def verify() -> Any:
-        time.sleep(0.3)
-        return 1e-3, 2e-3
-
-    assert build.tried("auto", "first", verify)[0] == "pallas_hopper"
-    assert "has not ended its trial" in capsys.readouterr().err
-    build.tried("auto", "first", verified((1e-3, 2e-3)))
-    assert not capsys.readouterr().err
+    monkeypatch.setattr(jax, "devices", Everything)
+    monkeypatch.setattr(build, "remembered", lambda name, shape, trial: trial())
+    monkeypatch.setattr(build.residual_norm, "verify", lambda *shape: (2e-3, 1e-3) if shape[0] == 768 else (1e-3, 2e-3))
+    assert norm_of({}) == (
+        "xla",
+        "not pallas: it is slower than xla on this device: 2.00 ms in place of 1.00 a layer of some rows",
+    )
+    assert norm_of({"hidden_size": 1024})[0] == "pallas"
+    assert norm_of({"residual_norm": "pallas"})[0] == "pallas", "named, it is taken if it is right"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.attention import KERNELS, attention, choose_backend
+from spanjax.nn.attention import KERNELS, choose_backend
 from spanjax.nn.attention.bands import Bands
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
@@ -81,6 +81,7 @@ CAUSAL = [
     ("pallas_tpu", LENGTH, 0),
     ("pallas_tpu", LENGTH, WINDOW),
     ("pallas_triton", LENGTH, 0),
+    ("pallas_triton", LENGTH, WINDOW),
 ]
 
 
@@ -149,13 +150,8 @@ def test_a_kernel_without_windows_is_no_candidate() -> None:
     assert choose_backend("auto", "gpu", **local, device_kind="NVIDIA H200")[0] == "cudnn"
     assert choose_backend("auto", "tpu", **local)[0] == "splash"
     assert choose_backend("auto", "cpu", **local)[0] == "xla_chunked"
-    name, why = choose_backend("auto", "gpu", **{**local, "head_size": 20})
-    reason = "not pallas_triton: it cannot compute layers of local attention, and encoder.local_window is 64"
-    assert name == "xla" and reason in why
-    with pytest.raises(ValueError, match="'pallas_triton' cannot be used: it cannot compute layers of local"):
-        choose_backend("pallas_triton", "gpu", **local)
-    with pytest.raises(ValueError, match="'pallas_triton' cannot compute layers of local attention, .* is 64"):
-        attention(*inputs(), segments(), backend="pallas_triton", window=64)
+    with pytest.raises(ValueError, match="'cudnn_packed' cannot be used: it has no windows on both sides"):
+        choose_backend("cudnn_packed", "gpu", **local, device_kind="NVIDIA H200")
 
 
 def test_cudnn_gets_windows_and_causality_in_its_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,12 +194,12 @@ def test_reach_is_what_is_visible(window: int, causal: bool) -> None:
 def test_draws_give_the_mask_of_dropout() -> None:
     """By the sum and the product that the kernel computes of them."""
     drop, rate = drop_key(2), 0.25
-    draws = hopper_kernels.drawn(rate, (2, 32, 3, 64), drop, jnp.uint32(4))
+    draws = xla.drawn(rate, (2, 32, 3, 64), drop, jnp.uint32(4))
     assert draws is not None
-    draw = draws.offset_BNL[..., None] + draws.factor_BNL[..., None] * draws.key_L[None, None, None]
+    draw = draws.offset[..., None] + draws.factor[..., None] * draws.column[None, None, None]
     kept = dropout(jnp.ones((2, 3, 32, 32)), rate, drop, 4, strides=(STRIDE, 1)) > 0
     np.testing.assert_array_equal(draw >= threshold(rate), kept)
-    assert hopper_kernels.drawn(0.0, (2, 32, 3, 64), drop, jnp.uint32(4)) is None
+    assert xla.drawn(0.0, (2, 32, 3, 64), drop, jnp.uint32(4)) is None
 
 
 def test_attention_passes_dropout_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from spanjax.nn.products import float32_product
+from spanjax.nn.products import float32_product, shared_products
 
 pytestmark = pytest.mark.unit
 EQUATION = "bnqh,bnkh->bnqk"
@@ -42,3 +42,29 @@ def test_gradients_of_bf16_multiply_bf16() -> None:
     assert any(
         "f32" in line.split("=")[0] for line in str(jax.make_jaxpr(pull_one)(cotangent)).splitlines() if "dot_" in line
     )
+
+
+def test_products_of_one_array_have_the_gradients_of_jax() -> None:
+    keys = jax.random.split(jax.random.key(1), 8)
+    x, *changes = (jax.random.normal(key, (2, 3, 4)) for key in keys[:4])
+    kernels = [jax.random.normal(key, (4, 4)) for key in keys[4:6]]
+
+    def plain(x: jax.Array, kernels: list[jax.Array]) -> tuple[jax.Array, ...]:
+        return x, *(x @ kernel for kernel in kernels)
+
+    expected, pull_expected = jax.vjp(plain, x, kernels)
+    got, pull = jax.vjp(shared_products, x, kernels)
+    trees = (got, pull(tuple(changes))), (expected, pull_expected(tuple(changes)))
+    for one, other in zip(*map(jax.tree.leaves, trees), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_gradient_of_a_shared_array_is_one_chain() -> None:
+    """Every sum adds a product to the sum so far: no two products are added, and none is added to two things."""
+    x, kernels = jnp.ones((2, 3, 4)), [jnp.ones((4, 4))] * 3
+    _, pull = jax.vjp(shared_products, x, kernels)
+    equations = jax.make_jaxpr(pull)((x,) * 4).eqns
+    products = {str(each.outvars[0]) for each in equations if each.primitive.name == "dot_general"}
+    sums = [each for each in equations if "add" in each.primitive.name]
+    assert len(sums) == 3 and all(str(each.invars[0]) in products for each in sums)
+    assert not any(str(each.invars[1]) in products for each in sums)

@@ -250,3 +250,34 @@ def test_an_extract_has_the_cost_of_its_program() -> None:
     assert [(each.runs, each.bytes, each.flops) for each in whole.kernels] == [
         (each.runs, each.bytes, each.flops) for each in short.kernels
     ]
+
+
+VECTOR = """HloModule m
+
+%fused (a: f32[100], b: u32[100], c: f32[100]) -> f32[100] {
+  %a = f32[100] parameter(0)
+  %b = u32[100] parameter(1)
+  %c = f32[100] parameter(2)
+  %exp = f32[100] exponential(%a)
+  %product = u32[100] multiply(%b, %b)
+  %sum = f32[100] add(%exp, %c)
+  %keep = pred[100] compare(%product, %b), direction=GE
+  ROOT %kept = f32[100] select(%keep, %sum, %c)
+}
+
+ENTRY %main (a: f32[100], b: u32[100], c: f32[100]) -> f32[100] {
+  %a = f32[100] parameter(0)
+  %b = u32[100] parameter(1)
+  %c = f32[100] parameter(2)
+  ROOT %e = f32[100] fusion(%a, %b, %c), kind=kLoop, calls=%fused
+}
+"""
+
+
+def test_exponentials_and_integers_take_a_tpus_time() -> None:
+    """100 exponentials as long as 400 integer operations, a product and a comparison of integers; the sum and the choice hide."""
+    tpu = dataclasses.replace(RATES, lanes=128, integers=1e2)
+    (kernel,) = CostModel(Program(VECTOR), tpu).kernels
+    assert (kernel.seconds, kernel.bound) == (0.5 + (400 + 200) / 1e2, "arithmetic")
+    (kernel,) = CostModel(Program(VECTOR), dataclasses.replace(tpu, lanes=1)).kernels
+    assert kernel.seconds == 0.5 + 4 * 400 / 1e6

@@ -3,6 +3,7 @@
 import pytest
 
 from spanjax.hardware import CHIPS, Achievable
+from spanjax.nn.attention.request import WINDOW
 from spanjax.plan import own_kernels
 from spanjax.plan.cost import ATTENTION, CostModel
 from spanjax.plan.hlo import Program
@@ -56,11 +57,21 @@ def test_positions_meet_at_least_a_tile(blocks: int, met: int) -> None:
     assert kernel.flops == 4 * 2 * 4 * 512 * met * 64
 
 
+@pytest.mark.parametrize(
+    ("window", "blocks", "met"), [(64, 1, 192), (65, 1, 320), (64, 4, 128), (300, 1, 512), (0, 1, 512)]
+)
+def test_a_window_is_met_in_whole_tiles(window: int, blocks: int, met: int) -> None:
+    scope = f', metadata={{op_name="jit(step)/transpose(jvp({WINDOW}{window}))/mosaic_gpu"}}' if window else ""
+    text = program(*FORWARD).replace('"mosaic_gpu_v2"', f'"mosaic_gpu_v2"{scope}')
+    (kernel,) = CostModel(Program(text), RATES, blocks).kernels
+    assert kernel.flops == 4 * 2 * 4 * 512 * met * 64
+
+
 ROW, LEVELS, SEGMENTS = "bf16[2,1024,256]", "f32[2,2,2,2,512]", "s32[2,2,1,512]"
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize(("keys", "integers"), [(1, 2), (2, 5)], ids=["without dropout", "with dropout"])
+@pytest.mark.parametrize(("keys", "integers"), [(1, 4 + 2), (2, 4 + 5)], ids=["without dropout", "with dropout"])
 @pytest.mark.parametrize(("blocks", "met"), [(1, 1024), (2, 512), (8, 512)])
 def test_kernels_for_tpu(backward: bool, keys: int, integers: int, blocks: int, met: int) -> None:
     """4 heads of 64 in two groups, rows of two tiles of 512."""

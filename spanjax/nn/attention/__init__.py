@@ -5,6 +5,7 @@ Kernels mask by block: padding (segment 0) is a block of its own. Libraries of k
 Shapes: B rows, L positions (Q and K where the two sides differ), N heads, H width of a head.
 """
 
+import contextlib
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
-from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, Request
+from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, WINDOW, Request
 from spanjax.nn.dropout import DropoutKey
 
 KERNELS: dict[str, types.ModuleType] = {
@@ -25,7 +26,7 @@ KERNELS: dict[str, types.ModuleType] = {
     "pallas_triton": pallas_triton,
 }
 """Fused kernels: `supports` of a module returns why it cannot compute a request, `run` computes it."""
-DROPPING = ("pallas_hopper", "pallas_tpu")
+DROPPING = ("pallas_hopper", "pallas_tpu", "pallas_triton")
 """Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
 CANDIDATES = {
@@ -126,4 +127,5 @@ def attention(
         )
     if backend == "cudnn_packed":
         options["blocks"] = blocks
-    return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal, **options)
+    with jax.named_scope(f"{WINDOW}{window}") if window else contextlib.nullcontext():
+        return KERNELS[backend].run(query_BLNH, key_BLNH, value_BLNH, segments_BL, window, causal=causal, **options)

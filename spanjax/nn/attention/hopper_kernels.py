@@ -9,7 +9,7 @@ and S that of the other side, where either may hold the queries.
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from spanjax.distributed.jax_internals import gpu_interpreter
 from spanjax.nn.attention.hopper_tiles import STAGES, TILE, Registers, Stream, barriers, spread, tiles
 from spanjax.nn.attention.reach import Reach
-from spanjax.nn.attention.xla import HIDDEN, STRIDE
-from spanjax.nn.dropout import DropoutKey, column_draws, line_draws, row_keys, threshold
+from spanjax.nn.attention.xla import HIDDEN
+from spanjax.nn.dropout import Draws, threshold
 
 _LOG2E = math.log2(math.e)
 _SHAPE = (TILE, TILE)
@@ -31,25 +31,6 @@ GROUPS = 2
 SHORT = 1024
 """Positions up to which the gradient of scores is kept in memory for that of queries: at 512 as much as eight arrays of hidden
 states. In longer rows, of which local layers see a part, it is computed once more."""
-
-
-class Draws(NamedTuple):
-    """Inputs of the mask of dropout, uint32: of lines, which are pairs of a head and a query, and of keys."""
-
-    offset_BNL: Any
-    factor_BNL: Any
-    key_L: Any
-
-
-def drawn(rate: float, shape: tuple[int, ...], key: DropoutKey | None, site: jax.Array) -> Draws | None:
-    """Draws of the probabilities of queries [B, L, N, H]; None without dropout."""
-    if rate == 0 or key is None:
-        return None
-    _, length, heads, _ = shape
-    place_L = jnp.arange(length, dtype=jnp.uint32)
-    line_NL = jnp.arange(heads, dtype=jnp.uint32)[:, None] * jnp.uint32(STRIDE) + place_L[None]
-    offset_BNL, factor_BNL = line_draws(row_keys(key, site)[:, None, None], line_NL[None])
-    return Draws(offset_BNL, factor_BNL, column_draws(place_L))
 
 
 @dataclasses.dataclass(frozen=True)

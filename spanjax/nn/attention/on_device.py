@@ -4,7 +4,7 @@ Shapes: B rows, L positions, N heads, H width of a head.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -76,14 +76,30 @@ def compare(
     case = _Case((2, length, 2, head_size), dtype, window, rate)
     functions = (case.with_gradients(case.kernel(run)), case.with_gradients(case.plain, jnp.float32))
     results = [[np.asarray(each, np.float32) for each in function(*case.arrays)] for function in functions]
-    for part, got, expected in zip(("output", "query", "key", "value"), *results, strict=True):
-        difference = float(np.abs(got - expected).max() / np.abs(expected).max())
+    check(f"encoder.attention {name!r}", ("output", "query", "key", "value"), *results)
+
+
+def check(name: str, parts: Sequence[str], found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    """ValueError with the largest difference where a part of what a kernel computes is not equal to the rounding of bfloat16."""
+    for part, got, right in zip(parts, found, expected, strict=True):
+        difference = float(np.abs(got - right).max() / np.abs(right).max())
         if not difference <= ALLOWED:  # NaN is not
             raise ValueError(
-                f"encoder.attention {name!r} computes something else than 'xla' on this device: {part} differ by"
+                f"{name} computes something else than 'xla' on this device: {part} differ by"
                 f" {difference:.1%} of the largest, expected at most {ALLOWED:.0%}; take 'xla', and report the versions that"
                 " `python -m spanjax.doctor` prints"
             )
+
+
+def shortest(function: Callable[..., Any], arrays: Sequence[jax.Array]) -> float:
+    """Seconds of the fastest of `TIMED` calls, after the first."""
+    function, least = jax.jit(function), float("inf")
+    jax.block_until_ready(function(*arrays))
+    for _ in range(TIMED):
+        begin = time.perf_counter()
+        jax.block_until_ready(function(*arrays))
+        least = min(least, time.perf_counter() - begin)
+    return least
 
 
 def times(
@@ -100,17 +116,9 @@ def times(
     first call."""
     heads = max(1, min(12, SCORES // length**2))
     case = _Case((max(1, min(8, SCORES // length**2 // heads)), length, heads, head_size), dtype, window, rate)
-    found = []
-    for attend in (case.kernel(run), case.chunked if chunked else case.plain):
-        function = jax.jit(case.with_gradients(attend))
-        jax.block_until_ready(function(*case.arrays))
-        shortest = float("inf")
-        for _ in range(TIMED):
-            begin = time.perf_counter()
-            jax.block_until_ready(function(*case.arrays))
-            shortest = min(shortest, time.perf_counter() - begin)
-        found.append(shortest)
-    return found[0], found[1]
+    plain = case.chunked if chunked else case.plain
+    own, other = (shortest(case.with_gradients(attend), case.arrays) for attend in (case.kernel(run), plain))
+    return own, other
 
 
 def trial(

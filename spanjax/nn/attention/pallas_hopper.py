@@ -7,7 +7,8 @@ Shapes: B rows, L positions, N heads, H width of a head.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from spanjax.nn.attention.on_device import trial
 from spanjax.nn.attention.reach import reaches
 from spanjax.nn.attention.request import HOPPER, KEPT, Request, first_reason, is_one_of
+from spanjax.nn.attention.xla import drawn
 from spanjax.nn.dropout import DropoutKey
 
 
@@ -41,6 +43,23 @@ class Options(NamedTuple):
     window: int
     causal: bool
     interpret: bool
+    forward: Callable[..., tuple[jax.Array, jax.Array]]
+    """The kernel of the result and its log-sums: `hopper_kernels.forward` or another one with its arguments."""
+    backward: Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
+    """The kernels of the gradients."""
+
+
+# libraries of kernels are imported when they are used
+def _hopper_forward(*inputs: Any) -> tuple[jax.Array, jax.Array]:
+    from spanjax.nn.attention import hopper_kernels
+
+    return hopper_kernels.forward(*inputs)
+
+
+def _hopper_backward(*inputs: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    from spanjax.nn.attention import hopper_kernels
+
+    return hopper_kernels.backward(*inputs)
 
 
 def run(
@@ -56,9 +75,10 @@ def run(
     site: int | jax.Array = 0,
 ) -> jax.Array:
     """The kernel for sm90; [B, L, N, H] -> [B, L, N, H]. `interpret` runs it on any device. Blocks of a row are contiguous."""
-    options = Options(rate if dropout_key is not None else 0.0, window, causal, interpret)
+    rate = rate if dropout_key is not None else 0.0
+    options = Options(rate, window, causal, interpret, _hopper_forward, _hopper_backward)
     place = jnp.asarray(site, jnp.uint32)
-    return _attend(options, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
+    return attend(options, query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, place)
 
 
 @functools.cache
@@ -79,11 +99,9 @@ def _forward(
     dropout_key: DropoutKey | None,
     site: jax.Array,
 ) -> tuple[jax.Array, tuple]:
-    from spanjax.nn.attention import hopper_kernels
-
     keys, _ = reaches(segments_BL, options.window, options.causal)
-    draws = hopper_kernels.drawn(options.rate, query_BLNH.shape, dropout_key, site)
-    mixed_BLNH, level_BNL = hopper_kernels.forward(
+    draws = drawn(options.rate, query_BLNH.shape, dropout_key, site)
+    mixed_BLNH, level_BNL = options.forward(
         options.rate, options.interpret, (query_BLNH, key_BLNH, value_BLNH), keys, draws
     )
     mixed_BLNH, level_BNL = checkpoint_name(mixed_BLNH, KEPT), checkpoint_name(level_BNL, KEPT)
@@ -92,13 +110,11 @@ def _forward(
 
 def _backward(options: Options, kept: tuple, out_BLNH: jax.Array) -> tuple:
     """Gradients of query, key and value from that of the result."""
-    from spanjax.nn.attention import hopper_kernels
-
     query_BLNH, key_BLNH, value_BLNH, segments_BL, dropout_key, site, mixed_BLNH, level_BNL = kept
     # the mean over keys in the gradient of the softmax, from the results
     mean_BNL = jnp.swapaxes(jnp.sum(out_BLNH.astype(jnp.float32) * mixed_BLNH, axis=-1), 1, 2)
-    draws = hopper_kernels.drawn(options.rate, query_BLNH.shape, dropout_key, site)
-    gradients = hopper_kernels.backward(
+    draws = drawn(options.rate, query_BLNH.shape, dropout_key, site)
+    gradients = options.backward(
         options.rate,
         options.interpret,
         (query_BLNH, key_BLNH, value_BLNH, out_BLNH),
@@ -109,5 +125,6 @@ def _backward(options: Options, kept: tuple, out_BLNH: jax.Array) -> tuple:
     return *gradients, None, None, None
 
 
-_attend = jax.custom_vjp(lambda options, *inputs: _forward(options, *inputs)[0], nondiff_argnums=(0,))
-_attend.defvjp(_forward, _backward)
+attend = jax.custom_vjp(lambda options, *inputs: _forward(options, *inputs)[0], nondiff_argnums=(0,))
+"""(options, queries, keys, values, segments, key of dropout, site) -> result: the formulas around the kernels of an `Options`."""
+attend.defvjp(_forward, _backward)

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.xla import visible
-
 
 class Reach(NamedTuple):
     """First and last position, the last not included, that one side of attention meets on the other; int32."""
@@ -27,14 +25,19 @@ class Reach(NamedTuple):
 
 def reaches(segments_BL: jax.Array, window: int, causal: bool) -> tuple[Reach, Reach]:
     """(keys that a query sees, queries that see a key). Blocks are contiguous, so that both are intervals."""
-    seen_BQK = visible(segments_BL, window, causal)
-    place_L = jnp.arange(segments_BL.shape[1], dtype=jnp.int32)
-    here_BQK, never = place_L[None, None], jnp.int32(segments_BL.shape[1])
-    keys = Reach(
-        jnp.where(seen_BQK, here_BQK, never).min(axis=2), jnp.where(seen_BQK, here_BQK + 1, jnp.int32(0)).max(axis=2)
-    )
-    here_BQK = place_L[None, :, None]
-    queries = Reach(
-        jnp.where(seen_BQK, here_BQK, never).min(axis=1), jnp.where(seen_BQK, here_BQK + 1, jnp.int32(0)).max(axis=1)
-    )
-    return keys, queries
+    length = segments_BL.shape[1]
+    place_L = jnp.arange(length, dtype=jnp.int32)
+    changes_BL = segments_BL[:, 1:] != segments_BL[:, :-1]
+    edge_B1 = jnp.ones_like(changes_BL, shape=(len(segments_BL), 1))
+    begins_BL = jnp.concatenate([edge_B1, changes_BL], axis=1)
+    ends_BL = jnp.concatenate([changes_BL, edge_B1], axis=1)
+    # the last begin so far, and the next end: work that grows with the length, where a mask would with its square
+    first_BL = jax.lax.cummax(jnp.where(begins_BL, place_L[None], 0), axis=1)
+    behind_BL = jax.lax.cummin(jnp.where(ends_BL, place_L[None] + 1, length), axis=1, reverse=True)
+    if window:
+        first_BL = jnp.maximum(first_BL, place_L[None] - window)
+        behind_BL = jnp.minimum(behind_BL, place_L[None] + window + 1)
+    if not causal:
+        return Reach(first_BL, behind_BL), Reach(first_BL, behind_BL)
+    here_BL = jnp.broadcast_to(place_L[None], first_BL.shape)
+    return Reach(first_BL, here_BL + 1), Reach(here_BL, behind_BL)

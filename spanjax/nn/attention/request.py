@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 KEPT = "attention"
 """Name of what attention returns and saves, for the remat policies of the encoder."""
+WINDOW = "attention_window_"
+"""Begin of the name that programs give to a layer of local attention, by which `spanjax.plan` knows its window."""
 CHUNKED_FROM = 256  # positions; at 128 xla and xla_chunked take as long
 TILE = 128  # positions; the kernels' blocks are multiples of it
 OLD_GPUS = ("P100", "P40", "P4", "V100", "T4", "TITAN", "RTX 20", "Quadro RTX")  # before compute capability 8.0

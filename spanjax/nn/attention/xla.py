@@ -8,7 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.dropout import Draws, DropoutKey, draws_of, dropout
 from spanjax.nn.products import float32_product
 
 STRIDE = (
@@ -43,6 +43,15 @@ def attend(
     probabilities_BNQK = jax.nn.softmax(scores_BNQK, axis=-1).astype(value_BNKH.dtype)
     probabilities_BNQK = dropout(probabilities_BNQK, rate, dropout_key, site, strides=(STRIDE, 1))
     return jnp.swapaxes(jnp.einsum("bnqk,bnkh->bnqh", probabilities_BNQK, value_BNKH), 1, 2)
+
+
+def drawn(rate: float, shape: tuple[int, ...], key: DropoutKey | None, site: jax.Array) -> Draws | None:
+    """Draws of the probabilities of queries [B, L, N, H], [B, N, L] of lines and [K] of columns; None without dropout."""
+    if rate == 0 or key is None:
+        return None
+    rows, length, heads, _ = shape
+    draws = draws_of((rows, heads, length, length), key, site, strides=(STRIDE, 1))
+    return Draws(draws.offset[..., 0], draws.factor[..., 0], draws.column)
 
 
 def visible(segments_BL: jax.Array, window: int, causal: bool = False) -> jax.Array:
