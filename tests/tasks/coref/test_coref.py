@@ -16,9 +16,10 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
-from spanjax.tasks.coref import FLAT, Coref, cut
+from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref.answers import CorefPrediction, answer_of, gold_clusters, prediction_json
 from spanjax.tasks.coref.documents import CorefDocument
+from spanjax.tasks.coref.excerpts import FLAT, cut
 from spanjax.tasks.coref.files import read_documents
 from spanjax.tasks.coref.segments import DocumentTokens, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
