@@ -117,5 +117,5 @@ def test_the_gradient_is_that_of_finite_differences():
     way = jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape), jnp.float32), state)
     slope = sum(map(jnp.vdot, jax.tree.leaves(jax.jit(jax.grad(loss))(state)), jax.tree.leaves(way)))
     measured = jax.jit(lambda size: loss(jax.tree.map(lambda leaf, step: leaf + size * step, state, way)))
-    step = 1e-3
-    assert float(slope) == pytest.approx(float(measured(step) - measured(-step)) / (2 * step), rel=0.02)
+    step = 3e-4  # small enough to keep the same spans
+    assert float(slope) == pytest.approx(float(measured(step) - measured(-step)) / (2 * step), rel=0.01)

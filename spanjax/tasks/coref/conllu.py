@@ -179,12 +179,15 @@ def write_conllu(
     path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[GivenClusters], fewest: int = 1
 ) -> pathlib.Path:
     """Writes documents with these clusters, for the scorer of CorefUD and for udapi: words, trees where they are known, else a
-    flat one, and Entity with the heads that `head_of` finds. Mentions that brackets cannot hold are dropped as by `writable`."""
+    flat one, and Entity with the heads that `head_of` finds. Mentions that brackets cannot hold are dropped as by `writable`, and
+    those that cross the end of a sentence, which CorefUD does not know."""
     entities = itertools.count(1)
     with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
         file.write(f"# global.Entity = {FIELDS}\n")
         for document, given in zip(documents, clusters_of_each, strict=True):
-            clusters = writable(sorted_clusters(given), fewest)
+            sentence = [number for number, words in enumerate(document.sentences) for _ in words]
+            inside = ([each for each in cluster if sentence[each[0]] == sentence[each[1]]] for cluster in given)
+            clusters = writable(sorted_clusters(inside), fewest)
             names = [f"e{next(entities)}" for _ in clusters]
             file.writelines(f"{line}\n" for line in _lines(document, clusters, names))
     return path
@@ -199,7 +202,8 @@ def _lines(document: CorefDocument, clusters: Sequence[Sequence[Mention]], names
     for number, sentence in enumerate(document.sentences, start=1):
         if number == 1:
             yield f"# newdoc id = {document.name}"
-        yield f"# sent_id = {document.name}-{number}"
+        # udapi takes what follows a slash for a zone
+        yield f"# sent_id = {document.name.replace('/', '_')}-{number}"
         yield f"# text = {_BLANKS.sub(' ', ' '.join(sentence))}"
         for own, word in enumerate(sentence, start=1):
             governor = document.governors[place] - place + own if document.governors else min(own - 1, 1)

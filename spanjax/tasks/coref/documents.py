@@ -1,7 +1,7 @@
 """A document with its words, sentences, speakers and coreference clusters, shared by all readers and scorers."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from spanjax.scoring.coref.heads import by_heads
 
@@ -44,12 +44,23 @@ class CorefDocument:
 
 
 def head_of(document: CorefDocument, mention: Mention) -> int:
-    """The head of a mention: as annotated, else its first word that a word outside of it governs, else its last word."""
+    """The head of a mention: as annotated; else in the tree, as udapi's corefud.MoveHead, the word that governs all others, or
+    where there is none the first that no word of the mention governs; without a tree the last word."""
     first, last = mention
     if mention in document.heads or not document.governors:
         return document.heads.get(mention, last)
     inside = range(first, last + 1)
-    return next((word for word in inside if document.governors[word] not in inside), last)
+    tops = [word for word in inside if document.governors[word] not in inside]
+    above = [_above(document.governors, top) for top in tops]
+    return next((top for top in tops if all(top in words for words in above)), tops[0] if tops else last)
+
+
+def _above(governors: Sequence[int], word: int) -> list[int]:
+    """The word and all that govern it; ends where a broken tree goes round in a circle."""
+    found = [word]
+    while governors[found[-1]] >= 0 and governors[found[-1]] not in found:
+        found.append(governors[found[-1]])
+    return found
 
 
 def with_key_words(document: CorefDocument, key: Clusters, response: Clusters) -> Clusters:
