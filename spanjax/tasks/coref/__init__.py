@@ -240,7 +240,13 @@ class Coref(Task):
         """Inputs of a document behind this number of segments, and the mentions that it brings."""
         segment_N = row["place_BL"] // self.length + segments
         pieces = CorefInputs(row["sentence_BL"], row["word_BL"], row["speaker_BL"], segment_N, row["genre_B"])
-        return pieces, Given(row["cluster_BLW"] != 0, row["given_B"] > 0) if "given_B" in row else None
+        if "given_B" not in row:
+            return pieces, None
+        # behind the pieces of an excerpt there are marks of the mentions that follow it
+        length, widths = row["cluster_BLW"].shape
+        last_NW = jnp.arange(length)[:, None] + jnp.arange(widths)[None]
+        inside_NW = last_NW < jnp.sum(row["sentence_BL"] > 0)
+        return pieces, Given((row["cluster_BLW"] != 0) & inside_NW, row["given_B"] > 0)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """The number of documents."""
