@@ -8,8 +8,9 @@ forward and backward, so that memory grows with the pieces of a document and not
 Differences from the published model: spans are chosen by scores without dropout; the projection of heads has no bias, which a
 softmax does not see.
 
-Shapes of one document: N pieces, D hidden size, W widths, M spans that are kept, A antecedents of each, F size of feature
-embeddings, H size of hidden layers, G = 3 D + F size of a span's vector, C pieces of a chunk.
+Shapes of one document: N pieces, D hidden size, W widths, M spans that are kept, J candidates for antecedents (the spans, and in
+a window of a document those remembered before them), A antecedents of each, F size of feature embeddings, H size of hidden
+layers, G = 3 D + F size of a span's vector, C pieces of a chunk.
 """
 
 import jax
@@ -21,29 +22,31 @@ from spanjax.nn.coreference_parts import (
     BUCKETS,
     CoreferenceConfig,
     CorefInputs,
-    Resolved,
+    Resolver,
     Scorer,
+    Spans,
     by_parts,
     dense,
     distance_bucket,
     initializer,
+    joined,
     product,
 )
 from spanjax.nn.dropout import DropoutKey, dropout
-from spanjax.nn.span_pruning import keep_best
+from spanjax.nn.span_pruning import Kept
 
 CHUNK = 1024  # pieces whose spans are scored together
-SURE = 1e6  # added to the score of a span that must be kept
 
 
-class Coreference(nnx.Module):
-    """Everything above the encoder."""
+class Coreference(Resolver):
+    """Everything above the encoder, as published."""
 
     def __init__(self, encoder: EncoderConfig, config: CoreferenceConfig, genres: int, segments: int, rngs: nnx.Rngs):
         """`genres`: number of known ones, one more stands for all others; distances of `segments` and more count as one less."""
         size, feature = encoder.hidden_size, config.feature_size
         span = 3 * size + feature
         self.config, self.size, self.segments = config, size, segments
+        self.level_size, self.level_count = span, config.refinements + 1
 
         def table(rows: int) -> nnx.Embed:
             return nnx.Embed(rows, feature, embedding_init=initializer(config), rngs=rngs)
@@ -60,37 +63,13 @@ class Coreference(nnx.Module):
         if config.refinements:
             self.gate = dense(2 * span, span, config, rngs)
 
-    def __call__(
-        self,
-        hidden_ND: jax.Array,
-        pieces: CorefInputs,
-        key: DropoutKey | None,
-        site: int,
-        sure_NW: jax.Array | None = None,
-    ) -> Resolved:
-        """Spans and antecedents of one document; those of `sure_NW` (bool) are kept before all others, whatever their scores.
-
-        `key` has one row; 8 dropout sites from `site` on are used, with `dropout_per_refinement` two more for each refinement.
-        """
-        config, length = self.config, hidden_ND.shape[0]
-        most = min(config.max_spans, int(config.spans_per_piece * length) + 1)
-        budget = jnp.floor(config.spans_per_piece * jnp.sum(pieces.sentence_N > 0)).astype(jnp.int32)
-        score_NW = self.span_scores(jax.lax.stop_gradient(hidden_ND), pieces)
-        if sure_NW is not None:
-            score_NW = jnp.where(sure_NW, score_NW + SURE, score_NW)
-        first_M, last_M, real_M = keep_best(score_NW, jnp.clip(budget, 1, config.max_spans), most)
-        vector_MG = self.vectors(hidden_ND, first_M, last_M, key, site)
-        mention_M = self.mention_scores(vector_MG, last_M - first_M, key, site + 1)
-        found = Resolved(first_M, last_M, real_M, mention_M, *self._coarse(vector_MG, mention_M, real_M, key, site + 3))
-        return found._replace(score_MA=self._fine(vector_MG, found, pieces, key, site + 6))
-
     def _width_scores(self) -> jax.Array:
         """[W]: the prior of every width, without dropout."""
         table_WF = self.width_prior.embedding[...]
         return self.width_score.of(table_WF @ self.width_score.rows(0, table_WF.shape[1]) + self.width_score.bias[None])
 
     def span_scores(self, hidden_ND: jax.Array, pieces: CorefInputs) -> jax.Array:
-        """Mention scores of all spans, float32 [N, W], without dropout; -inf for entries that are no span."""
+        """Implements `Resolver.span_scores`."""
         size, widths, length = self.size, self.config.max_width, hidden_ND.shape[0]
         chunk = min(length, CHUNK)
         chunks = -(-length // chunk)
@@ -123,22 +102,14 @@ class Coreference(nnx.Module):
             return jax.lax.scan(wider, state, (jnp.arange(widths), of_width_WH, prior_W))[1].T
 
         score_NW = jax.lax.map(scored, jnp.arange(chunks) * chunk).reshape(-1, widths)[:length]
-        return jnp.where(self._spans(pieces), score_NW, -jnp.inf)
+        return jnp.where(self.spans_of(pieces), score_NW, -jnp.inf)
 
-    def _spans(self, pieces: CorefInputs) -> jax.Array:
-        """bool[N, W]: True for valid spans: inside of one sentence and, with `words_only`, of whole words."""
-        length, widths = pieces.sentence_N.shape[0], self.config.max_width
-        last_NW = jnp.arange(length)[:, None] + jnp.arange(widths)[None]
-        inside_NW = last_NW < length
-        last_NW = jnp.minimum(last_NW, length - 1)
-        same_NW = pieces.sentence_N[last_NW] == pieces.sentence_N[:, None]
-        span_NW = inside_NW & same_NW & (pieces.sentence_N > 0)[:, None]
-        if not self.config.words_only:
-            return span_NW
-        word_N = jnp.where(pieces.sentence_N > 0, pieces.word_N, -1)
-        begins_N = word_N != jnp.pad(word_N[:-1], (1, 0), constant_values=-2)
-        ends_N = word_N != jnp.pad(word_N[1:], (0, 1), constant_values=-2)
-        return span_NW & begins_N[:, None] & ends_N[last_NW]
+    def describe(
+        self, hidden_ND: jax.Array, kept: Kept, key: DropoutKey | None, site: int
+    ) -> tuple[jax.Array, jax.Array]:
+        """Implements `Resolver.describe`."""
+        vector_MG = self.vectors(hidden_ND, kept.first_M, kept.last_M, key, site)
+        return vector_MG, self.mention_scores(vector_MG, kept.last_M - kept.first_M, key, site + 1)
 
     def vectors(
         self, hidden_ND: jax.Array, first_M: jax.Array, last_M: jax.Array, key: DropoutKey | None, site: int
@@ -170,59 +141,71 @@ class Coreference(nnx.Module):
         prior_MH = prior_RH[width_M] if whole_table else prior_RH
         return self.mention.of_hidden(hidden_MH) + self.width_score.of_hidden(prior_MH)
 
+    def pair_scores(
+        self, own: Spans, memory: Spans | None, genre: jax.Array, key: DropoutKey | None, site: int
+    ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+        """Coarse plus fine scores, the fine ones from span vectors that their antecedents refined."""
+        config, levels = self.config, list(own.levels)
+        # vectors are joined level by level, as each is made
+        bare = own._replace(levels=()), memory and memory._replace(levels=())
+        other = joined(bare[1], bare[0])
+
+        def candidates(level: int) -> jax.Array:
+            return joined(memory and memory.levels[level], levels[level])
+
+        antecedent_MA, score_MA = self._coarse(own, other, candidates(0), key, site + 3)
+        features = self._features(own, other, antecedent_MA, genre)
+        pairs = (antecedent_MA, score_MA, features)
+        step = 2 if config.dropout_per_refinement else 0
+        for number in range(config.refinements):
+            place = site + 6 + step * number
+            levels.append(self._pairs(levels[number], candidates(number), pairs, key, place, last=False)[1])
+        place = site + 6 + step * config.refinements
+        score_MA = self._pairs(levels[-1], candidates(-1), pairs, key, place, last=True)[0]
+        return antecedent_MA, score_MA, tuple(levels)
+
     def _coarse(
-        self, vector_MG: jax.Array, mention_M: jax.Array, real_M: jax.Array, key: DropoutKey | None, site: int
+        self, own: Spans, other: Spans, vector_JG: jax.Array, key: DropoutKey | None, site: int
     ) -> tuple[jax.Array, jax.Array]:
         """(the spans that are the best antecedents [M, A], their scores): both mention scores, a bilinear one, the distance's."""
-        rate, most = self.config.dropout, vector_MG.shape[0]
-        own_MG = dropout(product(vector_MG, self.coarse)[None], rate, key, site)[0]
-        other_MG = dropout(vector_MG[None], rate, key, site + 1)[0]
+        rate = self.config.dropout
+        own_MG = dropout(product(own.levels[0], self.coarse)[None], rate, key, site)[0]
+        other_JG = dropout(vector_JG[None], rate, key, site + 1)[0]
         features_TF = dropout(self.coarse_distance.embedding[...][None], rate, key, site + 2)[0]
         prior_T = product(features_TF, self.distance_prior)[:, 0].astype(jnp.float32)
-        before_MM = jnp.arange(most)[:, None] - jnp.arange(most)[None]
-        score_MM = jnp.einsum("ig,jg->ij", own_MG, other_MG, preferred_element_type=jnp.float32)
-        score_MM += mention_M[:, None] + mention_M[None] + prior_T[distance_bucket(before_MM)]
-        score_MM = jnp.where((before_MM > 0) & real_M[:, None] & real_M[None], score_MM, -jnp.inf)
-        score_MA, antecedent_MA = jax.lax.top_k(score_MM, min(self.config.antecedents, most))
+        before_MJ = own.number_M[:, None] - other.number_M[None]
+        score_MJ = jnp.einsum("ig,jg->ij", own_MG, other_JG, preferred_element_type=jnp.float32)
+        score_MJ += own.mention_M[:, None] + other.mention_M[None] + prior_T[distance_bucket(before_MJ)]
+        score_MJ = jnp.where((before_MJ > 0) & own.real_M[:, None] & other.real_M[None], score_MJ, -jnp.inf)
+        score_MA, antecedent_MA = jax.lax.top_k(score_MJ, min(self.config.antecedents, len(vector_JG)))
         return antecedent_MA, score_MA
 
-    def _fine(
-        self, vector_MG: jax.Array, found: Resolved, pieces: CorefInputs, key: DropoutKey | None, site: int
-    ) -> jax.Array:
-        """Coarse plus fine scores [M, A], the fine ones from span vectors that their antecedents refined."""
-        features = self._features(found, pieces)
-        step = 2 if self.config.dropout_per_refinement else 0
-        for number in range(self.config.refinements):
-            _, vector_MG = self._pairs(vector_MG, found, features, key, site + step * number, last=False)
-        return self._pairs(vector_MG, found, features, key, site + step * self.config.refinements, last=True)[0]
-
-    def _features(self, found: Resolved, pieces: CorefInputs) -> tuple[jax.Array, ...]:
+    def _features(self, own: Spans, other: Spans, antecedent_MA: jax.Array, genre: jax.Array) -> tuple[jax.Array, ...]:
         """Rows of the tables of features: same speaker, distances in spans and segments, each int32 [M, A]; the genre."""
-        other_MA, own_M = found.antecedent_MA, jnp.arange(found.first_M.shape[0])
-        speaker_M, segment_M = pieces.speaker_N[found.first_M], pieces.segment_N[found.first_M]
-        same_MA = (speaker_M[:, None] == speaker_M[other_MA]).astype(jnp.int32)
-        apart_MA = jnp.clip(segment_M[:, None] - segment_M[other_MA], 0, self.segments - 1)
-        return same_MA, distance_bucket(own_M[:, None] - other_MA), apart_MA, pieces.genre
+        same_MA = (own.speaker_M[:, None] == other.speaker_M[antecedent_MA]).astype(jnp.int32)
+        apart_MA = jnp.clip(own.segment_M[:, None] - other.segment_M[antecedent_MA], 0, self.segments - 1)
+        return same_MA, distance_bucket(own.number_M[:, None] - other.number_M[antecedent_MA]), apart_MA, genre
 
     def _pairs(
         self,
         vector_MG: jax.Array,
-        found: Resolved,
-        features: tuple[jax.Array, ...],
+        vector_JG: jax.Array,
+        pairs: tuple[jax.Array, jax.Array, tuple[jax.Array, ...]],
         key: DropoutKey | None,
         site: int,
         last: bool,
     ) -> tuple[jax.Array, jax.Array]:
-        """(scores [M, A], refined vectors [M, G]); with `last` the vectors are returned unchanged."""
+        """(scores [M, A], refined vectors [M, G]) of pairs (antecedents, coarse scores, features); with `last` the vectors are
+        returned unchanged. `vector_JG` are those of the candidates."""
         span, size, rate = vector_MG.shape[1], self.config.feature_size, self.config.dropout
+        antecedent_MA, coarse_MA, (same_MA, distance_MA, apart_MA, genre) = pairs
         own_MH = vector_MG @ self.pair.rows(0, span) + self.pair.bias[None]
-        other_MH = vector_MG @ self.pair.rows(span, span)
+        other_JH = vector_JG @ self.pair.rows(span, span)
         product_GH, features_FH = self.pair.rows(2 * span, span), self.pair.rows(3 * span, 4 * size)
         tables = [each.embedding[...] for each in (self.speaker, self.distance, self.segment_distance)]
-        same_MA, distance_MA, apart_MA, genre = features
         genre_F = self.genre.embedding[...][genre]
         row_M = jnp.arange(vector_MG.shape[0], dtype=jnp.uint32)
-        antecedents = found.antecedent_MA.shape[1]
+        antecedents = antecedent_MA.shape[1]
 
         def drop(x: jax.Array, row: jax.Array, place: int) -> jax.Array:
             """One mask for each pair, wherever the span lies among others."""
@@ -231,16 +214,16 @@ class Coreference(nnx.Module):
 
         def pair(given: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
             row, vector_G, own_H, antecedent_A, coarse_A, *numbers = given
-            other_AG = vector_MG[antecedent_A]
+            other_AG = vector_JG[antecedent_A]
             known = [table[number] for table, number in zip(tables, numbers, strict=True)]
             known.append(jnp.broadcast_to(genre_F[None], (antecedents, size)))
             known_AF = drop(jnp.concatenate(known, axis=1), row, site)
-            sum_AH = own_H[None] + other_MH[antecedent_A] + (other_AG * vector_G[None]) @ product_GH
+            sum_AH = own_H[None] + other_JH[antecedent_A] + (other_AG * vector_G[None]) @ product_GH
             hidden_AH = drop(jax.nn.relu(sum_AH + known_AF @ features_FH), row, site + 1)
             score_A = coarse_A + self.pair.of_hidden(hidden_AH)
             return score_A, vector_G if last else self._refined(vector_G, other_AG, score_A)
 
-        rows = (row_M, vector_MG, own_MH, found.antecedent_MA, found.score_MA, same_MA, distance_MA, apart_MA)
+        rows = (row_M, vector_MG, own_MH, antecedent_MA, coarse_MA, same_MA, distance_MA, apart_MA)
         # without remat the backward pass would keep arrays of [A, G] and [A, H] for every span
         return by_parts(jax.checkpoint(pair), rows)
 

@@ -3,9 +3,10 @@
 import dataclasses
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
-from spanjax.bounds import flag_problems, raise_problems
+from spanjax.bounds import AtLeast0, flag_problems, raise_problems
 from spanjax.cli import Code
 from spanjax.predict.answering import Batch, Folder, command, json_line
 from spanjax.storage.outputs import files_problem, output_files
@@ -18,14 +19,19 @@ class Clusters:
 
     model: Folder
     text: tuple[str, ...]
-    """Files: .jsonl with `text`, `sentences` or `words` a line, .json with a list of such; .conll columns; any other is a text,
-    one document."""
+    """Files, or folders of such with their subfolders: .jsonl with `text`, `sentences` or `words` a line, .json with a list of
+    such; .conll columns; .conllu of CorefUD; .tsv of GAP; any other is a text, one document."""
     language: str = ""
     """Language of texts, a code that spaCy has rules for (en, de, zh); empty: as in the training."""
     output: str = ""
     """Folder for clusters.jsonl, predictions.conll, predictions.jsonl (words) and clusters.html; empty prints the first."""
     overwrite: bool = False
     """Write into a folder that holds files, replacing those of the same names."""
+    memory: AtLeast0 = 0
+    """Read longer documents in windows, each with this number of the newest spans before it, say 2000: memory does not grow
+    with the document. 0 resolves every document as a whole, among at most `model.max_spans` spans."""
+    window: AtLeast0 = 0
+    """Segments of a window; 0: as in the model's settings."""
     batch_size: Batch = 1
     skip_bad: bool = False
     """Skip documents that cannot be used instead of refusing the file."""
@@ -45,6 +51,27 @@ def _of_texts(task: Any) -> Any:
     return Texts(**vars(task))
 
 
+def files_of(names: Sequence[str]) -> list[str]:
+    """Replaces each folder by the files in it and in its subfolders, in the order of their names, without hidden ones.
+
+    ValueError for a folder without files.
+    """
+    found: list[str] = []
+    for name in names:
+        folder = pathlib.Path(name)
+        if not folder.is_dir():
+            found.append(name)
+            continue
+        inside = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = [
+            str(path) for path in inside if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
+        if not files:
+            raise ValueError(f"--text {name}: a folder without files; expected texts or documents in it")
+        found += files
+    return found
+
+
 def find(options: Clusters) -> None:
     """Finds the clusters of all documents of the files and writes or prints them."""
     # these import jax, which --help does not need
@@ -58,11 +85,12 @@ def find(options: Clusters) -> None:
     if folder and (problem := files_problem(folder, options.overwrite)):
         problems.append(f"--output {folder}: {problem}")
     raise_problems(problems)
-    settings = {"language": options.language} if options.language else {}
+    given = {name: getattr(options, name) for name in ("language", "memory", "window")}
+    settings = {name: value for name, value in given.items() if value}
     model = open_model(
         options.model, options.batch_size, predict_command="coref", skip_bad=options.skip_bad, **settings
     )
-    documents, problems = read_examples(_of_texts(model.task), options.text, "--text")
+    documents, problems = read_examples(_of_texts(model.task), files_of(options.text), "--text")
     raise_problems(problems)
     for problem in documents.problems:
         print(f"coref: skipped: {problem}", file=sys.stderr)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from spanjax.nn import span_pruning
 from spanjax.nn.dropout import hash32
-from spanjax.nn.span_pruning import NEVER, Kept, best_crossing, keep_best
+from spanjax.nn.span_pruning import NEVER, Kept, best_crossing, keep_all, keep_best
 
 
 def crosses(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -65,6 +66,58 @@ def test_pruning_equals_the_walk_one_by_one(widths):
         assert not found.real_M[len(spans) :].any()
 
 
+@pytest.mark.parametrize(("rounds", "ahead"), [(0, 1), (0, 5), (1, 3), (2, 128)])
+def test_the_walk_after_some_rounds_keeps_the_same_spans(rounds, ahead, monkeypatch):
+    monkeypatch.setattr(span_pruning, "ROUNDS", rounds)
+    monkeypatch.setattr(span_pruning, "AHEAD", ahead)
+    # a function of its own: the compiled one has other constants
+    pruned = jax.jit(lambda score_NW, budget: keep_best(score_NW, budget, 25))
+    for seed in range(40):
+        score_NW = scores(seed, 23, 7, ties=seed % 2 == 0)
+        if seed % 4 == 0:  # a chain through the document
+            score_NW -= np.float32(100) * np.arange(23)[:, None]
+        budget = int(np.random.default_rng(seed).integers(1, 25))
+        found = pruned(score_NW, jnp.int32(budget))
+        spans = [(int(a), int(b)) for a, b, real in zip(*found, strict=True) if real]
+        assert spans == walk(score_NW, budget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [-1, 1])
+def test_turns_grow_linearly_where_scores_fall_or_rise_steadily(way, monkeypatch):
+    """Spans of two pieces, each better than the next one or the one before: rounds alone settle one span each."""
+    pieces, widths = 60, 3
+    score_NW = np.full((pieces, widths), -1000.0, np.float32) + way * np.arange(pieces)[:, None]
+    score_NW[:, 1] += 900
+    score_NW = np.where(np.arange(pieces)[:, None] + np.arange(widths) < pieces, score_NW, -np.inf).astype(np.float32)
+    turns = []
+
+    def counting(goes_on: Any, body: Any, state: Any) -> Any:
+        turns.append(0)
+        while goes_on(state):
+            turns[-1], state = turns[-1] + 1, body(state)
+        return state
+
+    monkeypatch.setattr(span_pruning, "AHEAD", 16)
+    monkeypatch.setattr(span_pruning, "ROUNDS", 2)
+    with jax.disable_jit():
+        monkeypatch.setattr(jax.lax, "while_loop", counting)
+        found = kept(score_NW, 24, 24)
+    assert [(int(a), int(b)) for a, b, real in zip(*found, strict=True) if real] == walk(score_NW, 24)
+    rounds, walked = turns
+    assert rounds == 2 and 20 <= walked <= 24 + pieces * widths // 16
+
+
+def test_all_spans_with_a_score_are_kept_crossing_or_not():
+    score_NW = np.full((9, 3), -np.inf, np.float32)
+    for number, (first, width) in enumerate([(5, 1), (1, 2), (2, 2), (6, 0)]):
+        score_NW[first, width] = number
+    found = keep_all(jnp.asarray(score_NW), 5)
+    assert found.first_M.tolist() == [1, 2, 5, 6, 0] and found.last_M.tolist() == [3, 4, 6, 6, 0]
+    assert found.real_M.tolist() == [True] * 4 + [False]
+    assert keep_all(jnp.asarray(score_NW), 2).first_M.tolist() == [2, 6]
+
+
 @pytest.mark.parametrize("scored", ["random", "width", "equal"])
 def test_rounds_do_not_grow_with_the_document(scored, monkeypatch):
     """3,072 pieces: scores that depend on the width alone, two pieces best, or on nothing make no chain through them."""
@@ -74,11 +127,13 @@ def test_rounds_do_not_grow_with_the_document(scored, monkeypatch):
     else:
         score_NW = np.zeros((pieces, widths), np.float32) - (scored == "width") * np.abs(np.arange(widths) - 1)
     score_NW = np.where(np.arange(pieces)[:, None] + np.arange(widths) < pieces, score_NW, -np.inf).astype(np.float32)
-    rounds = 0
+    rounds, loops = 0, 0
 
     def counting(goes_on: Any, body: Any, state: Any) -> Any:
-        nonlocal rounds
-        while rounds < 50 and goes_on(state):
+        nonlocal rounds, loops
+        loops += 1
+        # the second loop is that of the walk, which is traced and not run
+        while loops == 1 and rounds < 50 and goes_on(state):
             rounds, state = rounds + 1, body(state)
         return state
 

@@ -26,9 +26,12 @@ def gold_clusters(documents: Sequence[CorefDocument]) -> list[Clusters]:
     return [each.clusters or () for each in documents]
 
 
-def answer_of(pieces: DocumentTokens, output: Mapping[str, np.ndarray], keep_singletons: bool) -> CorefPrediction:
+def answer_of(
+    pieces: DocumentTokens, output: Mapping[str, np.ndarray], keep_singletons: bool, given: bool = False
+) -> CorefPrediction:
     """Clusters from one row's `Coref.outputs`: every span joins its antecedent; a span alone counts where singletons are kept
-    and its mention score is above 0. Spans of pieces with the same words are one mention."""
+    and its mention score is above 0, or the document brought its mentions (`given`). Spans of pieces with the same words are
+    one mention."""
     cluster_of: dict[int, int] = {}
     members: list[list[int]] = []
     # spans are sorted and an antecedent comes before its span, so the cluster of `other` is final when it is read
@@ -42,7 +45,7 @@ def answer_of(pieces: DocumentTokens, output: Mapping[str, np.ndarray], keep_sin
         cluster_of[span] = cluster_of[other]
         members[cluster_of[span]].append(span)
     if keep_singletons:
-        alone = (output["real_BM"] > 0) & (output["mention_BM"] > 0)
+        alone = (output["real_BM"] > 0) & ((output["mention_BM"] > 0) | given)
         members += [[span] for span in np.flatnonzero(alone).tolist() if span not in cluster_of]
     linked: dict[Mention, float] = {}
     clusters = []

@@ -1,4 +1,4 @@
-"""Files of documents for coreference resolution, by the ending of their names: CoNLL columns, JSON, text.
+"""Files of documents for coreference resolution, by the ending of their names: CoNLL columns, CoNLL-U, JSON, GAP, text.
 
 docs/coref_files.md has an example of every layout.
 """
@@ -10,13 +10,15 @@ from typing import Any
 from spanjax.data.sources.tables import TableRecord, kind_of, read_records
 from spanjax.tasks.base import Examples
 from spanjax.tasks.coref.conll import read_conll
+from spanjax.tasks.coref.conllu import read_conllu
 from spanjax.tasks.coref.documents import CorefDocument
+from spanjax.tasks.coref.gap import read_gap
 from spanjax.tasks.coref.json_lines import SEGMENT_MAPS, read_record, read_segments
 from spanjax.tasks.coref.text import bare_name, read_text
 
 COLUMNS = (".key", ".response")  # names of the official scorer's files; also every name that ends in conll
 RECORDS = (".jsonl", ".jsonlines", ".json")
-TEXT = ".txt"
+CONLLU, GAP, TEXT = ".conllu", ".tsv", ".txt"
 
 
 def read_documents(path: pathlib.Path, language: str = "en", others_are_text: bool = False) -> Examples:
@@ -34,11 +36,15 @@ def read_documents(path: pathlib.Path, language: str = "en", others_are_text: bo
 def _examples_of(path: pathlib.Path, kind: str, language: str, others_are_text: bool) -> Examples:
     if kind.endswith("conll") or kind in COLUMNS:
         return read_conll(path)
+    if kind == CONLLU:
+        return read_conllu(path)
+    if kind == GAP:
+        return read_gap(path, language)
     if kind in RECORDS:
         return _examples(read_records(path), language)
     if kind == TEXT or others_are_text:
         return _examples([(f"{path}:1", {"text": read_text(path), "id": bare_name(path, TEXT)}, "")], language)
-    expected = "a name that ends in conll, .jsonl, .jsonlines, .json or .txt, plain or compressed"
+    expected = "a name that ends in conll, .conllu, .jsonl, .jsonlines, .json, .tsv or .txt, plain or compressed"
     return Examples([], [f"{path}:1: the ending {kind!r} is of no known layout: expected {expected}"])
 
 

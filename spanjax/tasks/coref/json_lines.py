@@ -8,6 +8,7 @@ vocabulary: lower-cased where it is, `[UNK]` where it lacked them.
 Shapes: F pieces of all segments, specials included.
 """
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 
 from spanjax.data.sources.tables import is_whole, quoted
 from spanjax.tasks.coref.conll import NONE, genre_of
-from spanjax.tasks.coref.documents import Clusters, CorefDocument, sorted_clusters
+from spanjax.tasks.coref.documents import Clusters, CorefDocument, Mention, sorted_clusters
 from spanjax.tasks.coref.text import Offsets, Sentences, sentences_of, split_text
 
 CONTENT = ("text", "words", "tokens", "sentences")
@@ -61,7 +62,22 @@ def read_record(record: Mapping[str, Any], number: int, language: str = "en") ->
         problems += _in_two(clusters)
     sizes = [len(sentence) for sentence in record.get("sentences") or [words]]
     speakers, wrong = checked_speakers(record.get("speakers"), sizes, bool(content.text))
-    return document_with(record, number, content, (speakers, clusters), problems + wrong)
+    mentions, more = _given_mentions(record.get("mentions"), content, len(words) - 1)
+    document, problem = document_with(record, number, content, (speakers, clusters), [*problems, *wrong, *more])
+    return document and dataclasses.replace(document, mentions=mentions), problem
+
+
+def _given_mentions(given: Any, content: Content, last: int) -> tuple[tuple[Mention, ...] | None, list[str]]:
+    """The mentions that a record brings, None for none, and their problems; written as those of a cluster."""
+    if given is None:
+        return None, []
+    if not isinstance(given, list):
+        return None, [f"`mentions` is {quoted(given)}: expected a list of [first, last]"]
+    clusters, problems = checked_clusters([given], len(content.text) if content.text else last)
+    if content.text and clusters is not None:
+        clusters, problems = _from_characters(clusters, content, problems)
+    named = [problem.replace("cluster 0 has", "`mentions` has") for problem in problems]
+    return tuple(mention for cluster in clusters or () for mention in cluster), named
 
 
 def document_with(

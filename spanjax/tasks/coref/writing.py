@@ -3,7 +3,7 @@
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from spanjax.bounds import raise_problems
@@ -110,22 +110,30 @@ def _lines(document: CorefDocument, name: str, clusters: Clusters) -> Iterator[s
 
 
 def _coreference(clusters: Clusters, words: int) -> list[str]:
-    """The last column of every word: ends, then mentions of one word, then beginnings; inner ones end first, begin last."""
+    """The last column of every word."""
+    return ["|".join([*ends, *single, *begins]) or "-" for ends, single, begins in brackets(clusters, words)]
+
+
+def brackets(
+    clusters: Clusters,
+    words: int,
+    name: Callable[[int, Mention], tuple[str, str]] = lambda own, _: (str(own), str(own)),
+) -> list[tuple[list[str], list[str], list[str]]]:
+    """(ends, mentions of one word, beginnings) at every word; inner mentions end first and begin last. `name` has the texts
+    behind an opening and before a closing bracket, of a cluster's number and a mention."""
     begins: list[list[tuple[int, str]]] = [[] for _ in range(words)]
     single: list[list[str]] = [[] for _ in range(words)]
     ends: list[list[tuple[int, str]]] = [[] for _ in range(words)]
     for number, cluster in enumerate(clusters):
         for first, last in cluster:
+            opening, closing = name(number, (first, last))
             if first == last:
-                single[first].append(f"({number})")
+                single[first].append(f"({opening})")
             else:
-                begins[first].append((-last, f"({number}"))
-                ends[last].append((-first, f"{number})"))
+                begins[first].append((-last, f"({opening}"))
+                ends[last].append((-first, f"{closing})"))
     both = zip(ends, single, begins, strict=True)
-    return [
-        "|".join([*(text for _, text in sorted(end)), *sorted(one), *(text for _, text in sorted(begin))]) or "-"
-        for end, one, begin in both
-    ]
+    return [([t for _, t in sorted(end)], sorted(one), [t for _, t in sorted(begin)]) for end, one, begin in both]
 
 
 def write_jsonl(

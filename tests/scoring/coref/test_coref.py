@@ -63,6 +63,25 @@ def test_official_cases(shared_data: pathlib.Path) -> None:
     assert seen == 270
 
 
+def test_recorded_cases(tmp_path: pathlib.Path) -> None:
+    """Twenty of the official scorer's cases with its results, kept with the tests; their licence is in the file."""
+    recorded = json.loads((pathlib.Path(__file__).parents[2] / "fixtures/coref_scorer_cases.json").read_text())
+    assert len(recorded["cases"]) == 20 and len(recorded["commit"]) == 40
+    for name, text in recorded["files"].items():
+        (tmp_path / name).write_text(text)
+    seen = 0
+    for case in recorded["cases"]:
+        found = scored(tmp_path / case["key"], tmp_path / case["response"])
+        for metric, parts in case["expected"].items():
+            if (case["id"], metric) == ("B1", "muc"):
+                continue  # a line that is commented out in the official file, see below
+            for part, expected in parts.items():
+                figure = getattr(getattr(found, metric), part) / 100
+                assert figure == pytest.approx(expected, abs=1e-5), (case["id"], metric, part)
+                seen += 1
+    assert seen > 150
+
+
 @pytest.mark.parametrize("name", ["litbank-light", "litbank-heavy", "ontogum-medium", "ontogum-dropmany"])
 def test_scored_documents(name: str, shared_data: pathlib.Path) -> None:
     folder = shared_data / "coref/scored_documents"

@@ -16,9 +16,10 @@ from spanjax.nn.coreference_parts import CoreferenceConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.run_format import describe, stored_task
 from spanjax.tasks.base import LOSS
-from spanjax.tasks.coref import FLAT, Coref, cut
+from spanjax.tasks.coref import Coref
 from spanjax.tasks.coref.answers import CorefPrediction, answer_of, gold_clusters, prediction_json
 from spanjax.tasks.coref.documents import CorefDocument
+from spanjax.tasks.coref.excerpts import FLAT, cut
 from spanjax.tasks.coref.files import read_documents
 from spanjax.tasks.coref.segments import DocumentTokens, mention_pieces, pieces_of
 from spanjax.tasks.rows import Row, TaskRows
@@ -200,6 +201,45 @@ def test_gold_mentions_are_kept_in_training_where_that_is_asked_for():
             kept[keep_gold, training] = float(jnp.sum(cluster_BM > 0)) / gold
     assert kept[True, True] > 1.5 * max(kept[False, True], kept[False, False])
     assert kept[True, False] == kept[False, False]
+
+
+@pytest.mark.parametrize("head", ["coarse_to_fine", "start_end"])
+def test_given_mentions_are_the_spans_of_their_document(head):
+    """Crossing ones too, and ones across a sentence end; the other documents of the batch are as without."""
+    task = dataclasses.replace(TASK, model=dataclasses.replace(MODEL, head=head))
+    plain = longest()
+    given = ((0, 1), (1, 2), (4, 4), (3, 5))
+    one = dataclasses.replace(plain[0], mentions=given, clusters=(((0, 1), (4, 4)), ((7, 7), (9, 9))))
+    rows, together = packed([one, *plain[1:]], task)
+    length = together.length_of(np.array([0, 1, 2]))
+    outputs = jax.jit(task.outputs)(module(task), batch_of(together, [0, 1, 2], length))
+    expected = jax.jit(task.outputs)(module(task), batch_of(packed(plain, task)[1], [0, 1, 2], length))
+    pieces = rows[0].notes
+    spans = [mention_pieces(pieces, mention) for mention in sorted(given)]
+    short = [(a, b) for a, b in spans if b - a < MODEL.max_width]
+    real = np.asarray(outputs["real_BM"][0])
+    assert len(short) > 2
+    found = zip(outputs["first_BM"][0][real], outputs["last_BM"][0][real], strict=True)
+    assert [(int(a), int(b)) for a, b in found] == short
+    for name, value in outputs.items():
+        np.testing.assert_array_equal(value[1:], expected[name][1:])
+    answer = answer_of(pieces, {name: np.asarray(value[0]) for name, value in outputs.items()}, True, given=True)
+    assert sum(map(len, answer.clusters)) == len(short)
+    ignored = dataclasses.replace(task, mentions="found")
+    assert not any("given_B" in row.fields for row in ignored.rows([one], VOCABULARY))
+
+
+def test_gold_mentions_as_spans():
+    task = dataclasses.replace(TASK, mentions="gold", singletons="keep", mention_loss=1.0)
+    examples = [each for each in documents(12) if each.clusters]
+    rows, together = packed(examples, task)
+    index = list(range(len(examples)))
+    means, outputs = jax.jit(task.measure_with_outputs)(
+        module(task), batch_of(together, index, together.length_of(np.array(index)))
+    )
+    assert float(means["task/gold_spans"].value()) == pytest.approx(1)
+    gold = sum(1 for row in rows for _ in np.argwhere(row.fields["cluster_BLW"] > 0))
+    assert int(outputs["real_BM"].sum()) == gold > 20
 
 
 PIECES = DocumentTokens(np.arange(8), np.array([0, 1, 1, 2, 3, 4, 5, 6]), np.zeros(8, np.int32))
