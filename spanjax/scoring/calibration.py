@@ -26,7 +26,9 @@ def calibration_error(confidence_N: Sequence[float] | np.ndarray, right_N: Seque
     return float(100 * np.abs(apart).sum() / len(confidence))
 
 
-def fitted_temperature(confidence_of: Callable[[float], np.ndarray], right_N: Sequence[bool] | np.ndarray) -> float | None:
+def fitted_temperature(
+    confidence_of: Callable[[float], np.ndarray], right_N: Sequence[bool] | np.ndarray
+) -> float | None:
     """The temperature at which the confidences `confidence_of(temperature)` make what is right, and what is wrong, most
     probable. None where all predictions are right, or all wrong: no temperature is the best then."""
     right = np.asarray(right_N, bool)

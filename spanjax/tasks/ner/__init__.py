@@ -15,7 +15,6 @@ import numpy as np
 from flax import nnx
 
 from spanjax.bounds import Bounds
-from spanjax.data.ngrams.dictionary import NgramSettings, find_words
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
@@ -29,7 +28,8 @@ from spanjax.scoring.calibration import calibration_scores
 from spanjax.scoring.counts import Score
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
-from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, words_of
+from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, record_words
+from spanjax.tasks.ner.span_files import is_conllu, read_conllu, tagged_conllu
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 
@@ -100,10 +100,13 @@ class Ner(TokenTask):
         return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
 
     def read(self, path: pathlib.Path) -> Examples:
-        """Reads columns of words by `read_tagged`, tables with a sentence a record by `read_tagged_records`.
+        """Reads columns of words by `read_tagged`, CoNLL-U by its last column, tables with a sentence a record by
+        `read_tagged_records`.
 
         A sentence with a bad line is skipped as a whole.
         """
+        if is_conllu(path):
+            return tagged_conllu(read_conllu(path), self.scheme)
         if has_records(path, self.table):
             return read_tagged_records(path, self.table, self.scheme, self.tag_names, self.word_prefix)
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
@@ -118,17 +121,9 @@ class Ner(TokenTask):
         return example.tags is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
-        """Reads `words` (or `tokens`), or `text`, split at blanks, with punctuation at the ends of words apart."""
-        words, text = record.get("words", record.get("tokens")), record.get("text")
-        if isinstance(words, list) and words:
-            found, problem = words_of("words" if "words" in record else "tokens", words)
-            return (None, problem) if problem else (Tagged(found, None), "")
-        if words is None and isinstance(text, str) and clean(text).strip():
-            found = find_words(text, NgramSettings(lower_case=False))
-            return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""
-        name = next((each for each in ("words", "text") if record.get(each) is not None), "")
-        given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
-        return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
+        """Reads `words` (or `tokens`), or `text`, by `record_words`."""
+        words, starts, problem = record_words(record)
+        return (None, problem) if problem else (Tagged(words, None, starts), "")
 
     def prediction_json(self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The entities with type, words, confidence and, of a text, their characters [start, end); the tags."""

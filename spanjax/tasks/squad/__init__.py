@@ -159,7 +159,8 @@ class Questions(TokenTask):
             return {"start": one.start, "end": one.end, **({"passage": one.passage} if example.more else {})}
 
         best = [
-            {"text": each.text, **place(each), "probability": round(each.probability, 6)} for each in prediction.best[:3]
+            {"text": each.text, **place(each), "probability": round(each.probability, 6)}
+            for each in prediction.best[:3]
         ]
         described: dict[str, Any] = {
             "id": example.name,

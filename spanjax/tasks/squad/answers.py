@@ -71,9 +71,7 @@ class Prediction(NamedTuple):
         return next((each for each in self.best if each.text), None)
 
 
-def confidence_of(
-    predictions: Sequence[Prediction], answers: Sequence[Answer | None]
-) -> Callable[[float], np.ndarray]:
+def confidence_of(predictions: Sequence[Prediction], answers: Sequence[Answer | None]) -> Callable[[float], np.ndarray]:
     """Builds the function from a temperature to the probability of the answer (None: no answer) to each question among its best
     ones, float64 [Q]; 0 for an answer that is not among them."""
     most = max((len(each.best) for each in predictions), default=0)
