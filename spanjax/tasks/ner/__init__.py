@@ -29,7 +29,7 @@ from spanjax.scoring.counts import Score
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
 from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, record_words
-from spanjax.tasks.ner.span_files import is_conllu, read_conllu, tagged_conllu
+from spanjax.tasks.ner.span_files import is_conllu, tagged_conllu
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 
@@ -106,7 +106,7 @@ class Ner(TokenTask):
         A sentence with a bad line is skipped as a whole.
         """
         if is_conllu(path):
-            return tagged_conllu(read_conllu(path), self.scheme)
+            return tagged_conllu(path, self.scheme)
         if has_records(path, self.table):
             return read_tagged_records(path, self.table, self.scheme, self.tag_names, self.word_prefix)
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)

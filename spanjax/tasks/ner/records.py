@@ -86,7 +86,7 @@ def record_words(record: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int,
     Texts are split at blanks, with punctuation at the ends of words apart.
     """
     name = next((each for each in WORDS.columns if each in record), "")
-    words, text = list_in_text(record.get(name)), record.get("text")
+    words, text = record.get(name), record.get("text")
     if isinstance(words, list) and words:
         found, problem = words_of(name, words)
         return found, None, problem

@@ -14,7 +14,7 @@ from spanjax.data.sources.columns import Columns, Role
 from spanjax.data.sources.tables import is_whole, list_in_text, quoted, read_lines
 from spanjax.scoring.entities import Entity, spans
 from spanjax.tasks.base import Examples
-from spanjax.tasks.ner.files import Tagged, retagged, tag_problem
+from spanjax.tasks.ner.files import Scheme, Tagged, retagged, tag_problem
 from spanjax.tasks.ner.records import TAGS, WORDS, record_words
 
 ENTITIES = Role("entities", ("entities", "spans"), "list")
@@ -53,7 +53,8 @@ def read_spanned_records(path: pathlib.Path, table: Columns) -> Examples:
     for place, record, problem in table.records(path):
         example = None
         if record is not None:
-            example, problem = spanned(record)
+            words = {name: list_in_text(record[name]) for name in WORDS.columns if name in record}  # cells of a table
+            example, problem = spanned(record | words)
         examples.take(place, example, problem)
     return examples
 
@@ -144,8 +145,9 @@ def read_conllu(path: pathlib.Path) -> Examples:
     return examples
 
 
-def tagged_conllu(found: Examples, scheme: Any) -> Examples:
+def tagged_conllu(path: pathlib.Path, scheme: Scheme) -> Examples:
     """The sentences of `read_conllu` for tags; a sentence whose entities overlap is a problem."""
+    found = read_conllu(path)
     examples = Examples((), found.problems, found.notes)
     for number, each in enumerate(found, start=1):
         problem, last, tags = "", 0, ["O"] * len(each.words)
@@ -154,7 +156,7 @@ def tagged_conllu(found: Examples, scheme: Any) -> Examples:
                 problem = "entities overlap: expected none that do, or a model of SpanNer"
             tags[first:end], last = [f"B-{kind}", *[f"I-{kind}"] * (end - first - 1)], max(last, end)
         known = None if each.entities is None else retagged(tags, scheme)
-        examples.take(f"sentence {number}", Tagged(each.words, known), problem)
+        examples.take(f"{path}:sentence {number}", Tagged(each.words, known), problem)
     return examples
 
 

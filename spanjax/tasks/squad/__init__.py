@@ -140,8 +140,8 @@ class Questions(TokenTask):
         return example.answers is not None
 
     def teaches(self, example: Question) -> bool:
-        """Implements `Task.teaches`: training learns from questions on one passage."""
-        return self.is_labelled(example) and not example.more
+        """Implements `Task.teaches`: training learns from questions on one passage whose answers have places."""
+        return example.answers is not None and not example.more and len(example.spans) >= min(1, len(example.answers))
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Question | None, str]:
         """Reads `question`, `context` or a list `contexts`, and an optional `id`."""

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
 from spanjax.tasks.base import LOSS
+from spanjax.tasks.ner import Ner
+from spanjax.tasks.ner.files import Tagged
 from spanjax.tasks.ner.span_files import Spanned, spanned
 from spanjax.tasks.ner.spans import BITS, PRIOR, ScoredEntity, SpanNer, kept
 from spanjax.tasks.rows import TaskRows
@@ -233,3 +235,21 @@ def test_settings() -> None:
         SpanNer().with_training_labels([Spanned(("a",), ())], VOCABULARY)
     with pytest.raises(ValueError, match="1 sentences have no entities"):
         TASK.scores([Spanned(("a",), None)], [()])
+
+
+def test_conllu_for_tags(tmp_path: pathlib.Path) -> None:
+    """The tagger reads what does not overlap, and names a sentence with nested entities."""
+    path = tmp_path / "words.conllu"
+    rows = [
+        ("Anna", "(e1-person-1"),
+        ("Lee", "e1)"),
+        ("sat", ""),
+        ("", ""),
+        ("Bonn", "(e2-place-1(e3-place-1)"),
+        ("x", "e2)"),
+    ]
+    lines = [f"1\t{word}" + "\t_" * 7 + f"\t{f'Entity={mark}' if mark else '_'}" if word else "" for word, mark in rows]
+    path.write_text("\n".join([*lines[:3], "", *lines[4:], ""]))
+    found = Ner().read(path)
+    assert found == [Tagged(("Anna", "Lee", "sat"), ("B-person", "I-person", "O"))]
+    assert found.problems == [f"{path}:sentence 2: entities overlap: expected none that do, or a model of SpanNer"]
