@@ -89,6 +89,8 @@ def evaluate(options: Evaluate) -> None:
         found = model.predict(examples, progress)
         progress.name, progress.unit, progress.total = "scoring", "", None
         scores = model.task.scores(examples, found.predictions) if labelled else {}
+        if labelled:
+            scores |= model.task.calibration(examples, found.rows, found.predictions, found.outputs)
     result: dict[str, Any] = {"step": model.model.step, "examples": len(examples), "left_out": len(examples.problems)}
     result |= {"decided": dict(model.inferred_settings), "scores": scores}
     notes = [*examples.notes, *model.task.notes(examples), *([] if labelled else ["no labels: predictions, no scores"])]

@@ -77,6 +77,8 @@ class Predicted(NamedTuple):
     """One for every row, see `Task.outputs`."""
     means: dict[str, float]
     """Losses, if the examples have labels."""
+    rows: Sequence[Row]
+    """The rows that `outputs` are of."""
 
 
 def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[..., Predicted]:
@@ -105,7 +107,7 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
                     length = len(given.rows[index].tokens_T)
                     found[index] = {n: a[place][:length] if is_of_tokens(n) else a[place] for n, a in arrays.items()}
         values = {name: Mean(*mean).value() for name, mean in jax.device_get(sums).items()}
-        return Predicted(task.predictions(given.examples, given.rows, found), found, values)
+        return Predicted(task.predictions(given.examples, given.rows, found), found, values, given.rows)
 
     return predict
 
@@ -207,6 +209,9 @@ class TaskSession(CompiledRun):
                 return {}
             found = predict(params, self.dev, between)
             scores = self.task.scores(self.dev.examples, found.predictions)
+            # confidences are those of the settings that inference will use
+            task = dataclasses.replace(self.task, **self.task.inferred_settings(scores))
+            scores |= task.calibration(self.dev.examples, found.rows, found.predictions, found.outputs)
             return {**found.means, **{f"{SCORE}{name}": value for name, value in scores.items()}}
 
         return evaluate

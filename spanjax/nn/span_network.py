@@ -82,6 +82,18 @@ class Convolution(nnx.Module):
         sum_BNC += jnp.where(after_BN[..., None], _later(made_KBNC[2], 1), 0)
         return jnp.where((run_BN > 0)[..., None], jax.nn.relu(sum_BNC + self.bias[...][None, None]), 0)
 
+    def of_every_span(self, vector_BND: jax.Array, widths: int) -> jax.Array:
+        """[B, N, S, C]: the maximum over the windows of the span of S = 1, 2, ... `widths` vectors from every vector on: that of
+        `__call__` where this span is a run. Spans that end behind the last vector have zeros in the place of the others."""
+        made_KBNC = jnp.einsum("bnd,kdc->kbnc", vector_BND, self.kernel[...])
+        found, sum_BNC = [], jnp.zeros_like(made_KBNC[0])
+        for width in range(min(widths, KERNEL)):  # of spans that one window covers
+            sum_BNC += _later(made_KBNC[width], width)
+            found.append(jax.nn.relu(sum_BNC + self.bias[...][None, None]))
+        for width in range(KERNEL, widths):
+            found.append(jnp.maximum(found[-1], _later(found[KERNEL - 1], width - KERNEL + 1)))
+        return jnp.stack(found, axis=2)
+
 
 class SelfAttention(nnx.Module):
     """The self-attentive module of Lin et al. (2017) with one hop: weights softmax(w tanh(W x)) over a run, W [D, D], w [D]."""
@@ -98,6 +110,21 @@ class SelfAttention(nnx.Module):
         weight_BRN = jax.nn.softmax(jnp.where(member_BRN, score_BN[:, None], jnp.float32(HIDDEN)), axis=-1)
         weight_BRN = jnp.where(member_BRN, weight_BRN, 0).astype(vector_BND.dtype)
         return jnp.einsum("brn,bnd->brd", weight_BRN, vector_BND)
+
+    def of_every_span(self, vector_BND: jax.Array, widths: int) -> jax.Array:
+        """[B, N, S, D]: the weighted sums over the spans of S = 1, 2, ... `widths` vectors from every vector on. Of a span that
+        ends behind the last vector, those that exist count."""
+        seen_BND = jnp.tanh(jnp.einsum("bnd,dc->bnc", vector_BND, self.kernel[...]))
+        score_BN = jnp.einsum("bnc,c->bn", seen_BND, self.score[...], preferred_element_type=jnp.float32)
+        # a score is a sum of D products of weights with values of tanh: its exponential stays in range without the maximum
+        weight_BN1 = jnp.exp(score_BN)[..., None]
+        part_BND, found = weight_BN1 * vector_BND, []
+        sum_BND, total_BN1 = jnp.zeros_like(part_BND), jnp.zeros_like(weight_BN1)
+        for width in range(widths):
+            sum_BND += _later(part_BND, width)
+            total_BN1 += _later(weight_BN1, width)
+            found.append((sum_BND / total_BN1).astype(vector_BND.dtype))
+        return jnp.stack(found, axis=2)
 
 
 LEVELS: dict[str, Any] = {"cnn": Convolution, "attention": SelfAttention}
@@ -171,6 +198,11 @@ class SpanNetwork(nnx.Module):
             first_BL = jnp.arange(span_BL.shape[1], dtype=jnp.int32)[None] - offsets_in_runs(span_BL)
             vector_BLD = gather_positions(self._highest(hidden_BLD, span_BL), first_BL)
         return dropout(jnp.where((span_BL > 0)[..., None], vector_BLD, 0), self.rate, key, site)
+
+    def of_every_span(self, vector_BND: jax.Array, widths: int) -> jax.Array:
+        """The vectors of all spans of 1, 2, ... `widths` vectors, [B, N, S, D] by their first vector: those of `of_spans` where
+        such a span is the only one. For spans that overlap; those that end behind the last vector are meaningless."""
+        return self.token.of_every_span(vector_BND, widths)
 
     def _highest(self, hidden_BLD: jax.Array, span_BL: jax.Array) -> jax.Array:
         """At the first position of every span the maximum over its windows, [B, L, D], in steps of doubling width."""

@@ -8,7 +8,7 @@ entity at a B- after an E- of its type; here both are two entities, as in its BI
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spanjax.scoring import counts
 from spanjax.scoring.checks import counted, raise_problems, unequal_lengths
@@ -73,17 +73,25 @@ def score(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> 
     uneven = [place for place, (a, b) in enumerate(zip(gold, predicted, strict=False)) if len(a) != len(b)]
     problems += counted(uneven, "sentences (from 0) have another number of predicted tags", "expected one tag a word")
     raise_problems("entity scores", problems + _tag_problems(gold, "gold ") + _tag_problems(predicted, "predicted "))
+    pairs = list(zip(gold, predicted, strict=True))
+    equal = sum(a == b for tags, others in pairs for a, b in zip(tags, others, strict=True))
+    words = sum(map(len, gold))
+    found = score_sets([_spans(tags) for tags in gold], [_spans(tags) for tags in predicted])
+    return dataclasses.replace(found, tag_accuracy=100.0 * equal / words if words else 0.0)
+
+
+def score_sets(gold: Sequence[Iterable[Entity]], predicted: Sequence[Iterable[Entity]]) -> Entities:
+    """Scores of entities that may be nested or overlap, by sentence; without `tag_accuracy`, which is 0.
+
+    An entity counts once; it is right where type, first and last word are.
+    """
+    raise_problems("entity scores", unequal_lengths(gold, predicted, "sentences"))
     correct, guesses, golds = collections.Counter(), collections.Counter(), collections.Counter()
-    equal = words = 0
-    for tags, predicted_tags in zip(gold, predicted, strict=True):
-        entities, predicted_entities = _spans(tags), _spans(predicted_tags)
+    for entities, predicted_entities in zip(map(set, gold), map(set, predicted), strict=True):
         golds.update(kind for kind, _, _ in entities)
         guesses.update(kind for kind, _, _ in predicted_entities)
-        correct.update(kind for kind, _, _ in set(entities) & set(predicted_entities))
-        equal += sum(a == b for a, b in zip(tags, predicted_tags, strict=True))
-        words += len(tags)
+        correct.update(kind for kind, _, _ in entities & predicted_entities)
     types = {
         kind: counts.score(correct[kind], guesses[kind], golds[kind]) for kind in sorted(golds.keys() | guesses.keys())
     }
-    micro = counts.score(correct.total(), guesses.total(), golds.total())
-    return Entities(micro, types, 100.0 * equal / words if words else 0.0)
+    return Entities(counts.score(correct.total(), guesses.total(), golds.total()), types, 0.0)

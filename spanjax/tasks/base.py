@@ -195,6 +195,12 @@ class Task(Objective):
     def scores(self, examples: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
         """The official scores of predictions, in percent, by name."""
 
+    def calibration(
+        self, examples: Sequence[Any], rows: Sequence[Row], predictions: Sequence[Any], outputs: Sequence[Outputs]
+    ) -> dict[str, float]:
+        """Further scores: `scoring.calibration.calibration_scores` of a task whose predictions have confidences."""
+        return {}
+
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """Settings that inference and export take from the scores of the dev examples: none."""
         return {}

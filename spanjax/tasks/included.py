@@ -5,10 +5,11 @@ from spanjax.tasks.contrastive import Contrastive
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.ner import Ner
+from spanjax.tasks.ner.spans import SpanNer
 from spanjax.tasks.relation import Relation
 from spanjax.tasks.squad import Questions
 
-TASKS: tuple[type[Task], ...] = (Questions, Relation, Coref, Glue, Ner, Contrastive)
+TASKS: tuple[type[Task], ...] = (Questions, Relation, Coref, Glue, Ner, SpanNer, Contrastive)
 
 
 def score_names() -> list[str]:

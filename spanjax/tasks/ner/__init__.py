@@ -1,20 +1,20 @@
 """Named entities as tags of words: a linear classifier on the first piece of each word (Devlin et al., 2018, section 5.3).
 
-Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels.
+Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels, W words of entities.
 """
 
 import dataclasses
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.data.ngrams.dictionary import NgramSettings, find_words
+from spanjax.bounds import Bounds
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
@@ -24,9 +24,12 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
+from spanjax.scoring.calibration import calibration_scores
+from spanjax.scoring.counts import Score
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
-from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, words_of
+from spanjax.tasks.ner.records import COLUMNS, has_records, read_tagged_records, record_words
+from spanjax.tasks.ner.span_files import is_conllu, tagged_conllu
 from spanjax.tasks.rows import Row
 from spanjax.tasks.span_tuning import FIELD, SpanTuning
 
@@ -53,6 +56,10 @@ class Ner(TokenTask):
     tag_names: tuple[str, ...] = ()
     """Tags of files that have numbers in their place, in the order of the numbers from 0: O B-PER I-PER. Files that the
     `datasets` library wrote have the names in them."""
+
+    temperature: Annotated[float, Bounds(0)] = 0.0
+    """Divides the scores of tags before they become confidences. Where it is 0, inference takes the score temperature of
+    the model's dev examples, or 1."""
 
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
@@ -93,10 +100,13 @@ class Ner(TokenTask):
         return found + (self.spans.problems(self.length) + self.spans.token_problems() if self.spans else [])
 
     def read(self, path: pathlib.Path) -> Examples:
-        """Reads columns of words by `read_tagged`, tables with a sentence a record by `read_tagged_records`.
+        """Reads columns of words by `read_tagged`, CoNLL-U by its last column, tables with a sentence a record by
+        `read_tagged_records`.
 
         A sentence with a bad line is skipped as a whole.
         """
+        if is_conllu(path):
+            return tagged_conllu(path, self.scheme)
         if has_records(path, self.table):
             return read_tagged_records(path, self.table, self.scheme, self.tag_names, self.word_prefix)
         return read_tagged(path, self.scheme, self.word_column, self.tag_column, self.word_prefix)
@@ -111,28 +121,42 @@ class Ner(TokenTask):
         return example.tags is not None
 
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Tagged | None, str]:
-        """Reads `words` (or `tokens`), or `text`, split at blanks, with punctuation at the ends of words apart."""
-        words, text = record.get("words", record.get("tokens")), record.get("text")
-        if isinstance(words, list) and words:
-            found, problem = words_of("words" if "words" in record else "tokens", words)
-            return (None, problem) if problem else (Tagged(found, None), "")
-        if words is None and isinstance(text, str) and clean(text).strip():
-            found = find_words(text, NgramSettings(lower_case=False))
-            return Tagged(tuple(found.words), None, tuple(found.start_W.tolist())), ""
-        name = next((each for each in ("words", "text") if record.get(each) is not None), "")
-        given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
-        return None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
+        """Reads `words` (or `tokens`), or `text`, by `record_words`."""
+        words, starts, problem = record_words(record)
+        return (None, problem) if problem else (Tagged(words, None, starts), "")
 
     def prediction_json(self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Outputs]) -> dict[str, Any]:
-        """The entities with type, words and, of a text, their characters [start, end); the tags."""
-        entities = []
-        for kind, first, last in scoring.spans(prediction):
-            entity: dict[str, Any] = {"type": kind, "words": list(example.words[first:last]), "first": first}
-            if example.starts is not None:
-                end = example.starts[last - 1] + len(example.words[last - 1])
-                entity |= {"start": example.starts[first], "end": end}
-            entities.append(entity)
+        """The entities with type, words, confidence and, of a text, their characters [start, end); the tags."""
+        found = scoring.spans(prediction)
+        confidences = self._confidence_of([prediction], [outputs])(self.temperature or 1.0).tolist()
+        entities = [entity_json(example, *each) for each in zip(found, confidences, strict=True)]
         return {"prediction": entities, "tags": list(prediction)}
+
+    def _confidence_of(
+        self, predictions: Sequence[Sequence[str]], outputs: Sequence[Sequence[Outputs]]
+    ) -> Callable[[float], np.ndarray]:
+        """Builds the function from a temperature to the confidences of the entities of predicted tags: the products of
+        the probabilities of their words' tags. outputs[i] are those of the rows of example i."""
+        logits_WC, tag_W, entity_W = [], [], []
+        numbers, count = {tag: number for number, tag in enumerate(self.labels)}, 0
+        for tags, rows in zip(predictions, outputs, strict=True):
+            place_of = {int(row["word_BL"][at]) - 1: row["logits_BLC"][at] for row in rows
+                        for at in np.flatnonzero(row["word_BL"])}  # fmt: skip
+            for _, first, last in scoring.spans(tags):
+                logits_WC += [place_of[word] for word in range(first, last)]
+                tag_W += [numbers[tags[word]] for word in range(first, last)]
+                entity_W += [count] * (last - first)
+                count += 1
+        scores_WC = np.array(logits_WC, np.float64).reshape(-1, len(self.labels))
+        rows_W, of_W = np.arange(len(tag_W)), np.array(entity_W, int)
+
+        def confidences(temperature: float) -> np.ndarray:
+            scaled_WC = scores_WC / temperature
+            top_W = scaled_WC.max(axis=1, initial=-np.inf)
+            total_W = top_W + np.log(np.exp(scaled_WC - top_W[:, None]).sum(axis=1))
+            return np.exp(np.bincount(of_W, scaled_WC[rows_W, np.array(tag_W, int)] - total_W, count))
+
+        return confidences
 
     def with_training_labels(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
         """Infers labels: O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
@@ -210,8 +234,8 @@ class Ner(TokenTask):
         }
 
     def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
-        """{"logits_BLC"}."""
-        return {"logits_BLC": self.logits(module, batch, None)}
+        """{"logits_BLC"}, and `word_BL` of `rows`."""
+        return {"logits_BLC": self.logits(module, batch, None), "word_BL": batch["word_BL"]}
 
     def predictions(
         self, examples: Sequence[Tagged], rows: Sequence[Row], outputs: Sequence[Outputs]
@@ -224,24 +248,31 @@ class Ner(TokenTask):
                 tags[row.example][word_T[place] - 1] = self.labels[best_T[place]]
         return [tuple(each) for each in tags]
 
+    def calibration(
+        self,
+        examples: Sequence[Tagged],
+        rows: Sequence[Row],
+        predictions: Sequence[Sequence[str]],
+        outputs: Sequence[Outputs],
+    ) -> dict[str, float]:
+        """Calibration of the confidences of entities."""
+        found = [scoring.spans(tags) for tags in predictions]
+        gold = [{*scoring.spans(each.tags or ())} for each in examples]
+        right = [entity in known for entities, known in zip(found, gold, strict=True) for entity in entities]
+        confidences = self._confidence_of(predictions, by_example(len(examples), rows, outputs))
+        return calibration_scores(confidences, right, self.temperature or 1.0)
+
+    def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """The temperature of confidences, where none was set."""
+        found = scores.get("temperature")
+        return {"temperature": found} if not self.temperature and found is not None else {}
+
     def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type. Types whose metric names
-        collide (`_letters`) are numbered."""
+        """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type."""
         if missing := [number for number, each in enumerate(examples) if each.tags is None]:
             raise ValueError(f"{len(missing)} sentences have no tags: scores need a file with a column of tags")
         found = scoring.score([each.tags or () for each in examples], predictions)
-        micro = found.micro
-        scores = {
-            "f1": micro.f1,
-            "precision": micro.precision,
-            "recall": micro.recall,
-            "tag_accuracy": found.tag_accuracy,
-        }
-        for kind, one in sorted(found.types.items()):
-            name = f"f1_{_letters(kind)}"
-            alike = sum(each == name or each.startswith(f"{name}.") for each in scores)
-            scores[f"{name}.{alike + 1}" if alike else name] = one.f1
-        return scores
+        return named_scores(found.micro, found.types, tag_accuracy=found.tag_accuracy)
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]
@@ -256,6 +287,34 @@ class Ner(TokenTask):
         file = folder / "predictions.conll"
         file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         return [file]
+
+
+def named_scores(micro: Score, types: Mapping[str, Score], **more: float) -> dict[str, float]:
+    """The scores of entities by name: of all of them, `more`, and `f1_TYPE` of every type. Types whose metric names collide
+    (`_letters`) are numbered."""
+    scores = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall, **more}
+    for kind, one in sorted(types.items()):
+        name = f"f1_{_letters(kind)}"
+        alike = sum(each == name or each.startswith(f"{name}.") for each in scores)
+        scores[f"{name}.{alike + 1}" if alike else name] = one.f1
+    return scores
+
+
+def by_example(examples: int, rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[list[Outputs]]:
+    """The outputs of the rows of each example."""
+    found: list[list[Outputs]] = [[] for _ in range(examples)]
+    for row, output in zip(rows, outputs, strict=True):
+        found[row.example].append(output)
+    return found
+
+
+def entity_json(example: Any, entity: scoring.Entity, confidence: float) -> dict[str, Any]:
+    """An entity of an example with `words` and `starts`, as `predict ner` prints it."""
+    kind, first, last = entity
+    described: dict[str, Any] = {"type": kind, "words": list(example.words[first:last]), "first": first}
+    if example.starts is not None:
+        described |= {"start": example.starts[first], "end": example.starts[last - 1] + len(example.words[last - 1])}
+    return described | {"confidence": round(confidence, 6)}
 
 
 def _letters(kind: str) -> str:

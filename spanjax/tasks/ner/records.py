@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from spanjax.data.ngrams.dictionary import NgramSettings, find_words
+from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.columns import Columns, Role
 from spanjax.data.sources.tables import TABLES, is_whole, kind_of, list_in_text, named_classes, quoted, read_lines
 from spanjax.tasks.base import Examples
@@ -76,6 +78,24 @@ def _tagged(record: Mapping[str, Any], scheme: Scheme, names: Sequence[str], bef
     if problems := [problem for tag in tags if (problem := tag_problem(tag))]:
         return None, problems[0]
     return Tagged(_without(words, before), retagged(tags, scheme)), ""
+
+
+def record_words(record: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[int, ...] | None, str]:
+    """(the words of a user's record; the first character of each in its `text`, None for a list of words; the problem or "").
+
+    Texts are split at blanks, with punctuation at the ends of words apart.
+    """
+    name = next((each for each in WORDS.columns if each in record), "")
+    words, text = record.get(name), record.get("text")
+    if isinstance(words, list) and words:
+        found, problem = words_of(name, words)
+        return found, None, problem
+    if words is None and isinstance(text, str) and clean(text).strip():
+        found = find_words(text, NgramSettings(lower_case=False))
+        return tuple(found.words), tuple(found.start_W.tolist()), ""
+    name = next((each for each in ("words", "text") if record.get(each) is not None), "")
+    given = f"`{name}` is {repr(record[name])[:60]}" if name else f"fields {', '.join(record) or '(none)'}"
+    return (), None, f"{given}: expected `words`, a list of words, or `text`, a sentence"
 
 
 def _without(words: Sequence[str], before: str) -> tuple[str, ...]:

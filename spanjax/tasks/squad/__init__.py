@@ -9,14 +9,14 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.bounds import AtLeast1
+from spanjax.bounds import AtLeast1, Bounds
 from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.offsets import pieces_of
@@ -26,10 +26,11 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
+from spanjax.scoring.calibration import calibration_scores
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, TokenTask
 from spanjax.tasks.rows import Row
-from spanjax.tasks.squad.answers import Answer, Prediction, decode
+from spanjax.tasks.squad.answers import Answer, Prediction, confidence_of, decode
 from spanjax.tasks.squad.passage_windows import WindowSettings, windows
 from spanjax.tasks.squad.questions import COLUMNS, Question, Span, notes_on_answers, read_question, read_questions
 
@@ -57,6 +58,9 @@ class Questions(TokenTask):
     threshold: float = 0.0
     """Version 2.0: a question whose null odds are above this gets no answer. Where it is 0, inference and
     export take the score best_f1_thresh of the model's dev examples."""
+    temperature: Annotated[float, Bounds(0)] = 0.0
+    """Divides the scores of answers before they become confidences. Where it is 0, inference takes the score temperature
+    of the model's dev examples, or 1."""
     answers: Literal["alternatives", "set"] = "alternatives"
     """Meaning of several answers: alternatives, any of which is right (SQuAD), or a set, all of which are expected (Quoref).
     Of a set, training learns the first, prediction gives one span, and the score is Quoref's, with that span as a part."""
@@ -135,36 +139,49 @@ class Questions(TokenTask):
         """Implements `Task.is_labelled`; an empty list of answers counts as known."""
         return example.answers is not None
 
+    def teaches(self, example: Question) -> bool:
+        """Implements `Task.teaches`: training learns from questions on one passage whose answers have places."""
+        return example.answers is not None and not example.more and len(example.spans) >= min(1, len(example.answers))
+
     def example(self, record: Mapping[str, Any], number: int) -> tuple[Question | None, str]:
-        """Reads `question`, `context`, and an optional `id`."""
+        """Reads `question`, `context` or a list `contexts`, and an optional `id`."""
         found = read_question(record, number)
         return (None, found) if isinstance(found, str) else (found, "")
 
     def prediction_json(self, example: Question, prediction: Prediction, outputs: Sequence[Outputs]) -> dict[str, Any]:
-        """The answer ("" for none) and its position, context[start:end], null for none; the three best with their probability
-        among the best ones; with 2.0 the null odds and the threshold."""
-        none = self.version == "2.0" and prediction.null_odds > self.threshold
-        answer = None if none else prediction.answer
-        place = {"start": answer.start, "end": answer.end} if answer else {"start": None, "end": None}
+        """The answer ("" for none) and its position, context[start:end], null for none, with several passages also the number of
+        its passage; its confidence; the three best with their probability among the best ones; with 2.0 the null odds and the
+        threshold."""
+        answer = self._decided(prediction)
+
+        def place(found: Answer | None) -> dict[str, Any]:
+            one = found or Answer("", 0.0, 0.0, 0.0, None, None, None)
+            return {"start": one.start, "end": one.end, **({"passage": one.passage} if example.more else {})}
+
         best = [
-            {"text": each.text, "start": each.start, "end": each.end, "probability": round(each.probability, 6)}
+            {"text": each.text, **place(each), "probability": round(each.probability, 6)}
             for each in prediction.best[:3]
         ]
         described: dict[str, Any] = {
             "id": example.name,
             "prediction": answer.text if answer else "",
-            **place,
+            **place(answer),
+            "confidence": round(float(confidence_of([prediction], [answer])(self.temperature or 1.0)[0]), 6),
             "best": best,
         }
         odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
         return {**described, **odds} if self.version == "2.0" else described
+
+    def _decided(self, prediction: Prediction) -> Answer | None:
+        """The best answer; None for no answer, with 2.0 where the null odds are above the threshold."""
+        return None if self.version == "2.0" and prediction.null_odds > self.threshold else prediction.answer
 
     def with_training_labels(self, examples: Sequence[Question], vocabulary: Vocabulary) -> Self:
         """Infers no settings. ValueError where no example has answers, or the vocabulary's separators leave no room for a
         passage."""
         if problems := self._room_problems(vocabulary.separators):
             raise ValueError(problems[0])
-        if not any(map(self.is_labelled, examples)):
+        if not any(map(self.teaches, examples)):
             raise ValueError("no training question has answers: give examples with `answers`")
         return self
 
@@ -179,14 +196,15 @@ class Questions(TokenTask):
         with [CLS] as the answer, in MRQA too, as released."""
         for start in range(0, len(examples), CHUNK):
             some = examples[start : start + CHUNK]
-            contexts = list(dict.fromkeys(each.context for each in some))
+            contexts = list(dict.fromkeys(context for each in some for context in each.contexts))
             passages = dict(zip(contexts, pieces_of(contexts, vocabulary), strict=True))
             queries = pieces_of([each.question for each in some], vocabulary)
             for number, (each, query) in enumerate(zip(some, queries, strict=True), start=start):
-                passage = passages[each.context]
-                for placed in windows(query.ids_T, passage, self.learnt(each), vocabulary, self.layout):
-                    fields = {"start_B": np.int32(placed.start), "end_B": np.int32(placed.end)}
-                    yield Row(placed.tokens_T, placed.types_T, number, fields, placed.window)
+                for place, context in enumerate(each.contexts):
+                    for placed in windows(query.ids_T, passages[context], self.learnt(each), vocabulary, self.layout):
+                        fields = {"start_B": np.int32(placed.start), "end_B": np.int32(placed.end)}
+                        window = placed.window._replace(passage=place)
+                        yield Row(placed.tokens_T, placed.types_T, number, fields, window)
 
     def add_heads(self, module: Any, encoder: EncoderConfig, rngs: nnx.Rngs) -> None:
         """`qa`, a linear layer to two scores, and the requested `prediction_head`; there is no dropout before them."""
@@ -231,7 +249,7 @@ class Questions(TokenTask):
             found[row.example].append(number)
         return [
             decode(
-                example.context,
+                example.contexts,
                 [rows[number].notes for number in numbers],
                 [(outputs[number]["start_BL"], outputs[number]["end_BL"]) for number in numbers],
                 self.n_best,
@@ -259,10 +277,32 @@ class Questions(TokenTask):
         odds = {number: each.null_odds for number, each in zip(numbers, predictions, strict=True)}
         return squad.score_v2(gold, texts, odds, self.threshold)
 
+    def calibration(
+        self,
+        examples: Sequence[Question],
+        rows: Sequence[Row],
+        predictions: Sequence[Prediction],
+        outputs: Sequence[Outputs],
+    ) -> dict[str, float]:
+        """Calibration of the confidence that an answer, or no answer, matches one of the file's exactly. Of a set of answers one
+        span is no match."""
+        if self.answers == "set":
+            return {}
+        decided = [self._decided(each) for each in predictions]
+        right = [
+            any(squad.exact_match(gold, answer.text if answer else "") for gold in example.answers or ("",))
+            for example, answer in zip(examples, decided, strict=True)
+        ]
+        return calibration_scores(confidence_of(predictions, decided), right, self.temperature or 1.0)
+
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """Version 2.0: the threshold with the best F1, where none was set."""
-        found = scores.get("best_f1_thresh")
-        return {"threshold": found} if self.version == "2.0" and not self.threshold and found is not None else {}
+        """The temperature of confidences and, for version 2.0, the threshold with the best F1, where none was set."""
+        names = {"temperature": "temperature"} | ({"threshold": "best_f1_thresh"} if self.version == "2.0" else {})
+        return {
+            setting: scores[name]
+            for setting, name in names.items()
+            if not getattr(self, setting) and scores.get(name) is not None
+        }
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]

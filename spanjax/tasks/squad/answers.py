@@ -4,10 +4,14 @@ The rule is BERT's (Devlin et al., 2018), as released with SpanBERT. Two things 
 between the first and the last piece: pieces know their characters, so no alignment with text split at blanks is needed.
 Where none of the best starts and ends make a span, all starts and ends are tried, so that there is an answer.
 
-Shapes: T tokens of a row, K candidates of a row, N candidates of a question.
+Several passages of one question are ranked together. Logits of different passages have no common zero, as every passage is
+trained on its own; what training does compare in each is an answer with no answer. So an answer competes with the score of
+its logits minus that of no answer in its own passage.
+
+Shapes: Q questions, T tokens of a row, K candidates of a row or a question, N candidates of a question.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +32,8 @@ class Candidates(NamedTuple):
     """int64, behind the last."""
     logits_N2: np.ndarray
     """float64, of start and end."""
+    passage_N: np.ndarray
+    """int64, number of the passage."""
 
 
 class Answer(NamedTuple):
@@ -43,6 +49,10 @@ class Answer(NamedTuple):
     """First character of the text in the context; None for no answer."""
     end: int | None
     """The character behind its last: context[start:end] is the text."""
+    passage: int | None = 0
+    """Number of the passage that has it; None for no answer."""
+    score: float = 0.0
+    """Score by which answers are ranked: the sum of the logits; with several passages minus that of no answer."""
 
 
 class Prediction(NamedTuple):
@@ -59,6 +69,24 @@ class Prediction(NamedTuple):
     def answer(self) -> Answer | None:
         """The best answer that is a text; None where no text is one."""
         return next((each for each in self.best if each.text), None)
+
+
+def confidence_of(predictions: Sequence[Prediction], answers: Sequence[Answer | None]) -> Callable[[float], np.ndarray]:
+    """Builds the function from a temperature to the probability of the answer (None: no answer) to each question among its best
+    ones, float64 [Q]; 0 for an answer that is not among them."""
+    most = max((len(each.best) for each in predictions), default=0)
+    score_QK, chosen_QK = np.full((len(predictions), most), -np.inf), np.zeros((len(predictions), most), bool)
+    for row, (found, answer) in enumerate(zip(predictions, answers, strict=True)):
+        text = answer.text if answer else ""
+        score_QK[row, : len(found.best)] = [each.score for each in found.best]
+        chosen_QK[row, : len(found.best)] = [each.text == text for each in found.best]
+    score_QK -= score_QK.max(axis=1, keepdims=True, initial=-np.inf)
+
+    def confidences(temperature: float) -> np.ndarray:
+        share_QK = np.exp(score_QK / temperature)
+        return (share_QK * chosen_QK).sum(axis=1) / share_QK.sum(axis=1)
+
+    return confidences
 
 
 def top(scores_T: np.ndarray, count: int) -> np.ndarray:
@@ -83,48 +111,62 @@ def candidates(
     one_N, other_N = np.nonzero((size_KK >= 1) & (size_KK <= max_answer))
     first_N, last_N = first_K[one_N], last_K[other_N]
     logits_N2 = np.stack([start_T[first_N + window.offset], end_T[last_N + window.offset]], axis=1).astype(np.float64)
-    return Candidates(logits_N2.sum(axis=1), window.starts_T[first_N], window.ends_T[last_N], logits_N2)
+    passage_N = np.full(len(one_N), window.passage)
+    return Candidates(logits_N2.sum(axis=1), window.starts_T[first_N], window.ends_T[last_N], logits_N2, passage_N)
 
 
 def _joined(found: Sequence[Candidates]) -> Candidates:
     return Candidates(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
+def _nulls(
+    windows: Sequence[PassageWindow], logits: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> dict[int, tuple[float, float]]:
+    """The logits of no answer in every passage: those of the window that gives them the least sum. Training makes a window
+    without the answer score null high, whatever the others hold."""
+    found: dict[int, tuple[float, float]] = {}
+    for window, (start_T, end_T) in zip(windows, logits, strict=True):
+        null = (float(start_T[NULL]), float(end_T[NULL]))
+        found[window.passage] = min(found.get(window.passage, null), null, key=sum)
+    return found
+
+
 def decode(
-    context: str,
+    contexts: Sequence[str],
     windows: Sequence[PassageWindow],
     logits: Sequence[tuple[np.ndarray, np.ndarray]],
     n_best: int,
     max_answer: int,
     null: bool,
 ) -> Prediction:
-    """The prediction for one question: logits[i] are those of start and end, float [T] each, of the row of windows[i].
-
-    With `null`, the prediction may be that there is no answer.
-    """
+    """The prediction for one question on its passages: logits[i] are those of start and end, float [T] each, of the row of
+    windows[i]. With `null`, the prediction may be that there is no answer."""
     each = list(zip(windows, logits, strict=True))
     found = _joined([candidates(window, start, end, n_best, max_answer) for window, (start, end) in each])
     if not len(found.score_N):
         found = _joined([candidates(window, start, end, None, max_answer) for window, (start, end) in each])
-    kept: dict[str, tuple[float, Answer]] = {}
+    nulls = _nulls(windows, logits)
+    base = {number: sum(null) if len(contexts) > 1 else 0.0 for number, null in nulls.items()}
+    if len(contexts) > 1:
+        found = found._replace(score_N=found.score_N - np.array([base[number] for number in found.passage_N.tolist()]))
+    kept: dict[str, Answer] = {}
     for place in np.argsort(-found.score_N, kind="stable").tolist():
-        start, end = int(found.start_N[place]), int(found.end_N[place])
-        text = context[start:end]
+        start, end, passage = int(found.start_N[place]), int(found.end_N[place]), int(found.passage_N[place])
+        text = contexts[passage][start:end]
         if text and text not in kept:
-            start_logit, end_logit = found.logits_N2[place].tolist()
-            kept[text] = (float(found.score_N[place]), Answer(text, 0.0, start_logit, end_logit, start, end))
+            logits_2, score = found.logits_N2[place].tolist(), float(found.score_N[place])
+            kept[text] = Answer(text, 0.0, *logits_2, start, end, passage, score)
             if len(kept) == n_best:
                 break
     text, odds = next(iter(kept), ""), 0.0
     if null or not kept:
-        # the least over the windows: training makes a window without the answer score null high, whatever the others hold
-        ends = [(float(start[NULL]), float(end[NULL])) for start, end in logits]
-        start_logit, end_logit = min(ends, key=sum)
-        score = start_logit + end_logit
-        odds = score - kept[text][0] if kept and null else 0.0
-        kept[""] = (score, Answer("", 0.0, start_logit, end_logit, None, None))
-    ordered = sorted(kept.values(), key=lambda each: -each[0])
-    share_N = np.exp(np.array([score for score, _ in ordered]) - ordered[0][0])
+        passage = min(nulls, key=lambda number: sum(nulls[number]))
+        start_logit, end_logit = nulls[passage]
+        score = start_logit + end_logit - base[passage]
+        odds = score - kept[text].score if kept and null else 0.0
+        kept[""] = Answer("", 0.0, start_logit, end_logit, None, None, None, score)
+    ordered = sorted(kept.values(), key=lambda each: -each.score)
+    share_N = np.exp(np.array([each.score for each in ordered]) - ordered[0].score)
     share_N /= share_N.sum()
-    best = [one._replace(probability=share) for (_, one), share in zip(ordered, share_N.tolist(), strict=True)]
+    best = [one._replace(probability=share) for one, share in zip(ordered, share_N.tolist(), strict=True)]
     return Prediction(text, odds, tuple(best))

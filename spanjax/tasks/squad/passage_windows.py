@@ -25,6 +25,8 @@ class PassageWindow(NamedTuple):
     """int32, behind their ends."""
     widest_T: np.ndarray
     """bool, True where no other window shows more around the piece: only here an answer may begin with it."""
+    passage: int = 0
+    """Number of the passage among those of the question."""
 
 
 class Placed(NamedTuple):

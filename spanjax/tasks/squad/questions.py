@@ -23,6 +23,7 @@ COLUMNS = Columns(
     roles=(
         Role("question", ("question",)),
         Role("context", ("context", "passage")),
+        Role("contexts", ("contexts", "passages"), "list"),
         Role("answers", ("answers",), "list"),
         Role("answer", ("answer",)),
         Role("answer_start", ("answer_start",), "number"),
@@ -30,7 +31,7 @@ COLUMNS = Columns(
         Role("qas", ("qas",), "list"),
         Role("header", ("header",), "id"),
     ),
-    needed=(("question", "context"), ("qas", "context"), ("header",)),
+    needed=(("question", "context"), ("question", "contexts"), ("qas", "context"), ("header",)),
     expected="`question` and `context`; with labels also `answers`, or `answer` and `answer_start`",
 )
 SHOWN_NAMES = 3  # ids in a note
@@ -47,7 +48,15 @@ class Question(NamedTuple):
     answers: tuple[str, ...] | None
     """The texts that count as right; none of them: the passage has no answer; None: not known."""
     spans: tuple[Span, ...]
-    """Positions of answers in the context, [start, end) in characters, in the file's order, without blanks at the ends."""
+    """Positions of answers in the context, [start, end) in characters, in the file's order, without blanks at the ends; none
+    with several passages."""
+    more: tuple[str, ...] = ()
+    """Further passages, ranked together with the context: for predictions and scores, not for training."""
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """All passages."""
+        return (self.context, *self.more)
 
 
 class _WrongError(Exception):
@@ -88,7 +97,7 @@ def read_questions(path: pathlib.Path, unanswerable: bool, table: Columns = COLU
 def read_question(record: Mapping[str, Any], number: int) -> Question | str:
     """A user's question, which needs no answers, or its problem; `number` names it where it has no id."""
     record = own_fields({"id": str(number), **record})
-    return _caught(_of_own, record, record.get("context"))
+    return _read_own(record)
 
 
 def own_fields(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,8 +197,17 @@ def _records(records: Iterator[TableRecord]) -> Found:
                 known = one.get("qid", one.get("id", count)) if isinstance(one, dict) else count
                 yield place, f"question {known}: {found}" if isinstance(found, str) else found
         elif "header" not in record:
-            named = own_fields({"id": str(number), **record})
-            yield place, _caught(_of_own, named, named.get("context"))
+            yield place, _read_own(own_fields({"id": str(number), **record}))
+
+
+def _read_own(fields: dict[str, Any]) -> Question | str:
+    contexts = fields.get("contexts", fields.get("passages"))
+    if contexts is None:
+        return _caught(_of_own, fields, fields.get("context"))
+    try:
+        return _of_several(fields, contexts)
+    except _WrongError as wrong:
+        return str(wrong)
 
 
 def _caught(read: Any, raw: Any, context: Any) -> Question | str:
@@ -223,6 +241,29 @@ def _of_own(raw: dict[str, Any], context: str) -> Question:
             )
         answers = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
     return _made(raw, context, _answers(answers))
+
+
+def _of_several(raw: dict[str, Any], contexts: Any) -> Question:
+    """A question on several passages, whose answers are texts without places."""
+    if isinstance(contexts, str):  # a cell of a table
+        try:
+            contexts = parse_json(contexts)
+        except ValueError:
+            raise _WrongError(f"contexts are {_short(contexts)}; expected a list of texts, in a cell as JSON") from None
+    if not isinstance(contexts, list) or not contexts:
+        raise _WrongError(f"contexts are {_short(contexts)}; expected a list of texts")
+    if raw.get("context") is not None:
+        raise _WrongError("`context` and `contexts`; expected one of the two")
+    first, *more = (_text(context, "context") for context in contexts)
+    answers = raw.get("answers")
+    if isinstance(answers, dict):
+        answers = answers.get("text")
+    if answers is not None:
+        found = [each.get("text") if isinstance(each, dict) else each for each in answers or ()]
+        if not isinstance(answers, list) or not all(isinstance(text, str) and text.strip() for text in found):
+            raise _WrongError(f"answers are {_short(answers)}; expected a list of texts")
+        answers = tuple(found)
+    return Question(_name(raw.get("id")), _text(raw.get("question"), "question"), first, answers, (), tuple(more))
 
 
 def _of_mrqa(raw: dict[str, Any], context: str) -> Question:

@@ -79,13 +79,13 @@ def test_decoding_is_a_double_loop(data: st.DataObject) -> None:
         start, end = (data.draw(st.lists(coarse, min_size=size, max_size=size)) for _ in range(2))
         logits.append((np.array(start, np.float32), np.array(end, np.float32)))
     settings = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))
-    check(decode(context, made, logits, *settings, null=True), context, [*map(as_feature, made)], logits, settings)
+    check(decode([context], made, logits, *settings, null=True), context, [*map(as_feature, made)], logits, settings)
 
 
 def test_where_an_answer_has_to_be_there_is_no_null() -> None:
     context, made = made_windows(["a", "b", "a"], 1, 10, 10)
     flat = np.zeros(7, np.float32)
-    found = decode(context, made, [(flat, flat)], 20, 2, null=False)
+    found = decode([context], made, [(flat, flat)], 20, 2, null=False)
     assert [one.text for one in found.best] == ["a", "a b", "b", "b a"] and found.null_odds == 0
     assert math.isclose(sum(one.probability for one in found.best), 1)
 
@@ -93,14 +93,14 @@ def test_where_an_answer_has_to_be_there_is_no_null() -> None:
 def test_an_answer_is_found_where_the_best_starts_and_ends_are_none() -> None:
     context, made = made_windows(["a", "b", "c"], 4, 10, 10)
     start_T, end_T = (np.arange(10, 0, -1).astype(np.float32) for _ in range(2))  # the question scores highest
-    assert decode(context, made, [(start_T, end_T)], 2, 5, null=True).text == "a"
+    assert decode([context], made, [(start_T, end_T)], 2, 5, null=True).text == "a"
 
 
 def test_a_passage_without_pieces_has_no_answer() -> None:
     nothing = np.zeros(0, np.int32)
     window = PassageWindow(3, nothing, nothing, np.zeros(0, bool))
     logits = [(np.ones(4, np.float32), np.ones(4, np.float32))]
-    found = decode("?", [window], logits, 20, 30, null=True)
+    found = decode(["?"], [window], logits, 20, 30, null=True)
     assert (found.text, found.null_odds, [one.text for one in found.best]) == ("", 0.0, [""])
     assert found.answer is None
 
@@ -108,7 +108,7 @@ def test_a_passage_without_pieces_has_no_answer() -> None:
 def test_no_answer_has_the_least_score_that_a_window_gives_it() -> None:
     context, made = made_windows(["a", "b", "c", "d"], 0, 2, 2)
     logits = [(np.array([null, 0, 1, 1, 0], np.float32), np.array([0, 0, 1, 1, 0], np.float32)) for null in (7, 3)]
-    found = decode(context, made, logits, 20, 30, null=True)
+    found = decode([context], made, logits, 20, 30, null=True)
     assert found.null_odds == 3 - 2 and found.best[0].text == "" and found.best[0].start_logit == 3
 
 
@@ -116,7 +116,7 @@ def test_no_answer_has_the_least_score_that_a_window_gives_it() -> None:
 def test_answers_are_at_most_so_many_pieces(max_answer: int) -> None:
     context, made = made_windows(["a", "b", "c"], 0, 10, 10)
     start_T, end_T = np.array([0, 0, 9, 0, 0, 0], np.float32), np.array([0, 0, 0, 0, 9, 0], np.float32)
-    found = decode(context, made, [(start_T, end_T)], 20, max_answer, null=False)
+    found = decode([context], made, [(start_T, end_T)], 20, max_answer, null=False)
     assert {one.text.count(" ") + 1 for one in found.best} == set(range(1, max_answer + 1))
     assert (found.text == "a b c") == (max_answer == 3)
 
@@ -133,7 +133,7 @@ def same_texts(shared_data: pathlib.Path, count: int, layout: WindowSettings) ->
         features = their_features(tokenizer, question, layout)
         logits = [(like_a_model(rng, len(each.ids)), like_a_model(rng, len(each.ids))) for each in features]
         made = made_of(question, vocabulary, layout)
-        found = decode(question.context, made, logits, 20, 30, null=True)
+        found = decode([question.context], made, logits, 20, 30, null=True)
         check(found, question.context, features, logits, (20, 30))
 
 
