@@ -16,7 +16,7 @@ import tyro
 
 from spanjax.bounds import AtLeast0, flag_problems, raise_problems
 from spanjax.cli import Code, exit_code, parse_options, visible
-from spanjax.report.document import TITLE, Heading
+from spanjax.pages.document import TITLE, Heading
 from spanjax.storage.remote_outputs import on_local_files
 
 PROGRAM = "python -m spanjax.report"
@@ -73,9 +73,9 @@ def _is_report(path: pathlib.Path) -> bool:
 
 def report(options: Report) -> None:
     """Reads, measures and writes; one ValueError with everything that is wrong with the input."""
+    from spanjax.pages.markdown import markdown
+    from spanjax.pages.page import page
     from spanjax.report.blocks import blocks_of
-    from spanjax.report.markdown import markdown
-    from spanjax.report.page import page
     from spanjax.report.runs import Recorded, read_runs
     from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json, terminal_text
     from spanjax.run_format import load_code

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.pages.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.pages.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.labels import percentage, rank, titled
-from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.runs import Group, LogRecord, Recorded, score_names
 from spanjax.tasks.base import SCORE
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from spanjax.bounds import raise_problems
 from spanjax.experiment.sweep_folder import RESTORE
 from spanjax.json_files import read_json
-from spanjax.report.document import Block, Cell, Heading, Table, Text, code, number, plain
+from spanjax.pages.document import Block, Cell, Heading, Table, Text, code, number, plain
 from spanjax.report.runs import Spread
 from spanjax.scoring.paired import Paired, paired
 from spanjax.storage.inputs import RESULT, SWEEP
