@@ -10,8 +10,8 @@ intervals, a paired permutation test, and McNemar's test where a prediction is r
   semeval         gold as released, or `id<TAB>label`; predictions `id<TAB>label`, or lines {"id", "prediction"}
   ner             columns with the tag last, in any scheme; without --gold the last two columns are gold and predicted
   CoLA, SST-2, MRPC, STS-B, QQP, MNLI-m, MNLI-mm, QNLI, RTE, WNLI, AX, SNLI
-                  gold as for training; predictions `index<TAB>prediction` with a header, as submitted; lines {"id", "prediction"};
-                  or a label a line
+                  gold as for training; predictions `index<TAB>prediction` with a header, as submitted, or a label a line, or
+                  lines {"id", "prediction"}
   coref           key and response: columns with coreference last, two or more, or JSON lines; equal names are compared
 
 Files may be compressed. Exit codes: 0 done, 2 wrong input.
@@ -172,7 +172,7 @@ def _texts(options: Score, number: int) -> tuple[dict[str, Sequence[str]], dict[
 
     settings = Questions.score_names[options.task]
     examples = _task_examples(Questions(**settings), options)
-    gold = {each.name: each.answers or () for each in examples}
+    gold: dict[str, Sequence[str]] = {each.name: each.answers or () for each in examples}
     return gold, _by_id(options.predictions[number])
 
 

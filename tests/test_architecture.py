@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run_format",),
     ("training",),
     ("run", "torch_format", "pretrained"),
-    ("experiment", "inference"),
+    ("experiment", "inference", "suite"),
     ("train", "prepare", "evaluate", "score", "predict", "serve", "convert", "plan", "report", "doctor", "launch"),
     ("api", "__main__"),
 )

@@ -1,7 +1,9 @@
 """python -m spanjax.evaluate: scores of fine-tuned models, and a suite of tasks that compares encoders.
 
-Commands: run and suite; `python -m spanjax.evaluate COMMAND --help` documents each. `python -m spanjax.evaluate MODEL --data FILE`
-is `run`. Exit codes: 0 done, 2 wrong input, 4 some parts of a suite failed, 130 stopped by Ctrl-C.
+Commands: run and suite; `python -m spanjax.evaluate COMMAND --help` documents each. Without a command, as in
+`python -m spanjax.evaluate MODEL --data FILE`, it is `run`.
+
+Exit codes: 0 done, 2 wrong input, 4 some parts of a suite failed, 130 stopped by Ctrl-C.
 """
 
 import sys

@@ -75,9 +75,10 @@ def report(options: Report) -> None:
     """Reads, measures and writes; one ValueError with everything that is wrong with the input."""
     from spanjax.pages.markdown import markdown
     from spanjax.pages.page import page
+    from spanjax.pages.terminal import terminal_text
     from spanjax.report.blocks import blocks_of
     from spanjax.report.runs import Recorded, read_runs
-    from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json, terminal_text
+    from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json
     from spanjax.run_format import load_code
     from spanjax.storage.local import write_whole
 
