@@ -57,7 +57,7 @@ def parts_of(data: ProbeData, seed: int) -> dict[str, np.ndarray]:
     """Returns the items of every part for a seed, by index."""
     parts: dict[str, list[int]] = {"train": [], "choose": [], "report": []}
     for number, item in enumerate(data.items):
-        part = part_of(seed, item.words or (data.texts[item.text],))
+        part = part_of(seed, item.words or (data.texts[item.text],), number)
         if part is not None:
             parts[part].append(number)
     order = sorted(parts["train"], key=lambda number: share_of(seed, f"item {number}"))
@@ -94,6 +94,7 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
     """Returns bool of `others`: True for each item whose label words tell, by naive Bayes that is trained on `train`.
 
     One reads the letters of the item's own words in groups of two to four, the other all words of its text; either is enough.
+    Neither knows how frequent a label is: that is what the constant answer knows.
     """
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.naive_bayes import MultinomialNB
@@ -119,7 +120,7 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
             continue
         analyzer: Any = bag
         counter: Any = CountVectorizer(analyzer=analyzer, binary=True)
-        model = MultinomialNB().fit(counter.fit_transform(train.tolist()), label_N[train])
+        model = MultinomialNB(fit_prior=False).fit(counter.fit_transform(train.tolist()), label_N[train])
         told |= model.predict(counter.transform(others.tolist())) == label_N[others]
     return told
 
@@ -129,17 +130,19 @@ def balanced(
 ) -> np.ndarray:
     """Returns the items of a part that are left when words tell at most the share `chance` of every label, and the `common`
     label has this share: words are then right no more often than the constant answer."""
-    kept: list[int] = []
-    numbers, ratio = [int(number) for number in part], chance / (1 - chance)
-    side_of = dict(zip(numbers, told.tolist(), strict=True))
-    for label in sorted({labels[number] for number in numbers}):
-        own = [number for number in numbers if labels[number] == label]
-        own.sort(key=lambda number: share_of(seed, f"balance {number}"))
-        known, unknown = ([number for number in own if side_of[number] == side] for side in (True, False))
-        kept += [*unknown, *known[: round(len(unknown) * ratio)]]
+    order = sorted(
+        zip(map(int, part), told.tolist(), strict=True), key=lambda each: share_of(seed, f"balance {each[0]}")
+    )
+    sides: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
+    for number, known in order:
+        sides[known].setdefault(labels[number], []).append(number)
+    ratio, groups = chance / (1 - chance), dict[bool, list[int]]({True: [], False: []})
+    for label, own in sides[False].items():
+        groups[label == common] += [*own, *sides[True].get(label, [])[: round(len(own) * ratio)]]
     # thinning by label changes the shares of the labels: the common one gets that of training back
-    kept.sort(key=lambda number: share_of(seed, f"share {number}"))
-    shared, others = ([number for number in kept if (labels[number] == common) == side] for side in (True, False))
+    shared, others = (
+        sorted(groups[side], key=lambda number: share_of(seed, f"share {number}")) for side in (True, False)
+    )
     rest = min(len(others), int(len(shared) / ratio))
     return np.array(sorted([*others[:rest], *shared[: round(rest * ratio)]]), np.int64)
 
@@ -147,14 +150,13 @@ def balanced(
 def divided(data: ProbeData, seed: int) -> dict[str, np.ndarray]:
     """Returns the items of every part: all of training, and of the others those that are left by `balanced`."""
     parts, labels = parts_of(data, seed), [item.label for item in data.items]
-    counts = collections.Counter(labels[number] for number in parts["train"].tolist())
-    if len(counts) < 2:
+    names, counts = np.unique(np.array(labels)[parts["train"]], return_counts=True)
+    if len(names) < 2:
         return parts
-    common, number = min(counts.items(), key=lambda each: (-each[1], each[0]))
-    chance = min(0.5, number / counts.total())
+    chance = min(0.5, float(counts.max() / counts.sum()))
     for name in ("choose", "report"):
         told = told_by_words(data, parts["train"], parts[name])
-        parts[name] = balanced(parts[name], labels, told, common, chance, seed)
+        parts[name] = balanced(parts[name], labels, told, str(names[counts.argmax()]), chance, seed)
     return parts
 
 

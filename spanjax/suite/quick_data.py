@@ -20,8 +20,8 @@ from spanjax.tasks.glue import Glue
 from spanjax.tasks.ner import Ner
 from spanjax.tasks.relation import Relation
 
-PARTS: tuple[tuple[str, float], ...] = (("train", 0.5), ("choose", 0.7), ("report", 1.0))
-"""Parts of the words, and the shares at which they end."""
+TRAINED, CHOSEN = 0.5, 0.4
+"""Share of the words that training may have; share of the items with none of these on which the penalty is chosen."""
 LONGEST = 60  # words of a sentence: within the positions of small encoders
 OF_A_WORD = 2  # occurrences of a word among the tags: frequent ones would be most items
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -75,10 +75,12 @@ def share_of(seed: int | str, key: str) -> float:
     return int.from_bytes(hashlib.sha256(f"{seed}\x00{key}".encode("utf-8", "surrogatepass")).digest()[:7]) / 2**56
 
 
-def part_of(seed: int, words: Iterable[str]) -> str | None:
-    """Returns the part in which all words are; None where they are in several."""
-    found = {next(part for part, end in PARTS if share_of(seed, word) < end) for word in words}
-    return found.pop() if len(found) == 1 else None
+def part_of(seed: int, words: Iterable[str], place: int) -> str | None:
+    """Returns `train` where all words are of training, `choose` or `report` where none is, by the item's place; None between."""
+    found = {share_of(seed, word) < TRAINED for word in words}
+    if len(found) > 1:
+        return None
+    return "train" if found.pop() else "choose" if share_of(seed, f"place {place}") < CHOSEN else "report"
 
 
 def sampled(values: Sequence[Any], most: int) -> list[Any]:
