@@ -12,7 +12,8 @@ DOC = """spanjax COMMAND ...: pretrains, fine-tunes, uses and converts span-base
 COMMANDS = {
     "prepare": "text -> rows of tokens on disk; vocabularies; figures of rows",
     "train": "pretrains or fine-tunes the run of a config, or resumes it",
-    "evaluate": "scores a fine-tuned model on files, or a checkpoint on held-out rows",
+    "evaluate": "scores a fine-tuned model on files; compares encoders by a suite of tasks",
+    "score": "scores predictions of any system, with intervals and tests of differences",
     "predict": "fills masks, answers, classifies, finds entities and coreference chains",
     "serve": "a page on this machine that shows what a model fills in, tags, answers or links",
     "convert": "to and from PyTorch and Hugging Face; inspects and verifies weights",

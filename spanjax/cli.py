@@ -406,7 +406,7 @@ TRAINING = frozenset(
     }
 )
 """Modules of the extra `train`, which an installation without it lacks."""
-_EXTRAS = {**dict.fromkeys(TRAINING, "train"), "onnx": "onnx", "onnxruntime": "onnx"}
+_EXTRAS = {**dict.fromkeys(TRAINING, "train"), "onnx": "onnx", "onnxruntime": "onnx", "sklearn": "suite"}
 
 
 def missing_package(error: BaseException) -> str | None:

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 # A room may import its own line of this table and the lines above it.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("spanjax", "cli", "bounds", "json_files", "hardware", "storage", "scoring"),
+    ("spanjax", "cli", "bounds", "json_files", "hardware", "storage", "scoring", "pages"),
     ("distributed", "sharding"),
     ("data",),
     ("nn",),
@@ -24,14 +24,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run_format",),
     ("training",),
     ("run", "torch_format", "pretrained"),
-    ("experiment", "inference"),
-    ("train", "prepare", "evaluate", "predict", "serve", "convert", "plan", "report", "doctor", "launch"),
+    ("experiment", "inference", "suite"),
+    ("train", "prepare", "evaluate", "score", "predict", "serve", "convert", "plan", "report", "doctor", "launch"),
     ("api", "__main__"),
 )
 COMMANDS, API = LAYERS[-2:]
-LOOSE = frozenset(
-    {"train", "evaluate", "api", "cli", "run", "run_format", "sharding", "hardware", "bounds", "json_files"}
-)
+LOOSE = frozenset({"train", "score", "api", "cli", "run", "run_format", "sharding", "hardware", "bounds", "json_files"})
 """The only modules that stand in no folder."""
 BASES = frozenset({"spanjax.objectives.base", "spanjax.tasks.base"})  # all that the trunk knows of what it trains
 TENSORFLOW = frozenset({"tensorflow", "tensorflow_text", "seqio"})

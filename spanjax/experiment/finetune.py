@@ -216,6 +216,10 @@ class TaskSession(CompiledRun):
 
         return evaluate
 
+    def probes(self, weights: Any) -> dict[str, float]:
+        """Implements `training.loop.Session.probes`: none."""
+        return {}
+
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
         """Returns the negated task score."""
         return -values[f"{SCORE}{self.task.metric}"] if values else None

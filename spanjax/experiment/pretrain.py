@@ -1,6 +1,7 @@
 """Builds a pretraining session (rows, mesh, step functions, state) from a `Run` and validates it before the first step."""
 
 import dataclasses
+import pathlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -29,10 +30,13 @@ from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_
 from spanjax.experiment.summary import filled_text, hidden_phrase, plan_lines, pretrained_commands, start_lines
 from spanjax.nn.config import EncoderConfig
 from spanjax.objectives.base import Mean, Pretraining
+from spanjax.objectives.loss_terms import canonical
 from spanjax.pretrained.load import load_model
+from spanjax.pretrained.model import Model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, row_sharding, to_global
+from spanjax.suite.during import probe_problems, probe_scores
 from spanjax.training.loop import Outcome
 
 
@@ -192,6 +196,13 @@ class PretrainingSession(CompiledRun):
             return {**values, "loss": sum(weight * values[name] for name, weight in weights.items())}
 
         return evaluate
+
+    def probes(self, weights: Any) -> dict[str, float]:
+        """Implements `training.loop.Session.probes` by `suite.during`."""
+        encoder = dataclasses.replace(self.run.encoder, attention="auto", remat="none")
+        params = canonical(jax.tree.map(np.asarray, jax.device_get(weights)))
+        model = Model(encoder, params, self.vocabulary, pathlib.Path("this run"), trained=self.objective)
+        return probe_scores(model, self.run.cadence.probe_data)
 
     def _guesses(self, params: Any, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Most probable tokens of every head for a batch of any size, [B, K]."""
@@ -361,7 +372,7 @@ def open_pretraining_session(
     Settings that the command line names (`named`) must agree with the weights.
     """
     run, family, notes, problems = _with_sizes(with_defaults(run), named, stored, family)
-    problems += run.problems()
+    problems += run.problems() + probe_problems(run.cadence)
     rows, validation, row_problems = _find_rows(run.data)
     problems += row_problems
     mesh, mesh_problems = open_mesh(run)

@@ -14,7 +14,7 @@ Shapes: B texts, L positions, K masks, T heads, V vocabulary.
 import functools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import jax
@@ -33,6 +33,7 @@ from spanjax.training.state import abstract_module
 MASK = "[MASK]"
 LENGTH_STEP, MASKS_STEP = 64, 8  # sizes are rounded up to these, so that few programs are compiled
 ROWS, SLOTS = 32, 512  # most texts of a batch, and most slots: each has a probability of every token by every head
+SHORT_STEP, MANY_ROWS = 16, 128  # of scores of many short texts
 PROBLEMS = 8  # texts that a message lists
 
 Candidates = list[tuple[str, float]]
@@ -74,10 +75,23 @@ class Span(NamedTuple):
     product of the two; "all" of more)."""
 
 
-class _Text(NamedTuple):
+class MaskedText(NamedTuple):
+    """Tokens of a text with specials around them, some of them masked."""
+
     ids: list[int]
-    masks: list[int]  # positions
-    truth: dict[int, int]  # position -> id, if known
+    masks: list[int]
+    """Positions of the masks, ascending."""
+    truth: dict[int, int]
+    """Position -> original id, where it is known."""
+
+
+class TruthScores(NamedTuple):
+    """Scores of the original tokens of one text: by every head, then by all of them where there are several."""
+
+    log_TK: np.ndarray
+    """float32, log-probability; -inf where the head makes no prediction."""
+    right_TK: np.ndarray
+    """bool, True where the token is the most probable one."""
 
 
 def noted(model: Model) -> Model:
@@ -109,11 +123,24 @@ class Filler:
                 "train one with `python -m spanjax.train --init-from ...`"
             )
 
-        def compute(objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
-            logits_BTKV = objective.logits(module, objective.hidden(module, batch, None), batch)
-            return jax.nn.log_softmax(logits_BTKV[..., : model.encoder.vocab_size], axis=-1)
+        self._compute = compiled(model, self._log_softmax)
 
-        self._compute = compiled(model, compute)
+    def _log_softmax(self, objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+        logits_BTKV = objective.logits(module, objective.hidden(module, batch, None), batch)
+        return jax.nn.log_softmax(logits_BTKV[..., : self.model.encoder.vocab_size], axis=-1)
+
+    def _log_truth(self, objective: Pretraining, module: Any, batch: Mapping[str, jax.Array]) -> Any:
+        log_BTKV = self._log_softmax(objective, module, batch)
+        if len(self.heads) > 1:
+            product_BKV = jax.nn.log_softmax(log_BTKV.sum(axis=1), axis=-1)
+            log_BTKV = jnp.concatenate([log_BTKV, product_BKV[:, None]], axis=1)
+        target_BTK = jnp.broadcast_to(batch["slot_target_BK"][:, None], log_BTKV.shape[:3])
+        truth_BTK = jnp.take_along_axis(log_BTKV, target_BTK[..., None], axis=-1)[..., 0]
+        return truth_BTK, log_BTKV.argmax(axis=-1) == target_BTK
+
+    @functools.cached_property
+    def _compute_truth(self) -> Callable[[Any], Any]:
+        return compiled(self.model, self._log_truth)
 
     @overload
     def fill_mask(self, text: str, top: int = 5) -> list[Masked]: ...
@@ -163,7 +190,27 @@ class Filler:
         found = [self._filled(*each, top) for each in zip(read, self._log_probabilities(read), strict=True)]
         return found[0] if isinstance(text, str) else found
 
-    def _filled(self, read: _Text, log_TKV: np.ndarray, top: int) -> list[Span]:
+    @property
+    def score_names(self) -> list[str]:
+        """Names of the T scores of `truth_scores`."""
+        names = [head.name for head in self.heads]
+        return [*names, *([] if len(names) == 1 else ["both" if len(names) == 2 else "all"])]
+
+    def truth_scores(self, texts: Sequence[MaskedText]) -> list[TruthScores]:
+        """Scores the original tokens at all masks of texts, which fit into the model's positions."""
+        found: list[Any] = [None] * len(texts)
+        for numbers, results in self._batches(texts, self._compute_truth, SHORT_STEP, MANY_ROWS):
+            log_BTK, right_BTK = results
+            for row, number in enumerate(numbers):
+                text = texts[number]
+                log_TK = log_BTK[row][:, : len(text.masks)].copy()
+                log_TK = self._within_reach(text, log_TK, len(self.heads))
+                # a head that makes no prediction has no part in the product of all
+                log_TK[-1, ~np.isfinite(log_TK).all(axis=0)] = -np.inf
+                found[number] = TruthScores(log_TK, right_BTK[row][:, : len(text.masks)])
+        return found
+
+    def _filled(self, read: MaskedText, log_TKV: np.ndarray, top: int) -> list[Span]:
         scores = {head.name: log_KV for head, log_KV in zip(self.heads, log_TKV, strict=True)}
         if len(scores) > 1:
             sum_KV = log_TKV.sum(axis=0)
@@ -190,9 +237,9 @@ class Filler:
                 f"top {top}: expected at least 1 and at most {self.vocabulary.size:,}, the pieces there are"
             )
 
-    def _read_all(self, texts: Sequence[str], hide: Sequence[Sequence[Hidden]] | None) -> list[_Text]:
+    def _read_all(self, texts: Sequence[str], hide: Sequence[Sequence[Hidden]] | None) -> list[MaskedText]:
         """Encodes texts; one ValueError lists those that cannot be used."""
-        found, problems = list[_Text](), list[str]()
+        found, problems = list[MaskedText](), list[str]()
         for text, phrases in zip(texts, hide or [None] * len(texts), strict=True):
             try:
                 found.append(self._read(text, phrases))
@@ -202,7 +249,7 @@ class Filler:
         raise_problems([*problems[:PROBLEMS], *more])
         return found
 
-    def _read(self, text: str, hide: Sequence[Hidden] | None) -> _Text:
+    def _read(self, text: str, hide: Sequence[Hidden] | None) -> MaskedText:
         """Encodes a text with specials around it; the vocabulary's own name of the mask works too."""
         specials = self.vocabulary.specials
         own_name = self.vocabulary.pieces[specials.mask]
@@ -225,41 +272,50 @@ class Filler:
             raise ValueError(
                 f"the text has {len(ids):,} tokens, the model reads at most {self.model.encoder.positions:,}: shorten it"
             )
-        return _Text(ids, masks, truth)
+        return MaskedText(ids, masks, truth)
 
-    def _log_probabilities(self, texts: Sequence[_Text]) -> list[np.ndarray]:
+    def _log_probabilities(self, texts: Sequence[MaskedText]) -> list[np.ndarray]:
         """Log-probability of every token at every mask by every head [T, K, V]; -inf where the head makes no prediction."""
         found: list[Any] = [None] * len(texts)
-        order = sorted(range(len(texts)), key=lambda number: -len(texts[number].ids))
-        while order:
-            slots = _rounded(max(len(texts[number].masks) for number in order[:ROWS]), MASKS_STEP)
-            numbers = order[: max(1, min(ROWS, SLOTS // slots))]
-            order = order[len(numbers) :]
-            log_BTKV = np.array(self._compute(self._batch([texts[number] for number in numbers])))
-            for log_TKV, number in zip(log_BTKV, numbers, strict=False):  # rows that only pad the batch are behind
+        for numbers, log_BTKV in self._batches(texts, self._compute, LENGTH_STEP, ROWS):
+            for log_TKV, number in zip(np.array(log_BTKV), numbers, strict=False):  # rows that only pad come last
                 found[number] = self._within_reach(texts[number], log_TKV[:, : len(texts[number].masks)])
         return found
 
-    def _within_reach(self, text: _Text, log_TKV: np.ndarray) -> np.ndarray:
+    def _batches(
+        self, texts: Sequence[MaskedText], compute: Callable[[Any], Any], step: int, rows: int
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Yields indices of texts, the longest first, and what `compute` returns for them, as NumPy arrays."""
+        order = sorted(range(len(texts)), key=lambda number: -len(texts[number].ids))
+        while order:
+            slots = _rounded(max(len(texts[number].masks) for number in order[:rows]), MASKS_STEP)
+            numbers = order[: max(1, min(rows, SLOTS // slots))]
+            order = order[len(numbers) :]
+            batch = self._batch([texts[number] for number in numbers], step)
+            yield numbers, jax.tree.map(np.asarray, compute(batch))
+
+    def _within_reach(self, text: MaskedText, log_TKV: np.ndarray, heads: int | None = None) -> np.ndarray:
         offsets = [offset for _, pieces in runs(text.masks) for offset in range(pieces)]
-        for head, log_KV in zip(self.heads, log_TKV, strict=True):
+        for head, log_KV in zip(self.heads, log_TKV[:heads], strict=True):
             if head.reach is not None:
                 log_KV[[offset >= head.reach for offset in offsets]] = -np.inf
         return log_TKV
 
-    def _batch(self, texts: Sequence[_Text]) -> dict[str, np.ndarray]:
+    def _batch(self, texts: Sequence[MaskedText], step: int) -> dict[str, np.ndarray]:
         """Builds a batch of the shape that fits all of these texts, with a power of two rows."""
         rows = 1 << (len(texts) - 1).bit_length()
-        length = min(_rounded(max(len(text.ids) for text in texts), LENGTH_STEP), self.model.encoder.positions)
+        length = min(_rounded(max(len(text.ids) for text in texts), step), self.model.encoder.positions)
         slots = _rounded(max(len(text.masks) for text in texts), MASKS_STEP)
         ids_BL = np.full((rows, length), self.vocabulary.specials.pad, np.int32)
         used_BL = np.zeros((rows, length), np.int32)
         weight_BK = np.zeros((rows, slots), np.float32)
         arrays = {name: np.zeros((rows, slots), np.int32) for name in ("position", "left", "right", "offset")}
+        target_BK = np.zeros((rows, slots), np.int32)
         reach = max((head.reach or slots for head in self.heads if head.neighbours), default=1)
         for row, text in enumerate(texts):
             ids_BL[row, : len(text.ids)], used_BL[row, : len(text.ids)] = text.ids, 1
             weight_BK[row, : len(text.masks)] = 1
+            target_BK[row, : len(text.masks)] = [text.truth.get(position, 0) for position in text.masks]
             places = [(first, pieces, offset) for first, pieces in runs(text.masks) for offset in range(pieces)]
             for place, (first, pieces, offset) in enumerate(places):
                 # an offset beyond the tables of all heads gets the last row as a valid index, and -inf in _within_reach
@@ -272,6 +328,7 @@ class Filler:
             "positions_BL": np.arange(length, dtype=np.int32)[None] * used_BL,
             "types_BL": np.zeros_like(ids_BL),
             "slot_weight_BK": weight_BK,
+            "slot_target_BK": target_BK,
             **{f"slot_{name}_BK": array for name, array in arrays.items()},
         }
 

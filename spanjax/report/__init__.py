@@ -17,7 +17,7 @@ import tyro
 
 from spanjax.bounds import AtLeast0, flag_problems, raise_problems
 from spanjax.cli import Code, exit_code, parse_options, visible
-from spanjax.report.document import TITLE, Heading
+from spanjax.pages.document import TITLE, Heading
 from spanjax.storage.remote_outputs import on_local_files
 
 PROGRAM = "python -m spanjax.report"
@@ -77,11 +77,12 @@ def report(options: Report, given: Sequence[str] = ()) -> None:
 
     `given` names the runs of `options` as the user did, where those are copies.
     """
+    from spanjax.pages.markdown import markdown
+    from spanjax.pages.page import page
+    from spanjax.pages.terminal import terminal_text
     from spanjax.report.blocks import blocks_of
-    from spanjax.report.markdown import markdown
-    from spanjax.report.page import page
     from spanjax.report.runs import Recorded, read_runs
-    from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json, terminal_text
+    from spanjax.report.sweep import ReadSweep, is_sweep, read_sweep, sweep_blocks, sweep_json
     from spanjax.run_format import load_code
     from spanjax.storage.local import write_whole
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from spanjax import __version__
+from spanjax.pages.document import TITLE, Block, Cell, Folded, Heading, Table, Text, Words, code
 from spanjax.report.comparisons import comparison_blocks
 from spanjax.report.curves import curve_blocks
-from spanjax.report.document import TITLE, Block, Cell, Folded, Heading, Table, Text, Words, code
 from spanjax.report.headline import headline_blocks
 from spanjax.report.masking import masking_blocks
 from spanjax.report.runs import BOOKKEEPING, Group, Recorded, grouped, identity

@@ -6,7 +6,7 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Cell, Heading, Table, Text, number
+from spanjax.pages.document import Block, Cell, Heading, Table, Text, number
 from spanjax.report.labels import labelled
 from spanjax.report.runs import Group, Recorded, score_names
 from spanjax.report.tables import dev_names

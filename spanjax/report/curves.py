@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.pages.document import Block, Entry, Figure, Figures, Folded, Heading, Table, Text, Words, number
+from spanjax.pages.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.labels import percentage, rank, titled
-from spanjax.report.plot import POINTS, Line, Scale, colours, line_plot, thinned
 from spanjax.report.runs import Group, LogRecord, Recorded, score_names
 from spanjax.tasks.base import SCORE
 
@@ -17,6 +17,7 @@ OTHERS: tuple[tuple[str, Scale], ...] = (
     ("speed/data_wait", "zero"),
     ("speed/goodput", "zero"),
 )
+PROBE = "probe/"  # before the names of the quick suite's figures
 MAIN = 3  # scores of a task before its losses; the others are folded
 SHOWN = 8  # steps of a curve that a table tells
 
@@ -101,7 +102,8 @@ def curve_blocks(groups: Sequence[Group]) -> list[Block]:
     for kind, some in kinds.items():
         runs = [run for group in some for run in group.runs]
         scores = score_names(runs)
-        names = [*scores[:MAIN], *_losses(runs)]
+        probes = sorted({n for run in runs for e in run.evaluations for n in e.values if n.startswith(PROBE)})
+        names = [*scores[:MAIN], *_losses(runs), *probes]
         figures, lines = _drawn(some, [*((name, "auto") for name in names), *OTHERS])
         blocks.append(Heading(3, kind[0].upper() + kind[1:]))
         none = Text("No numbers yet: metrics.jsonl has no records.")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from spanjax.objectives.base import Pretraining
+from spanjax.pages.document import Block, Finding, Headline, Words
 from spanjax.report.comparisons import comparable, p_text
-from spanjax.report.document import Block, Finding, Headline, Words
 from spanjax.report.labels import inline, unit
 from spanjax.report.masking import opened
 from spanjax.report.runs import Group, Recorded, Spread, score_names

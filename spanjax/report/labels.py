@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from spanjax.report.document import Cell, Words
+from spanjax.pages.document import Cell, Words
 from spanjax.tasks.base import SCORE
 
 METRICS: Mapping[str, str] = {

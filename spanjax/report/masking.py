@@ -21,11 +21,11 @@ from spanjax.data.shards.remote import local_rows
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.inference.fill_mask import compiled
 from spanjax.objectives.base import FillHead, Pretraining
+from spanjax.pages.document import Block, Cell, Entry, Figure, Figures, Heading, Table, Text, Words, percent
+from spanjax.pages.plot import bar_plot, colours
 from spanjax.pretrained.electra import filling
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.report.document import Block, Cell, Entry, Figure, Figures, Heading, Table, Text, Words, percent
-from spanjax.report.plot import bar_plot, colours
 from spanjax.report.runs import Group, Recorded
 from spanjax.run_format import STARTED_IN, restored
 from spanjax.storage.local import found_again

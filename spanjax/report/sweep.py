@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from spanjax.bounds import raise_problems
 from spanjax.experiment.sweep_folder import RESTORE
 from spanjax.json_files import read_json
-from spanjax.report.document import Block, Cell, Heading, Table, Text, code, number, plain
+from spanjax.pages.document import Block, Cell, Heading, Table, Text, code, number
 from spanjax.report.runs import Spread
 from spanjax.scoring.paired import Paired, paired
 from spanjax.storage.inputs import RESULT, SWEEP
@@ -157,19 +157,3 @@ def sweep_blocks(sweep: ReadSweep) -> list[Block]:
         blocks.append(Table(["Arm", "Setting", "Value"], settings, "Settings that differ from the base", numbers=False))
     failed = [(*key, result["error"]) for key, result in sweep.results.items() if "error" in result]
     return [*blocks, *(Text(f"Failed: arm {arm}, seed {seed}: {error}") for arm, seed, error in failed)]
-
-
-def terminal_text(blocks: Sequence[Block]) -> str:
-    """Returns headings, paragraphs and tables as plain text with aligned columns."""
-    lines = list[str]()
-    for block in blocks:
-        if isinstance(block, Heading):
-            lines += [block.text, ""]
-        elif isinstance(block, Text):
-            lines += [plain(block.words), ""]
-        elif isinstance(block, Table):
-            rows = [[plain(cell) for cell in row] for row in (block.head, *block.rows)]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            texts = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-            lines += [block.caption, *texts, ""]
-    return "\n".join(lines)

@@ -10,7 +10,7 @@ from spanjax.data.feed.pairing import NextSentence, Single
 from spanjax.json_files import read_json
 from spanjax.objectives.loss_terms import MaskedTokens, SentencePair, SpanBoundary
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.report.document import Block, Cell, Folded, Heading, Table, Text, Words, percent
+from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words, percent
 from spanjax.report.labels import labelled, percentage, rank
 from spanjax.report.paper import TABLES, Column, PaperTable
 from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names, score_names

@@ -74,10 +74,11 @@ def score_v1(
     return {"exact_match": percent(exact, len(gold)), "f1": percent(f1, len(gold))}
 
 
-def _raw_v2(answers: Sequence[str], predicted: str) -> tuple[int, float]:
+def answer_scores_v2(answers: Sequence[str], predicted: str) -> tuple[float, float]:
+    """Exact match and F1, 0 to 1, of one question of SQuAD 2.0, the best over its answers; none means no answer."""
     kept = [answer for answer in answers if normalize_answer(answer)] or [""]
     exact = max(exact_match(answer, predicted) for answer in kept)
-    return exact, max(token_f1(answer, predicted, both_empty=1.0) for answer in kept)
+    return float(exact), max(token_f1(answer, predicted, both_empty=1.0) for answer in kept)
 
 
 def best_threshold(
@@ -134,7 +135,7 @@ def score_v2(
     """
     raise_problems("SQuAD 2.0", _v2_problems(gold, predictions, null_odds))
     answerable = {name: bool(answers) for name, answers in gold.items()}
-    raw = {name: _raw_v2(answers, predictions[name]) for name, answers in gold.items()}
+    raw = {name: answer_scores_v2(answers, predictions[name]) for name, answers in gold.items()}
     raw_exact, raw_f1 = ({name: pair[place] for name, pair in raw.items()} for place in (0, 1))
     nothing = {name for name in gold if null_odds is not None and null_odds[name] > threshold}
     result: dict[str, float] = {}

@@ -11,10 +11,11 @@ import dataclasses
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import jax
 import numpy as np
+import tyro
 from jax.sharding import Mesh
 
 from spanjax.bounds import AtLeast0, AtLeast1, Derived0, Derived1
@@ -27,7 +28,7 @@ from spanjax.training.metrics import MetricsWindow, Terminal, Writer
 from spanjax.training.nonfinite import Guard, NonFiniteError, Watch
 from spanjax.training.preemption import StopRequest
 from spanjax.training.profiler import Profile, Recording
-from spanjax.training.state import TrainState
+from spanjax.training.state import Outcome, TrainState
 from spanjax.training.trackers import Tracking
 from spanjax.training.watchdog import COMPILING, DEVICES, EVALUATION, ROWS, SAVING, STEP, Watchdog
 
@@ -62,6 +63,10 @@ class Cadence:
     """Held-out batches per evaluation; 0 takes all of them."""
     patience: AtLeast0 = 0
     """Consecutive evaluations no better than the best after which the run stops early; 0 disables early stopping."""
+    probe_every: AtLeast0 = 0
+    """Steps between evaluations that also compute the quick suite of `spanjax.evaluate suite`, in pretraining; 0: none."""
+    probe_data: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
+    """Data folder of that suite."""
 
 
 TrainStep = Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]
@@ -175,6 +180,10 @@ class Session(Protocol):
         data."""
         ...
 
+    def probes(self, weights: Any) -> dict[str, float]:
+        """Returns the figures of the quick suite; {} for a run that has none."""
+        ...
+
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
         """Returns the checkpoint-selection metric, lower is better, of held-out metrics; None if there is none."""
         ...
@@ -209,18 +218,6 @@ class Outputs:
         """Passes a record to every writer."""
         for writer in self.writers:
             writer.write(step, values)
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """Result of a run."""
-
-    state: TrainState
-    step: int
-    interrupted: bool
-    held_out: dict[str, float]
-    best: tuple[int, float] | None = None
-    """Step and value of the best evaluation, by `Session.selection_metric`."""
 
 
 class Log:
@@ -332,6 +329,8 @@ class Evaluations:
                 self.stop.leavable(save) if leavable else contextlib.nullcontext(),
             ):
                 self.held_out = self.evaluate(state.weights, self._ask)
+                if self._probing(step):
+                    self.held_out |= self.session.probes(state.weights)
         except EvaluationStopped:
             return True
         if not self.held_out:
@@ -354,7 +353,12 @@ class Evaluations:
     def due(self, step: int) -> bool:
         """Returns True if an evaluation is due after this step."""
         run = self.session.run
-        return step == run.steps or (run.cadence.eval_every > 0 and step % run.cadence.eval_every == 0)
+        evaluates = run.cadence.eval_every > 0 and step % run.cadence.eval_every == 0
+        return step == run.steps or evaluates or self._probing(step)
+
+    def _probing(self, step: int) -> bool:
+        every = self.session.run.cadence.probe_every
+        return every > 0 and (step % every == 0 or step == self.session.run.steps)
 
     def missing(self, step: int) -> bool:
         """Returns True if the checkpoint of this step lacks its evaluation: the run ended before or during it."""
@@ -409,7 +413,10 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
     for step in range(start, run.steps):
         done, last = step + 1, step + 1 == run.steps
         recording.before(step - start, state)
-        with _compiling(stop, outputs) if step == start else contextlib.nullcontext():
+        with contextlib.ExitStack() as compiling:
+            if step == start:  # which may compile for minutes
+                compiling.enter_context(stop.leavable())
+                compiling.enter_context(outputs.phase("compiling", "compiled"))
             state, metrics = _dispatch(train_step, state, batch, done, log)
         if done % cadence.log_every == 0 or last:
             log.end(done)
@@ -451,16 +458,7 @@ def _opened(session: Session, outputs: Outputs, start: int, log: Log) -> tuple[T
         return train_step, feed, _next_batch(session, feed, start, log)
 
 
-@contextlib.contextmanager
-def _compiling(stop: StopRequest, outputs: Outputs) -> Iterator[None]:
-    """The first step, which may compile for minutes."""
-    with stop.leavable(), outputs.phase("compiling", "compiled"):
-        yield
-
-
-def _dispatch(
-    train_step: TrainStep, state: TrainState, batch: Any, done: int, log: Log
-) -> tuple[TrainState, dict[str, Any]]:
+def _dispatch(train_step: TrainStep, state: TrainState, batch: Any, done: int, log: Log) -> tuple[TrainState, Any]:
     """Passes a step to the devices without waiting for it."""
     began = time.perf_counter()
     shape = batch["segments_BL"].shape

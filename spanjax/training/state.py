@@ -5,6 +5,7 @@ another model, if the run names one (`experiment/init_from.py`); (3) otherwise, 
 weights, sampled from the seed alone (the same on every mesh).
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -42,6 +43,18 @@ class TrainState(NamedTuple):
     def weights(self) -> Any:
         """Weights to evaluate and to use after training: the average, if the run keeps one."""
         return self.averaged or self.params
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """Result of a run."""
+
+    state: TrainState
+    step: int
+    interrupted: bool
+    held_out: dict[str, float]
+    best: tuple[int, float] | None = None
+    """Step and value of the best evaluation, by `Session.selection_metric`."""
 
 
 def abstract_module(objective: Objective, encoder: EncoderConfig) -> tuple[Any, Any]:

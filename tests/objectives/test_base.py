@@ -30,10 +30,10 @@ from spanjax.objectives.base import Batch, FillHead, Mean, Pretraining
 from spanjax.objectives.loss_terms import MaskedTokens, SpanBoundary, Term, TokenTerm
 from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.objectives.tied_decoder import tied_table, token_logits, token_means
+from spanjax.pages.document import Table, plain
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.report import masking
-from spanjax.report.document import Table, plain
 from spanjax.report.tables import arm_of
 from spanjax.run import Run
 from spanjax.run_format import describe

@@ -5,8 +5,8 @@ import pathlib
 
 import pytest
 
+from spanjax.pages.document import Table, plain
 from spanjax.report.comparisons import comparison_blocks, mcnemar_rows, p_text, welch_rows
-from spanjax.report.document import Table, plain
 from spanjax.report.runs import grouped
 from spanjax.run_format import describe
 from spanjax.scoring.welch import welch

@@ -8,7 +8,7 @@ import pytest
 
 from spanjax.objectives.electra import ReplacedDetection
 from spanjax.objectives.masked_lm import MaskedPrediction
-from spanjax.report.document import Headline, Words, plain
+from spanjax.pages.document import Headline, Words, plain
 from spanjax.report.headline import headline_blocks
 from spanjax.report.labels import inline, labelled, rank, titled
 from spanjax.report.runs import Recorded, grouped, read_run

@@ -10,9 +10,9 @@ import shutil
 import pytest
 
 from spanjax.cli import escaped
+from spanjax.pages.document import TITLE
+from spanjax.pages.markdown import escaped as markdown_escaped
 from spanjax.report import main
-from spanjax.report.document import TITLE
-from spanjax.report.markdown import escaped as markdown_escaped
 from spanjax.report.masking import opened
 from spanjax.report.runs import read_run
 from tests.report.made_runs import cola, made_run

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import scipy.stats
 
+from spanjax.pages.terminal import terminal_text
 from spanjax.report import main as report
-from spanjax.report.sweep import compared, is_sweep, read_sweep, sweep_blocks, sweep_json, terminal_text
+from spanjax.report.sweep import compared, is_sweep, read_sweep, sweep_blocks, sweep_json
 
 pytestmark = pytest.mark.unit
 

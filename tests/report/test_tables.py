@@ -5,8 +5,8 @@ import pathlib
 import pytest
 
 from configs.ablations.base import RUN as BASE
+from spanjax.pages.document import plain
 from spanjax.report import paper
-from spanjax.report.document import plain
 from spanjax.report.runs import grouped, read_run
 from spanjax.report.tables import ARMS, arm_of, filled, score_blocks, tuned_models
 from spanjax.run import load

@@ -5,6 +5,7 @@ are cut at tabs where a line has one, else at blanks: name, part, number, word, 
 speaker where there are twelve or more. Or they are three: number, word, coreference, as OntoGUM is released.
 """
 
+import dataclasses
 import pathlib
 import re
 from collections.abc import Iterator
@@ -54,6 +55,32 @@ def read_conll(path: pathlib.Path) -> Examples:
         examples.problems += [f"{path}:{line}: {problem}" for line, problem in problems]
         if not problems:
             examples.append(document)
+    return examples
+
+
+def read_clusters(path: pathlib.Path) -> Examples:
+    """Reads the clusters of a key or a response of the official scorer, whose lines have any columns, coreference last.
+
+    Words are empty; name, part and clusters are those of the file. Clusters and mentions keep the order in which the scorer
+    meets them, which decides the repeated mentions that it drops. Problems are as in `read_conll`.
+    """
+    examples = Examples()
+    for part in _parts(path, examples.problems):
+        brackets, problems, words, width = _Brackets(), list[tuple[int, str]](), 0, 0
+        for number, line in part.lines:
+            if not line.strip():
+                width = 0
+                continue
+            columns = _columns(line, width)
+            width = width or len(columns)
+            if problem := brackets.read(columns[-1], words, number, as_scorer=True):
+                problems.append((number, problem))
+            words += 1
+        problems += brackets.unclosed()
+        examples.problems += [f"{path}:{line}: {problem}" for line, problem in problems]
+        if not problems:
+            document = CorefDocument(part.name, part.part, (("",) * words,) * bool(words), ("",) * words)
+            examples.append(dataclasses.replace(document, clusters=brackets.met()))
     return examples
 
 
@@ -151,14 +178,22 @@ class _Brackets:
         self._clusters: dict[str, list[Mention]] = {}
         self._begun: dict[str, list[tuple[int, int]]] = {}  # word and line at which mentions of a cluster were begun
 
-    def read(self, column: str, word: int, line: int) -> str:
-        """Takes the coreference column of a word; returns its problem, or ""."""
+    def read(self, column: str, word: int, line: int, as_scorer: bool = False) -> str:
+        """Takes the coreference column of a word; returns its problem, or "".
+
+        `as_scorer` takes mentions of one word first, then all that begin, then all that end, each from the left.
+        """
         if column in NONE:
             return ""
         parts = [(part, _BRACKET.findall(part)) for part in column.split("|")]
         if any(not part or "".join(brackets) != part for part, brackets in parts):
             return f"coreference {column!r}: expected brackets such as (3, 3) or (3), joined with | or nothing, or -"
-        for bracket in (bracket for _, brackets in parts for bracket in brackets):
+        found = [bracket for _, brackets in parts for bracket in brackets]
+        if as_scorer:
+            found.sort(key=lambda bracket: (not bracket.startswith("("), not bracket.endswith(")")))
+        for bracket in found:
+            self._clusters.setdefault(bracket.strip("()"), [])
+        for bracket in found:
             cluster = bracket.strip("()")
             begun = self._begun.setdefault(cluster, [])
             if bracket.startswith("("):
@@ -176,6 +211,10 @@ class _Brackets:
             (line, f"({cluster} does not close: expected {cluster}) before #end document") for line, cluster in left
         ]
 
+    def met(self) -> Clusters:
+        """All clusters in the order of their first brackets, mentions in that of their ends."""
+        return tuple(map(tuple, self._clusters.values()))
+
     def found(self) -> Clusters:
-        """All clusters."""
+        """All clusters, sorted."""
         return sorted_clusters(self._clusters.values())

@@ -3,7 +3,7 @@
 Words keep a contrast of 4.5 with their ground (WCAG AA), curves one of 3; tests/browser measures both.
 """
 
-from spanjax.report.plot import SERIES
+from spanjax.pages.plot import SERIES
 
 
 def _series(dark: bool) -> str:

@@ -1,4 +1,4 @@
-"""python -m spanjax.evaluate MODEL --data FILE: predictions of a fine-tuned model, and their official scores.
+"""python -m spanjax.evaluate [run] MODEL --data FILE: predictions of a fine-tuned model, and their official scores.
 
 MODEL is the folder of a fine-tuning run (its best checkpoint counts) or one checkpoint. --output writes the predictions in the
 format of the official scripts and leaderboards, with scores.json next to them. Exit codes: 0 done, 2 wrong input: also a file
@@ -139,7 +139,3 @@ def main(arguments: list[str] | None = None) -> int:
         on_local_files(evaluate, options, inputs, ["output"])
 
     return exit_code("spanjax.evaluate", work, cannot=f"cannot evaluate {options.model}")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

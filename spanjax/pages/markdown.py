@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from spanjax.report.document import Block, Cell, Figures, Folded, Heading, Headline, Table, Text
+from spanjax.pages.document import Block, Cell, Figures, Folded, Heading, Headline, Table, Text
 
 _SIGNS = re.compile(r"[\\`*_\[\]|~#]")
 _AROUND = {

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from spanjax.cli import escaped
-from spanjax.report.document import Block, Cell, Entry, Figures, Folded, Heading, Headline, Table, Text, Words
-from spanjax.report.style import STYLE
+from spanjax.pages.document import Block, Cell, Entry, Figures, Folded, Heading, Headline, Table, Text, Words
+from spanjax.pages.style import STYLE
 
 _AFTER = re.compile(r"(?<=[./_])(?=\w)")
 _HYPHENATED = re.compile(r"(?<![^\s>])[\w.]+(?:-[\w.]+)+(?![^\s<])")

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from spanjax.report.plot import (
+from spanjax.pages.plot import (
     BOTTOM,
     DOT_ALONE,
     HEIGHT,
@@ -25,7 +25,7 @@ from spanjax.report.plot import (
     tick_text,
     ticks,
 )
-from spanjax.report.style import STYLE
+from spanjax.pages.style import STYLE
 
 pytestmark = pytest.mark.unit
 

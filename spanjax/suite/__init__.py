@@ -1,0 +1,1 @@
+"""The evaluation suite: one protocol for every encoder, over any number of sittings."""

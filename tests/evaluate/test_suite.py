@@ -1,0 +1,117 @@
+"""`evaluate suite` as a command: the table, twice the same, killed and resumed, added encoders, messages."""
+
+import json
+import pathlib
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from spanjax.evaluate import main as evaluate
+from spanjax.suite import quick
+from tests.suite.made_data import made_folder
+
+PARTS = ["tags", "entities", "relations", "sentences", "similarity", "pairs", "fills"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return made_folder(tmp_path_factory.mktemp("data"))
+
+
+def suite(run: pathlib.Path, data: pathlib.Path, workdir: pathlib.Path, *more: str) -> int:
+    words = ["suite", str(run), "--data", str(data), "--workdir", str(workdir), "--seeds", "0", "1", *more]
+    return evaluate([*words, "--no-compilation-cache"])
+
+
+@pytest.fixture(scope="module")
+def done(run_folder: pathlib.Path, data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    workdir = tmp_path_factory.mktemp("suite") / "work"
+    assert suite(run_folder, data, workdir) == 0
+    return workdir
+
+
+def tables(workdir: pathlib.Path) -> list[str]:
+    return [(workdir / name).read_text() for name in ("suite.md", "suite.html", "suite.json")]
+
+
+def test_the_table_has_every_part_and_the_floor(done: pathlib.Path) -> None:
+    found = json.loads((done / "suite.json").read_text())
+    assert list(found["encoders"]) == ["run", "random-run"]
+    assert list(found["encoders"]["run"]) == PARTS and found["differences"].keys() == {"random-run"}
+    tags = found["encoders"]["run"]["tags"]
+    assert tags["seeds"].keys() == {"0", "1"} and tags["interval"][0] <= tags["mean"] <= tags["interval"][1]
+    # relations of the made data are random: nobody knows more than the constant answer
+    for encoder in found["encoders"].values():
+        assert encoder["relations"]["mean"] == pytest.approx(encoder["relations"]["baseline"], abs=8)
+    assert found["encoders"]["run"]["fills"]["figures"] and found["encoders"]["run"]["pairs"]["phenomena"].keys() == {"order"}
+    markdown, page, _ = tables(done)
+    assert "| random-run |" in markdown and "| baseline |" in markdown and "<h1>Evaluation suite of spanjax</h1>" in page
+    assert not list(done.glob("quick/*/vectors/*/*.npy"))
+
+
+@pytest.mark.slow
+def test_stopped_anywhere_it_ends_in_the_same_table(
+    done: pathlib.Path, run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    workdir, write = tmp_path / "work", quick.write_whole
+    for allowed in (0, 1, 2, 3):
+        left = [allowed]
+
+        def interrupted(path: pathlib.Path, content: Any, left: list[int] = left) -> None:
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+            write(path, content)
+
+        with mock.patch.object(quick, "write_whole", interrupted):
+            assert suite(run_folder, data, workdir) == 130
+    # what a killed process can leave: a vector file that is cut off
+    (broken,) = [workdir / "quick/run/vectors/0/entities.npy"]
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_bytes(b"\x93NUMPY")
+    assert suite(run_folder, data, workdir) == 0
+    assert tables(workdir) == tables(done)
+
+
+def test_a_finished_suite_computes_nothing(
+    done: pathlib.Path, run_folder: pathlib.Path, data: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tables(done)
+    with mock.patch.object(quick.QuickSuite, "results", side_effect=AssertionError("computes")):
+        assert suite(run_folder, data, done) == 0
+    assert tables(done) == before and "Scores" in capsys.readouterr().out
+
+
+def test_messages(
+    done: pathlib.Path, run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert suite(run_folder, data, done, "--share", "0.5") == 2
+    assert "holds another suite" in capsys.readouterr().err
+    assert suite(run_folder, tmp_path, tmp_path / "w") == 2
+    assert "no file of any part" in capsys.readouterr().err
+    assert suite(run_folder, data, tmp_path / "w", "--files", "tag=a", "tags") == 2
+    assert "expected PART=FILE, with one of tags, entities" in capsys.readouterr().err
+    assert suite(run_folder, data, tmp_path / "w", "--files", "tags=none.gz") == 2
+    assert "no such file" in capsys.readouterr().err
+    assert suite(run_folder, data, tmp_path / "w", "--seeds", "1", "1") == 2
+    assert "--seeds is (1, 1)" in capsys.readouterr().err
+    with mock.patch.dict("sys.modules", {"sklearn": None}):
+        assert suite(run_folder, data, tmp_path / "w") == 2
+    assert "pip install 'spanjax[suite]'" in capsys.readouterr().err
+
+
+def test_an_older_command_line_is_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate([str(tmp_path / "none"), "--data", str(tmp_path / "f")]) == 2
+    old = capsys.readouterr().err
+    assert evaluate(["run", str(tmp_path / "none"), "--data", str(tmp_path / "f")]) == 2
+    assert capsys.readouterr().err == old and "none does not exist" in old
+
+
+def test_units_of_two_encoders_are_the_same_items(done: pathlib.Path) -> None:
+    for part in ("tags", "relations"):
+        for seed in (0, 1):
+            files = [json.loads((done / f"quick/{name}/{part}/{seed}.json").read_text()) for name in ("run", "random-run")]
+            assert files[0]["items"] == files[1]["items"]
+            assert np.mean([each == "1" for each in files[0]["right"]]) * 100 == pytest.approx(files[0]["score"])
