@@ -13,7 +13,7 @@ from spanjax.suite.quick import QuickSuite
 from spanjax.training.loop import Cadence
 
 SHARE = 0.25
-"""Of the texts of every part: the figures are for curves of one run, not for a table."""
+"""Share of the texts of every part: the figures are for curves of one run, not for a table."""
 NAME = "probe/"
 
 

@@ -114,24 +114,25 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
     def all_words(number: int) -> list[str]:
         return data.texts[data.items[number].text].lower().split()
 
-    told = np.zeros(len(others), bool)
+    solved = np.zeros(len(others), bool)
+    # a random encoder passes on both: the pieces of the item, and through its attention the words around it
     for bag in (own_letters, all_words):
         if bag is own_letters and not data.items[0].spans:
             continue
         analyzer: Any = bag
         counter: Any = CountVectorizer(analyzer=analyzer, binary=True)
         model = MultinomialNB(fit_prior=False).fit(counter.fit_transform(train.tolist()), label_N[train])
-        told |= model.predict(counter.transform(others.tolist())) == label_N[others]
-    return told
+        solved |= model.predict(counter.transform(others.tolist())) == label_N[others]
+    return solved
 
 
 def balanced(
-    part: np.ndarray, labels: Sequence[str], told: np.ndarray, common: str, chance: float, seed: int
+    part: np.ndarray, labels: Sequence[str], solved: np.ndarray, common: str, chance: float, seed: int
 ) -> np.ndarray:
     """Returns the items of a part that are left when words tell at most the share `chance` of every label, and the `common`
     label has this share: words are then right no more often than the constant answer."""
     order = sorted(
-        zip(map(int, part), told.tolist(), strict=True), key=lambda each: share_of(seed, f"balance {each[0]}")
+        zip(map(int, part), solved.tolist(), strict=True), key=lambda each: share_of(seed, f"balance {each[0]}")
     )
     sides: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
     for number, known in order:
@@ -155,8 +156,8 @@ def divided(data: ProbeData, seed: int) -> dict[str, np.ndarray]:
         return parts
     chance = min(0.5, float(counts.max() / counts.sum()))
     for name in ("choose", "report"):
-        told = told_by_words(data, parts["train"], parts[name])
-        parts[name] = balanced(parts[name], labels, told, str(names[counts.argmax()]), chance, seed)
+        solved = told_by_words(data, parts["train"], parts[name])
+        parts[name] = balanced(parts[name], labels, solved, str(names[counts.argmax()]), chance, seed)
     return parts
 
 

@@ -186,6 +186,7 @@ class QuickSuite:
             means = {name: 100 * language.mean(values) for name, values in found.items()}
             values = [value for each in found.values() for value in each]
             return {"score": 100 * language.mean(values), "baseline": 50.0, "phenomena": means, "values": values}
+        # the score is of words by the token head: spans and the boundary head are in the details
         fills, figures = language.fills(filler, self.read(part)), dict[str, dict[str, float]]()
         for key in sorted({(each.head, each.kind, each.band) for each in fills}):
             some = [each for each in fills if (each.head, each.kind, each.band) == key]

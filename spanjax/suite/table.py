@@ -242,6 +242,7 @@ def _details(results: Results, parts: Sequence[str]) -> list[Block]:
 def suite_json(table: SuiteTable, settings: Mapping[str, Any], results: Results) -> dict[str, Any]:
     """Returns the table as JSON values, with its settings, without the items."""
 
+    # NaN is no JSON, and the items would be most of the file
     def finite(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 

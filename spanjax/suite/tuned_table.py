@@ -44,6 +44,7 @@ def tuned_blocks(
     blocks: list[Block] = [Heading(1, TITLE), Table(["Encoder", *columns, "Mean"], rows, "Fine-tuning", numbers=False)]
     blocks.append(Text(NOTE, small=True))
     compared_rows: list[Sequence[Cell]] = []
+    # one seed has a difference and no interval
     for name in others:
         cells = list[str]()
         for column in columns:

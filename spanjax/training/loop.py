@@ -413,10 +413,7 @@ def _fit(session: Session, state: TrainState, outputs: Outputs, stop: StopReques
     for step in range(start, run.steps):
         done, last = step + 1, step + 1 == run.steps
         recording.before(step - start, state)
-        with contextlib.ExitStack() as compiling:
-            if step == start:  # which may compile for minutes
-                compiling.enter_context(stop.leavable())
-                compiling.enter_context(outputs.phase("compiling", "compiled"))
+        with _compiling(stop, outputs) if step == start else contextlib.nullcontext():
             state, metrics = _dispatch(train_step, state, batch, done, log)
         if done % cadence.log_every == 0 or last:
             log.end(done)
@@ -456,6 +453,13 @@ def _opened(session: Session, outputs: Outputs, start: int, log: Log) -> tuple[T
     with outputs.phase("reading the first rows", "read the first rows"):
         feed = session.feed(start)
         return train_step, feed, _next_batch(session, feed, start, log)
+
+
+@contextlib.contextmanager
+def _compiling(stop: StopRequest, outputs: Outputs) -> Iterator[None]:
+    """The first step, which may compile for minutes."""
+    with stop.leavable(), outputs.phase("compiling", "compiled"):
+        yield
 
 
 def _dispatch(train_step: TrainStep, state: TrainState, batch: Any, done: int, log: Log) -> tuple[TrainState, Any]:

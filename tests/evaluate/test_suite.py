@@ -45,9 +45,13 @@ def test_the_table_has_every_part_and_the_floor(done: pathlib.Path) -> None:
     # relations of the made data are random: nobody knows more than the constant answer
     for encoder in found["encoders"].values():
         assert encoder["relations"]["mean"] == pytest.approx(encoder["relations"]["baseline"], abs=8)
-    assert found["encoders"]["run"]["fills"]["figures"] and found["encoders"]["run"]["pairs"]["phenomena"].keys() == {"order"}
+    assert found["encoders"]["run"]["fills"]["figures"] and found["encoders"]["run"]["pairs"]["phenomena"].keys() == {
+        "order"
+    }
     markdown, page, _ = tables(done)
-    assert "| random-run |" in markdown and "| baseline |" in markdown and "<h1>Evaluation suite of spanjax</h1>" in page
+    assert (
+        "| random-run |" in markdown and "| baseline |" in markdown and "<h1>Evaluation suite of spanjax</h1>" in page
+    )
     assert not list(done.glob("quick/*/vectors/*/*.npy"))
 
 
@@ -85,7 +89,11 @@ def test_a_finished_suite_computes_nothing(
 
 
 def test_messages(
-    done: pathlib.Path, run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+    done: pathlib.Path,
+    run_folder: pathlib.Path,
+    data: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert suite(run_folder, data, done, "--share", "0.5") == 2
     assert "holds another suite" in capsys.readouterr().err
@@ -112,6 +120,8 @@ def test_an_older_command_line_is_run(tmp_path: pathlib.Path, capsys: pytest.Cap
 def test_units_of_two_encoders_are_the_same_items(done: pathlib.Path) -> None:
     for part in ("tags", "relations"):
         for seed in (0, 1):
-            files = [json.loads((done / f"quick/{name}/{part}/{seed}.json").read_text()) for name in ("run", "random-run")]
+            files = [
+                json.loads((done / f"quick/{name}/{part}/{seed}.json").read_text()) for name in ("run", "random-run")
+            ]
             assert files[0]["items"] == files[1]["items"]
             assert np.mean([each == "1" for each in files[0]["right"]]) * 100 == pytest.approx(files[0]["score"])

@@ -61,7 +61,8 @@ def test_words_are_right_no_more_often_than_the_constant_answer() -> None:
     assert share == pytest.approx(0.4, abs=0.02)
     assert told[kept].mean() <= 0.45 and len(kept) > 40
     for label in "ab":
-        assert np.mean([told[number] for number in kept if labels[number] == label]) <= 0.45
+        # thinning leaves 0.4 of each label; the last step draws among them
+        assert np.mean([told[number] for number in kept if labels[number] == label]) <= 0.5
 
 
 def test_naive_bayes_tells_what_a_word_or_an_ending_tells() -> None:

@@ -69,6 +69,10 @@ class Noted:
     def evaluator(self) -> Any:
         return self.evaluate or (lambda params, between: {"loss": self.losses.pop(0) if self.losses else 1.0})
 
+    def probes(self, weights: Any) -> dict[str, float]:
+        self.events.append("probes")
+        return {"probe/tags": 50.0}
+
     def selection_metric(self, values: dict[str, float]) -> float | None:
         return values.get("loss")
 
@@ -162,6 +166,19 @@ def test_next_batch_and_log_come_while_a_step_runs() -> None:
     assert outcome.step == 5 and not outcome.interrupted
     assert [noted.logged[step]["train/mlm/loss"] for step in (2, 4, 5)] == [1.5, 3.5, 5.0]
     assert [noted.logged[step]["train/learning_rate"] for step in (2, 4, 5)] == [2, 4, 5]
+
+
+def test_probes_come_with_an_evaluation_at_their_own_steps_and_at_the_end() -> None:
+    noted = Noted()
+    outcome = run(5, Cadence(log_every=20, eval_every=0, checkpoint_every=100, probe_every=2), noted)
+    assert [event for event in noted.events if event.startswith(("probes", "held out"))] == [
+        *("probes", "held out 2", "probes", "held out 4", "probes", "held out 5")
+    ]
+    assert outcome.held_out == {"loss": 1.0, "probe/tags": 50.0}
+    assert noted.logged[4]["eval/probe/tags"] == 50.0
+    without = Noted()
+    run(5, Cadence(log_every=20, eval_every=2, checkpoint_every=100), without)
+    assert "probes" not in without.events
 
 
 class Screen:
