@@ -1,7 +1,8 @@
 """python -m benchmarks.coreference [--check] [--json FILE] [--size small|base]: coreference by the length of documents.
 
 Seconds of one prediction and of one training step on two cores for made documents of 1,000 to 20,000 words, weights drawn at
-random, and the most memory of the process. Each length runs in a process of its own; compilation is not in the times.
+random, and the most memory of the process, for both heads; then 150,000 words in windows with a memory of 2,000 spans. Each
+length runs in a process of its own; compilation is not in the times.
 """
 
 import argparse
@@ -23,6 +24,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "base": {"hidden_size": 768, "layers": 12, "heads": 12, "intermediate_size": 3072},
 }
 HIDDEN = {"small": 150, "base": 3000}  # of mention and pair scores
+HEADS = ("coarse_to_fine", "start_end")
+NOVEL, MEMORY = 150_000, 2000
 
 
 def made_document(words: int) -> Any:
@@ -39,8 +42,8 @@ def made_document(words: int) -> Any:
     return CorefDocument("nw/made", 0, sentences, ("",) * words, sorted_clusters(clusters), "nw")
 
 
-def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
-    """Seconds, pieces and memory of one document, in this process."""
+def one(words: int, size: str, repeats: int, training: bool, head: str, memory: int) -> dict[str, Any]:
+    """Seconds, pieces and memory of one document, in this process; in windows where a memory of spans is above 0."""
     import jax
 
     from spanjax.data.vocab.base import SPECIAL_PIECES
@@ -55,8 +58,9 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
 
     names = [*(f"w{n}" for n in range(4000)), *(f"n{n}" for n in range(30))]
     vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *names], lower_case=False)
-    model = CoreferenceConfig(hidden_size=HIDDEN[size])
-    task = Coref(length=384, max_segments=1000 if training else 3, model=model, genres=("nw",))
+    model = CoreferenceConfig(hidden_size=HIDDEN[size], head=head)  # pyright: ignore[reportArgumentType]
+    segments = 1000 if training else 3
+    task = Coref(length=384, max_segments=segments, model=model, genres=("nw",), memory=memory)
     encoder = EncoderConfig(vocab_size=vocabulary.size, positions=512, **SIZES[size])
     run = with_defaults(Run(objective=task, encoder=encoder, batch_size=1, steps=100))
     mesh = make_mesh(run.mesh, jax.devices()[:1])
@@ -80,13 +84,15 @@ def one(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
 
     seconds = timing.alternating({"it": work}, repeats)["it"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return {"words": words, "pieces": pieces, "seconds": statistics.median(seconds), "all": seconds, "peak_gib": peak}
+    found = {"words": words, "pieces": pieces, "head": head, "memory": memory, "seconds": statistics.median(seconds)}
+    return {**found, "all": seconds, "peak_gib": peak}
 
 
-def in_a_process(words: int, size: str, repeats: int, training: bool) -> dict[str, Any]:
+def in_a_process(words: int, size: str, repeats: int, kind: str, head: str) -> dict[str, Any]:
     """`one` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.coreference", "--one", str(words), "--size", size]
-    command += ["--repeats", str(repeats), *(["--training"] if training else [])]
+    command = [sys.executable, "-m", "benchmarks.coreference", "--one", str(words), "--size", size, "--head", head]
+    command += ["--repeats", str(repeats), *(["--training"] if kind == "training" else [])]
+    command += ["--memory", str(MEMORY if kind == "windows" else 0)]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
 
@@ -96,25 +102,40 @@ def main() -> int:
     parser.add_argument("--size", choices=sorted(SIZES), default="small", help="the encoder")
     parser.add_argument("--one", type=int, default=0, help="measure one length in this process")
     parser.add_argument("--training", action="store_true", help="with --one: a training step instead of a prediction")
+    parser.add_argument("--head", choices=HEADS, default=HEADS[0], help="with --one: the head")
+    parser.add_argument("--memory", type=int, default=0, help="with --one: remembered spans, 0 for a whole document")
     parser.add_argument("--most", type=int, default=WORDS[-1], help="longest document, in words")
     found = timing.options(__doc__ or "", parser)
     timing.pin(found.cores)
     if found.one:
-        print(json.dumps(one(found.one, found.size, found.repeats, found.training)))
+        print(json.dumps(one(found.one, found.size, found.repeats, found.training, found.head, found.memory)))
         return 0
-    figures: dict[str, list[dict[str, Any]]] = {"prediction": [], "training": []}
-    for kind, rows in figures.items():
-        for words in [each for each in WORDS if each <= found.most and (kind == "prediction" or each <= 5_000)]:
+    lengths = {
+        "prediction": [each for each in WORDS if each <= found.most],
+        "training": [each for each in WORDS if each <= min(found.most, 5_000)],
+        "windows": [NOVEL] if found.most >= WORDS[-1] else [],
+    }
+    figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in lengths}
+    for head in HEADS:
+        for kind, words in [(kind, words) for kind, some in lengths.items() for words in some]:
             began = time.perf_counter()
-            rows.append(in_a_process(words, found.size, found.repeats, kind == "training"))
-            told = rows[-1]
-            rate, took = 1 / told["seconds"], time.perf_counter() - began
+            repeats = 1 if kind == "windows" else found.repeats
+            row = in_a_process(words, found.size, repeats, kind, head)
+            figures[kind].append(row)
+            rate, took = 1 / row["seconds"], time.perf_counter() - began
             print(
-                f"{kind:12s}{words:>7,} words {told['pieces']:>7,} pieces {told['seconds']:>9.3f} s {rate:>8.3f} documents/s "
-                f"{told['peak_gib']:>7.2f} GiB   ({took:.0f} s)"
+                f"{head:15s}{kind:12s}{words:>8,} words {row['pieces']:>8,} pieces {row['seconds']:>9.3f} s"
+                f" {rate:>8.3f} documents/s {row['peak_gib']:>7.2f} GiB   ({took:.0f} s)",
+                flush=True,
             )
-    longest = figures["prediction"][-1]
-    targets = [timing.Target(f"memory for {longest['words']:,} words, GiB", longest["peak_gib"], most=8)]
+    longest = [
+        *figures["prediction"][len(lengths["prediction"]) - 1 :: len(lengths["prediction"])],
+        *figures["windows"],
+    ]
+    targets = [
+        timing.Target(f"memory for {row['words']:,} words, {row['head']}, GiB", row["peak_gib"], most=8)
+        for row in longest
+    ]
     return timing.report({"size": found.size, **figures}, targets, found)
 
 

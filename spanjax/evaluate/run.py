@@ -31,8 +31,8 @@ class Evaluate:
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE [...]")]
     """Files of examples, as for training; where none of them has a label there are predictions and no scores."""
     task: str = ""
-    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, the name of a task of GLUE, or one that the
-    class of a task of your own has; empty: as trained."""
+    """Score them as this task: squad1, squad2, mrqa, quoref, tacred, semeval, coref, coref-gold-mentions, coref-no-singletons,
+    corefud, gap, gap-given, the name of a task of GLUE, or one that the class of a task of your own has; empty: as trained."""
     output: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
     """Folder for predictions and scores."""
     overwrite: bool = False

@@ -49,7 +49,7 @@ class StartEnd(Resolver):
     def _mention_parts(
         self, hidden_ND: jax.Array, key: DropoutKey | None, site: int
     ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Of every piece the scores as a first and as a last one [N], and the two vectors whose products are scores [N, H]."""
+        """Scores of every piece as a first and as a last one [N], and the two vectors whose products are scores [N, H]."""
         first_NH, last_NH = self.mention_first(hidden_ND, key, site), self.mention_last(hidden_ND, key, site + 1)
         scores = (product(first_NH, self.first_score)[:, 0], product(last_NH, self.last_score)[:, 0])
         both_NH = product(first_NH, self.mention_both) * self.config.hidden_size**-0.5

@@ -80,6 +80,32 @@ def test_files_of_other_endings_are_texts(tmp_path: pathlib.Path) -> None:
     assert {each.name for each in (tmp_path / "told").iterdir()} == names
 
 
+def test_folders_are_read_with_their_subfolders(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    texts = tmp_path / "texts"
+    (texts / "more").mkdir(parents=True)
+    for name in ("b.txt", "more/a.md", ".hidden", "c.jsonl"):
+        (texts / name).write_text(
+            '{"text": "Ida sat. She left.", "id": "c"}' if name == "c.jsonl" else "Ida sat. She left."
+        )
+    single = tmp_path / "single.txt"
+    single.write_text("Ida sat. She left.")
+    assert [each["id"] for each in found([texts, single], tmp_path / "told")] == ["b", "c", "a.md", "single"]
+    (tmp_path / "empty").mkdir()
+    assert main(["coref", "no-model", "--text", str(tmp_path / "empty")]) == 2
+    assert "a folder without files; expected texts or documents in it" in capsys.readouterr().err
+
+
+def test_a_long_document_is_resolved_among_few_spans_unless_read_in_windows(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
+) -> None:
+    text = tmp_path / "long.txt"
+    text.write_text("She left. " * 3300)
+    found([text], tmp_path / "told")
+    assert "long has 9,900 words, of which the model keeps 3,900 spans: --memory 2000" in capsys.readouterr().err
+    found([text], tmp_path / "again", "--memory", "2000")
+    assert "--memory" not in capsys.readouterr().err
+
+
 def test_the_language_of_texts(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "x.txt").write_text("我爱北京。", encoding="utf-8")
     (told,) = found([tmp_path / "x.txt"], tmp_path / "told", "--language", "zh")

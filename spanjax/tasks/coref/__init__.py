@@ -260,7 +260,7 @@ class Coref(Task):
         return _weighted(jax.vmap(self._sums)(found, cluster_BM), weight_B)
 
     def _sums(self, found: Resolved, cluster_M: jax.Array, cluster_J: jax.Array | None = None) -> "Sums":
-        """Of a document or window; `cluster_J` as in `antecedent_loss`."""
+        """Sums over the spans of a document or window; `cluster_J` as in `antecedent_loss`."""
         loss = antecedent_loss(found, cluster_M, cluster_J)
         if self.mention_loss:
             sign_M = jnp.where(cluster_M > 0, -1.0, 1.0)
