@@ -165,7 +165,8 @@ class Layer(nnx.Module):
                 _biased(each, part).reshape(*hidden_BLD.shape[:2], self.heads, -1)
                 for each, part in zip(made, parts, strict=True)
             ]
-        mixed_BLNH = self._mixed(*heads, segments_BL, positions, key, site, window, causal)
+        query_BLNH, key_BLNH, value_BLNH = heads
+        mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window, causal)
         return hidden_BLD, mixed_BLNH.reshape(hidden_BLD.shape)
 
     def _mixed(

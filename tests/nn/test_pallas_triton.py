@@ -16,11 +16,12 @@ def both(segments: jax.Array, given: Any, rate: float, window: int = 0, causal: 
     *inputs, change = given
     drop, site = drop_key(len(segments)) if rate else None, jnp.uint32(4)
 
-    def kernel(*inputs: Any) -> jax.Array:
-        return pallas_triton.run(*inputs, segments, window, True, causal, rate, drop, site)
+    def kernel(query: Any, key: Any, value: Any) -> jax.Array:
+        options: Any = {"rate": rate, "dropout_key": drop, "site": site}
+        return pallas_triton.run(query, key, value, segments, window, interpret=True, causal=causal, **options)
 
-    def plain(*inputs: Any) -> jax.Array:
-        return xla.attend(*inputs, segments, rate, drop, site, window, causal)
+    def plain(query: Any, key: Any, value: Any) -> jax.Array:
+        return xla.attend(query, key, value, segments, rate, drop, site, window, causal)
 
     found = []
     for function, dtype in ((kernel, inputs[0].dtype), (plain, jnp.float32)):

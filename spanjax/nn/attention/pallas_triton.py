@@ -195,7 +195,7 @@ def _to_queries(settings: _Settings, *refs: Any) -> None:
         weights_QK = jnp.where(place.seen(number), weights_QK, 0.0)
         to_weights_QK = _across(to_out_QH, place.tile_of(value, there))
         if draws:
-            keep_QK = kept(settings.rate, *drawn_Q, draws[2][there][None, :])
+            keep_QK = kept(settings.rate, drawn_Q[0], drawn_Q[1], draws[2][there][None, :])
             to_weights_QK = jnp.where(keep_QK, to_weights_QK, 0.0)
         to_scores_QK = weights_QK * (to_weights_QK - mean_Q)
         return to_query_QH + _dot(to_scores_QK.astype(key.dtype), key_KH)
