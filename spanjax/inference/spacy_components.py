@@ -79,7 +79,7 @@ class Component(abc.ABC):
         """Takes the model that `to_disk` wrote."""
         del exclude
         self.model = str(path)
-        self.__dict__.pop("task_model", None)
+        vars(self).pop("task_model", None)
         return self
 
     def __getstate__(self) -> dict[str, Any]:

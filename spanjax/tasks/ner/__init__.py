@@ -1,20 +1,19 @@
 """Named entities as tags of words: a linear classifier on the first piece of each word (Devlin et al., 2018, section 5.3).
 
-Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels, W words of entities.
+Shapes: B rows, L positions, T tokens of a row, D hidden size, C labels.
 """
 
 import dataclasses
 import pathlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.bounds import Bounds
 from spanjax.data.sources.cleaning import clean
 from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
@@ -24,7 +23,7 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.scoring.calibration import calibration_scores
+from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
 from spanjax.scoring.counts import Score
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
@@ -57,9 +56,9 @@ class Ner(TokenTask):
     """Tags of files that have numbers in their place, in the order of the numbers from 0: O B-PER I-PER. Files that the
     `datasets` library wrote have the names in them."""
 
-    temperature: Annotated[float, Bounds(0)] = 0.0
-    """Divides the scores of tags before they become confidences. Where it is 0, inference takes the score temperature of
-    the model's dev examples, or 1."""
+    calibration_line: tuple[float, ...] = ()
+    """Slope and offset by which the log-odds of the tags of entities become those of their confidences. Where it is not set,
+    inference takes the line that fits the model's dev examples."""
 
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
@@ -86,7 +85,7 @@ class Ner(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` labels that are no tags of the scheme, and one column for both words and tags."""
-        found = super().problems(encoder)
+        found = super().problems(encoder) + line_problems(self.calibration_line)
         letters = PREFIXES[self.scheme]
         if wrong := [tag for tag in self.labels if tag != OUTSIDE and not re.fullmatch(f"[{letters}]-.+", tag)]:
             found.append(
@@ -128,35 +127,25 @@ class Ner(TokenTask):
     def prediction_json(self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The entities with type, words, confidence and, of a text, their characters [start, end); the tags."""
         found = scoring.spans(prediction)
-        confidences = self._confidence_of([prediction], [outputs])(self.temperature or 1.0).tolist()
+        confidences = calibrated(self._confidences([prediction], [outputs]), self.calibration_line).tolist()
         entities = [entity_json(example, *each) for each in zip(found, confidences, strict=True)]
         return {"prediction": entities, "tags": list(prediction)}
 
-    def _confidence_of(
-        self, predictions: Sequence[Sequence[str]], outputs: Sequence[Sequence[Outputs]]
-    ) -> Callable[[float], np.ndarray]:
-        """Builds the function from a temperature to the confidences of the entities of predicted tags: the products of
-        the probabilities of their words' tags. outputs[i] are those of the rows of example i."""
-        logits_WC, tag_W, entity_W = [], [], []
-        numbers, count = {tag: number for number, tag in enumerate(self.labels)}, 0
+    def _confidences(self, predictions: Sequence[Sequence[str]], outputs: Sequence[Sequence[Outputs]]) -> np.ndarray:
+        """The confidences of the entities of predicted tags, before the line: the products of the probabilities of their words'
+        tags. outputs[i] are those of the rows of example i."""
+        numbers = {tag: number for number, tag in enumerate(self.labels)}
+        found = []
         for tags, rows in zip(predictions, outputs, strict=True):
-            place_of = {int(row["word_BL"][at]) - 1: row["logits_BLC"][at] for row in rows
-                        for at in np.flatnonzero(row["word_BL"])}  # fmt: skip
-            for _, first, last in scoring.spans(tags):
-                logits_WC += [place_of[word] for word in range(first, last)]
-                tag_W += [numbers[tags[word]] for word in range(first, last)]
-                entity_W += [count] * (last - first)
-                count += 1
-        scores_WC = np.array(logits_WC, np.float64).reshape(-1, len(self.labels))
-        rows_W, of_W = np.arange(len(tag_W)), np.array(entity_W, int)
-
-        def confidences(temperature: float) -> np.ndarray:
-            scaled_WC = scores_WC / temperature
-            top_W = scaled_WC.max(axis=1, initial=-np.inf)
-            total_W = top_W + np.log(np.exp(scaled_WC - top_W[:, None]).sum(axis=1))
-            return np.exp(np.bincount(of_W, scaled_WC[rows_W, np.array(tag_W, int)] - total_W, count))
-
-        return confidences
+            # each word has its tag at its first piece, in one of the rows
+            log_of: dict[int, float] = {}
+            for row in rows:
+                for at in np.flatnonzero(row["word_BL"]):
+                    word, scores_C = int(row["word_BL"][at]) - 1, row["logits_BLC"][at].astype(np.float64)
+                    scores_C = scores_C - scores_C.max()
+                    log_of[word] = float(scores_C[numbers[tags[word]]] - np.log(np.exp(scores_C).sum()))
+            found += [sum(log_of[word] for word in range(first, last)) for _, first, last in scoring.spans(tags)]
+        return np.exp(np.array(found, np.float64))
 
     def with_training_labels(self, examples: Sequence[Tagged], vocabulary: Vocabulary) -> Self:
         """Infers labels: O, then the scheme's tags of every type of the examples, in alphabetical order of types."""
@@ -259,13 +248,12 @@ class Ner(TokenTask):
         found = [scoring.spans(tags) for tags in predictions]
         gold = [{*scoring.spans(each.tags or ())} for each in examples]
         right = [entity in known for entities, known in zip(found, gold, strict=True) for entity in entities]
-        confidences = self._confidence_of(predictions, by_example(len(examples), rows, outputs))
-        return calibration_scores(confidences, right, self.temperature or 1.0)
+        confidences = self._confidences(predictions, by_example(len(examples), rows, outputs))
+        return calibration_scores(confidences, right, self.calibration_line)
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The temperature of confidences, where none was set."""
-        found = scores.get("temperature")
-        return {"temperature": found} if not self.temperature and found is not None else {}
+        """The line of confidences, where none was set."""
+        return inferred_line(scores, self.calibration_line)
 
     def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type."""

@@ -130,7 +130,9 @@ def read_conllu(path: pathlib.Path) -> Examples:
                 break
             if columns[0].isdecimal():
                 words.append(columns[FORM])
-                marks.append(dict(each.partition("=")[::2] for each in columns[MISC].split("|")))
+                marks.append(
+                    {name: value for name, _, value in (each.partition("=") for each in columns[MISC].split("|"))}
+                )
         if not problem and words:
             annotated = annotated or any("NER" in each or "Entity" in each for each in marks)
             found, lost, problem = _marked(marks, kind_at)

@@ -10,7 +10,7 @@ Shapes: B rows, L positions, T tokens of a row, S widths of spans in words, D hi
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import jax
@@ -29,7 +29,7 @@ from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.scoring.calibration import calibration_scores
+from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner import entity_json, named_scores, windows, word_pieces
 from spanjax.tasks.ner.files import read_tagged
@@ -78,10 +78,10 @@ class SpanNer(TokenTask):
     """Entities that predictions keep. any: all that are probable enough; nested: of those that cross each other, the one with the
     highest score; none: of those that share a word."""
     threshold: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5
-    """Least probability of an entity, before the temperature."""
-    temperature: Annotated[float, Bounds(0)] = 0.0
-    """Divides the scores of entities before they become confidences. Where it is 0, inference takes the score temperature of the
-    model's dev examples, or 1."""
+    """Least probability of an entity, before the line."""
+    calibration_line: tuple[float, ...] = ()
+    """Slope and offset by which the log-odds of entities become those of their confidences. Where it is not set,
+    inference takes the line that fits the model's dev examples."""
     network: SpanNetworkConfig = SpanNetworkConfig(span_level="max")
     """The vector of a span's words: a convolution with the maximum over its windows, or attention."""
     word_column: int = 0
@@ -113,7 +113,7 @@ class SpanNer(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` repeated types, one column for both words and tags, and a network for one vector a row."""
-        found = super().problems(encoder)
+        found = super().problems(encoder) + line_problems(self.calibration_line)
         if len({*self.labels}) < len(self.labels):
             found.append(f"objective.labels is {self.labels}: expected each type once")
         if self.word_column == self.tag_column:
@@ -196,7 +196,8 @@ class SpanNer(TokenTask):
         module.span_hidden = linear(3 * size, size, encoder, rngs)
         module.span_width = nnx.Embed(self.max_width, size, embedding_init=normal(encoder), rngs=rngs)
         module.classifier = linear(size, len(self.labels), encoder, rngs)
-        module.classifier.bias[...] = jnp.full(len(self.labels), np.log(PRIOR / (1 - PRIOR)), jnp.float32)
+        prior = jnp.full(len(self.labels), np.log(PRIOR / (1 - PRIOR)), jnp.float32)
+        module.classifier.bias[...] = prior  # pyright: ignore[reportOptionalSubscript]
         module.rate, module.activation = encoder.dropout, encoder.activation
 
     def logits(self, module: Any, batch: Batch, key: DropoutKey | None) -> jax.Array:
@@ -269,13 +270,13 @@ class SpanNer(TokenTask):
         """Calibration of the confidences of entities."""
         gold = [{*(each.entities or ())} for each in examples]
         every = [(one, one.entity in known) for found, known in zip(predictions, gold, strict=True) for one in found]
-        confidences = confidence_of([one for one, _ in every])
-        return calibration_scores(confidences, [right for _, right in every], self.temperature or 1.0)
+        return calibration_scores(
+            probabilities([one for one, _ in every]), [right for _, right in every], self.calibration_line
+        )
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The temperature of confidences, where none was set."""
-        found = scores.get("temperature")
-        return {"temperature": found} if not self.temperature and found is not None else {}
+        """The line of confidences, where none was set."""
+        return inferred_line(scores, self.calibration_line)
 
     def scores(self, examples: Sequence[Spanned], predictions: Sequence[Sequence[ScoredEntity]]) -> dict[str, float]:
         """F1, precision and recall of entities, and `f1_TYPE` of every type. An entity is right where type and words are."""
@@ -290,7 +291,7 @@ class SpanNer(TokenTask):
         self, example: Spanned, prediction: Sequence[ScoredEntity], outputs: Sequence[Outputs]
     ) -> dict[str, Any]:
         """The entities with type, words, confidence and, of a text, their characters [start, end)."""
-        confidences = confidence_of(prediction)(self.temperature or 1.0).tolist()
+        confidences = calibrated(probabilities(prediction), self.calibration_line).tolist()
         return {
             "prediction": [
                 entity_json(example, one.entity, confidence)
@@ -311,10 +312,9 @@ class SpanNer(TokenTask):
         return [file]
 
 
-def confidence_of(found: Sequence[ScoredEntity]) -> Callable[[float], np.ndarray]:
-    """Builds the function from a temperature to the confidences of these entities."""
-    score_N = np.array([one.score for one in found], np.float64)
-    return lambda temperature: 1 / (1 + np.exp(-score_N / temperature))
+def probabilities(found: Sequence[ScoredEntity]) -> np.ndarray:
+    """The probabilities of these entities, before the line."""
+    return 1 / (1 + np.exp(-np.array([one.score for one in found], np.float64)))
 
 
 def kept(found: Sequence[ScoredEntity], overlaps: str) -> list[ScoredEntity]:

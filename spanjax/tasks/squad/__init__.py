@@ -9,14 +9,14 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from spanjax.bounds import AtLeast1, Bounds
+from spanjax.bounds import AtLeast1
 from spanjax.data.sources.columns import Columns
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.offsets import pieces_of
@@ -26,11 +26,11 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
-from spanjax.scoring.calibration import calibration_scores
+from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, TokenTask
 from spanjax.tasks.rows import Row
-from spanjax.tasks.squad.answers import Answer, Prediction, confidence_of, decode
+from spanjax.tasks.squad.answers import Answer, Prediction, decode
 from spanjax.tasks.squad.passage_windows import WindowSettings, windows
 from spanjax.tasks.squad.questions import COLUMNS, Question, Span, notes_on_answers, read_question, read_questions
 
@@ -58,9 +58,9 @@ class Questions(TokenTask):
     threshold: float = 0.0
     """Version 2.0: a question whose null odds are above this gets no answer. Where it is 0, inference and
     export take the score best_f1_thresh of the model's dev examples."""
-    temperature: Annotated[float, Bounds(0)] = 0.0
-    """Divides the scores of answers before they become confidences. Where it is 0, inference takes the score temperature
-    of the model's dev examples, or 1."""
+    calibration_line: tuple[float, ...] = ()
+    """Slope and offset by which the log-odds of answers become those of their confidences. Where it is not set,
+    inference takes the line that fits the model's dev examples."""
     answers: Literal["alternatives", "set"] = "alternatives"
     """Meaning of several answers: alternatives, any of which is right (SQuAD), or a set, all of which are expected (Quoref).
     Of a set, training learns the first, prediction gives one span, and the score is Quoref's, with that span as a part."""
@@ -97,7 +97,7 @@ class Questions(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` settings that leave no room for a passage, and halves of training files."""
-        found = super().problems(encoder)
+        found = super().problems(encoder) + line_problems(self.calibration_line)
         found += self._room_problems(1)
         if self.answers == "set" and self.version != "1.1":
             found.append(f"objective.answers is set: expected objective.version 1.1, got {self.version}")
@@ -166,7 +166,7 @@ class Questions(TokenTask):
             "id": example.name,
             "prediction": answer.text if answer else "",
             **place(answer),
-            "confidence": round(float(confidence_of([prediction], [answer])(self.temperature or 1.0)[0]), 6),
+            "confidence": round(float(calibrated([prediction.probability_of(answer)], self.calibration_line)[0]), 6),
             "best": best,
         }
         odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
@@ -293,16 +293,16 @@ class Questions(TokenTask):
             any(squad.exact_match(gold, answer.text if answer else "") for gold in example.answers or ("",))
             for example, answer in zip(examples, decided, strict=True)
         ]
-        return calibration_scores(confidence_of(predictions, decided), right, self.temperature or 1.0)
+        each = zip(predictions, decided, strict=True)
+        confidences = [found.probability_of(answer) for found, answer in each]
+        return calibration_scores(confidences, right, self.calibration_line)
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The temperature of confidences and, for version 2.0, the threshold with the best F1, where none was set."""
-        names = {"temperature": "temperature"} | ({"threshold": "best_f1_thresh"} if self.version == "2.0" else {})
-        return {
-            setting: scores[name]
-            for setting, name in names.items()
-            if not getattr(self, setting) and scores.get(name) is not None
-        }
+        """The line of confidences and, for version 2.0, the threshold with the best F1, where none was set."""
+        line, found = inferred_line(scores, self.calibration_line), scores.get("best_f1_thresh")
+        return (
+            {"threshold": found, **line} if self.version == "2.0" and not self.threshold and found is not None else line
+        )
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]

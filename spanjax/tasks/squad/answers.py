@@ -8,10 +8,10 @@ Several passages of one question are ranked together. Logits of different passag
 trained on its own; what training does compare in each is an answer with no answer. So an answer competes with the score of
 its logits minus that of no answer in its own passage.
 
-Shapes: Q questions, T tokens of a row, K candidates of a row or a question, N candidates of a question.
+Shapes: T tokens of a row, K candidates of a row, N candidates of a question.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -70,23 +70,10 @@ class Prediction(NamedTuple):
         """The best answer that is a text; None where no text is one."""
         return next((each for each in self.best if each.text), None)
 
-
-def confidence_of(predictions: Sequence[Prediction], answers: Sequence[Answer | None]) -> Callable[[float], np.ndarray]:
-    """Builds the function from a temperature to the probability of the answer (None: no answer) to each question among its best
-    ones, float64 [Q]; 0 for an answer that is not among them."""
-    most = max((len(each.best) for each in predictions), default=0)
-    score_QK, chosen_QK = np.full((len(predictions), most), -np.inf), np.zeros((len(predictions), most), bool)
-    for row, (found, answer) in enumerate(zip(predictions, answers, strict=True)):
+    def probability_of(self, answer: Answer | None) -> float:
+        """Probability of an answer (None: no answer) among the best ones; 0 for one that is not among them."""
         text = answer.text if answer else ""
-        score_QK[row, : len(found.best)] = [each.score for each in found.best]
-        chosen_QK[row, : len(found.best)] = [each.text == text for each in found.best]
-    score_QK -= score_QK.max(axis=1, keepdims=True, initial=-np.inf)
-
-    def confidences(temperature: float) -> np.ndarray:
-        share_QK = np.exp(score_QK / temperature)
-        return (share_QK * chosen_QK).sum(axis=1) / share_QK.sum(axis=1)
-
-    return confidences
+        return sum(each.probability for each in self.best if each.text == text)
 
 
 def top(scores_T: np.ndarray, count: int) -> np.ndarray:
@@ -154,8 +141,9 @@ def decode(
         start, end, passage = int(found.start_N[place]), int(found.end_N[place]), int(found.passage_N[place])
         text = contexts[passage][start:end]
         if text and text not in kept:
-            logits_2, score = found.logits_N2[place].tolist(), float(found.score_N[place])
-            kept[text] = Answer(text, 0.0, *logits_2, start, end, passage, score)
+            start_logit, end_logit = found.logits_N2[place].tolist()
+            score = float(found.score_N[place])
+            kept[text] = Answer(text, 0.0, start_logit, end_logit, start, end, passage, score)
             if len(kept) == n_best:
                 break
     text, odds = next(iter(kept), ""), 0.0

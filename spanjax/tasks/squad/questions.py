@@ -259,10 +259,11 @@ def _of_several(raw: dict[str, Any], contexts: Any) -> Question:
     if isinstance(answers, dict):
         answers = answers.get("text")
     if answers is not None:
-        found = [each.get("text") if isinstance(each, dict) else each for each in answers or ()]
-        if not isinstance(answers, list) or not all(isinstance(text, str) and text.strip() for text in found):
+        texts = [each.get("text") if isinstance(each, dict) else each for each in answers or ()]
+        found = tuple(text for text in texts if isinstance(text, str) and text.strip())
+        if not isinstance(answers, list) or len(found) < len(texts):
             raise _WrongError(f"answers are {_short(answers)}; expected a list of texts")
-        answers = tuple(found)
+        answers = found
     return Question(_name(raw.get("id")), _text(raw.get("question"), "question"), first, answers, (), tuple(more))
 
 

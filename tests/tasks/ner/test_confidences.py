@@ -1,4 +1,4 @@
-"""Confidences of the tagger's entities against a plain loop; the temperature of the dev examples is inferred and used."""
+"""Confidences of the tagger's entities against a plain loop; the line of the dev examples is inferred and used."""
 
 import dataclasses
 
@@ -33,26 +33,27 @@ def test_confidences_are_products_over_words() -> None:
         if word
     }
     total = []
-    for temperature in (0.0, 2.5):
-        task = dataclasses.replace(TASK, temperature=temperature)
-        for number, (example, tags) in enumerate(zip(examples, predictions, strict=True)):
-            found = task.prediction_json(example, tags, grouped[number])["prediction"]
-            for entity, (kind, first, last) in zip(found, spans(tags), strict=True):
-                expected = 1.0
-                for word in range(first, last):
-                    scaled = np.exp(of_word[number, word] / (temperature or 1.0))
-                    expected *= scaled[TASK.labels.index(tags[word])] / scaled.sum()
-                assert entity["type"] == kind and entity["confidence"] == pytest.approx(expected, abs=1e-6)
-                total += [expected] * (not temperature)
+    for number, (example, tags) in enumerate(zip(examples, predictions, strict=True)):
+        found = TASK.prediction_json(example, tags, grouped[number])["prediction"]
+        for entity, (kind, first, last) in zip(found, spans(tags), strict=True):
+            expected = 1.0
+            for word in range(first, last):
+                share = np.exp(of_word[number, word])
+                expected *= share[TASK.labels.index(tags[word])] / share.sum()
+            assert entity["type"] == kind and entity["confidence"] == pytest.approx(expected, abs=1e-6)
+            total.append(expected)
     assert len(total) > 3
+    flat = dataclasses.replace(TASK, calibration_line=(0.0, 1.0))
+    assert {
+        each["confidence"] for each in flat.prediction_json(examples[0], predictions[0], grouped[0])["prediction"]
+    } == {round(1 / (1 + np.exp(-1)), 6)}
 
-    gold = [
-        Tagged(examples[0].words, predictions[0]),
-        *(Tagged(each.words, ("O",) * len(each.words)) for each in examples[1:]),
-    ]
+    nothing = [Tagged(each.words, ("O",) * len(each.words)) for each in examples[1:]]
+    gold = [Tagged(examples[0].words, predictions[0]), *nothing]
     scores = TASK.calibration(gold, rows, predictions, outputs)
     right = [number == 0 for number, tags in enumerate(predictions) for _ in spans(tags)]
     assert scores["uncalibrated_error"] == pytest.approx(calibration_error(total, right))
-    assert TASK.inferred_settings(scores) == {"temperature": scores["temperature"]}
-    assert dataclasses.replace(TASK, temperature=2.0).inferred_settings(scores) == {} == TASK.inferred_settings({})
+    inferred = TASK.inferred_settings(scores)
+    assert inferred == {"calibration_line": (scores["calibration_slope"], scores["calibration_offset"])}
+    assert dataclasses.replace(TASK, **inferred).inferred_settings(scores) == {} == TASK.inferred_settings({})
     assert TASK.calibration(gold[2:], [], [("O",)], []) == {"calibration_error": 0.0, "uncalibrated_error": 0.0}

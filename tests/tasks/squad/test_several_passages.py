@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from spanjax.data.vocab.wordpiece import WordPieceVocabulary
 from spanjax.tasks.squad import Questions
-from spanjax.tasks.squad.answers import confidence_of, decode
+from spanjax.tasks.squad.answers import decode
 from spanjax.tasks.squad.questions import Question, read_question
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
@@ -88,21 +88,23 @@ def test_the_same_passages_in_another_order_give_the_same_answer() -> None:
     assert len(answers) == 1
 
 
-def test_confidences_are_a_softmax_of_the_best() -> None:
+def test_confidences_are_a_softmax_of_the_best_behind_a_line() -> None:
     rows = list(TASK.rows([SEVERAL], VOCABULARY))
     (found,) = TASK.predictions([SEVERAL], rows, outputs_of(rows, np.random.default_rng(5)))
-    for temperature, answer in itertools.product((0.5, 1.0, 3.0), (None, found.best[0], found.answer)):
-        total = sum(math.exp(one.score / temperature) for one in found.best)
+    total = sum(math.exp(one.score) for one in found.best)
+    for answer in (None, found.best[0], found.answer):
         score = next(one.score for one in found.best if one.text == (answer.text if answer else ""))
-        (value,) = confidence_of([found], [answer])(temperature)
-        assert value == pytest.approx(math.exp(score / temperature) / total)
-    assert confidence_of([found], [found.best[0]])(1.0)[0] == pytest.approx(found.best[0].probability)
-    hot = dataclasses.replace(TASK, temperature=1000.0).prediction_json(SEVERAL, found, ())
-    assert hot["confidence"] == pytest.approx(1 / len(found.best), abs=1e-2)
+        assert found.probability_of(answer) == pytest.approx(math.exp(score) / total)
+    decided = None if found.null_odds > 0 else found.answer
+    plain = found.probability_of(decided)
+    assert TASK.prediction_json(SEVERAL, found, ())["confidence"] == pytest.approx(plain, abs=1e-6)
+    lined = dataclasses.replace(TASK, calibration_line=(0.5, -1.0)).prediction_json(SEVERAL, found, ())["confidence"]
+    odds = math.log(plain / (1 - plain))
+    assert lined == pytest.approx(1 / (1 + math.exp(-(0.5 * odds - 1))), abs=1e-5)
 
 
-def test_a_temperature_of_the_dev_examples_is_used() -> None:
-    """Answers that are right less often than their scores claim get a temperature above 1 and a smaller error."""
+def test_the_line_of_the_dev_examples_is_used() -> None:
+    """Answers that are right less often than their scores claim get lower confidences, and a smaller error."""
     examples = [SEVERAL._replace(answers=("g h",) if number % 3 else ("h",)) for number in range(60)]
     found = []
     for number in range(60):
@@ -113,12 +115,10 @@ def test_a_temperature_of_the_dev_examples_is_used() -> None:
         found += TASK.predictions([SEVERAL], rows, outputs)
     assert {each.text for each in found} == {"g h"}
     scores = TASK.calibration(examples, [], found, [])
-    assert scores["temperature"] > 1 and scores["calibration_error"] == scores["uncalibrated_error"] > 30
-    assert TASK.inferred_settings({**scores, "best_f1_thresh": -1.5}) == {
-        "threshold": -1.5,
-        "temperature": scores["temperature"],
-    }
-    again = dataclasses.replace(TASK, temperature=scores["temperature"])
+    assert scores["calibration_error"] == scores["uncalibrated_error"] > 30
+    inferred = TASK.inferred_settings({**scores, "best_f1_thresh": -1.5})
+    assert inferred["threshold"] == -1.5 and len(inferred["calibration_line"]) == 2
+    again = dataclasses.replace(TASK, **inferred)
     assert again.inferred_settings(scores) == {}
     assert again.calibration(examples, [], found, [])["calibration_error"] < scores["uncalibrated_error"] / 2
     assert dataclasses.replace(TASK, version="1.1", answers="set").calibration(examples, [], found, []) == {}
