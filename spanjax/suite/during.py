@@ -1,6 +1,7 @@
 """The quick suite inside a pretraining run: a smaller share of its texts, one seed, figures for the curves."""
 
 import functools
+import logging
 import math
 import pathlib
 
@@ -12,6 +13,7 @@ from spanjax.suite import quick
 from spanjax.suite.quick import QuickSuite
 from spanjax.training.loop import Cadence
 
+log = logging.getLogger(__name__)
 SHARE = 0.25
 """Share of the texts of every part: the figures are for curves of one run, not for a table."""
 NAME = "probe/"
@@ -46,7 +48,10 @@ def probe_scores(model: Model, folder: str) -> dict[str, float]:
     suite, found = _opened(folder), dict[str, float]()
     encoder = TextEncoder(model)
     for part in suite.parts:
-        for _, result in suite.results(quick.Opened(model, encoder, None), part, suite.seeds):
-            if result["score"] is not None and math.isfinite(result["score"]):
-                found[f"{NAME}{part}"] = result["score"]
-    return found
+        try:
+            results = [each for _, each in suite.results(quick.Opened(model, encoder, None), part, suite.seeds)]
+        except ValueError as error:  # files that are damaged, or too small for a share of them: no reason to end a run
+            log.warning("no probe of %s: %s", part, error)
+            continue
+        found |= {f"{NAME}{part}": each["score"] for each in results if each["score"] is not None}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
