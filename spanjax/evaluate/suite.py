@@ -184,7 +184,7 @@ def _tuned(options: Suite, paths: list[str], folder: pathlib.Path) -> tuple[int,
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command line; returns the exit code."""
     options = parse_options(
-        Suite, args=arguments, prog="python -m spanjax.evaluate suite", description=__doc__, stores=("checkpoints",)
+        Suite, args=arguments, prog="python -m spanjax.evaluate suite", description=__doc__, elsewhere=("checkpoints",)
     )
     stopped = "stopped; the same command resumes"
     return exit_code("spanjax.evaluate", lambda: run(options), cannot="cannot run the suite", stopped=stopped)

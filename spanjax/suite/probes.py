@@ -7,7 +7,8 @@ Shapes: N items, D width of their vectors, P pairs.
 
 import collections
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from spanjax.suite.quick_data import Pairs, ProbeData, part_of, share_of
 
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Penalties on squared weights, each times the number of items: features have a variance of 1."""
+_WORD = re.compile(r"\w+")
 CHUNK = 512  # texts whose token vectors are held at once
 MOST_TRAINED = 6000
 
@@ -91,12 +93,14 @@ def probe(vectors_ND: np.ndarray, labels: Sequence[str], parts: dict[str, np.nda
 
 
 def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Returns bool of `others`: True for each item whose label words tell, by naive Bayes that is trained on `train`.
+    """Returns bool of `others`: True for each item whose label words tell, by classifiers that are trained on `train`.
 
-    One reads the letters of the item's own words in groups of two to four, the other all words of its text; either is enough.
-    Neither knows how frequent a label is: that is what the constant answer knows.
+    One naive Bayes reads the letters of the item's own words in groups of two to four, another all words of its text, and of
+    whole sentences so does a ridge classifier, as the probe is one; any is enough. Naive Bayes knows not how frequent a label
+    is: that is what the constant answer knows.
     """
     from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import RidgeClassifier
     from sklearn.naive_bayes import MultinomialNB
 
     label_N = np.array([item.label for item in data.items])
@@ -121,8 +125,12 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
             continue
         analyzer: Any = bag
         counter: Any = CountVectorizer(analyzer=analyzer, binary=True)
-        model = MultinomialNB(fit_prior=False).fit(counter.fit_transform(train.tolist()), label_N[train])
-        solved |= model.predict(counter.transform(others.tolist())) == label_N[others]
+        trained, scored = counter.fit_transform(train.tolist()), counter.transform(others.tolist())
+        models: list[Any] = [MultinomialNB(fit_prior=False)]
+        if not data.items[0].spans:
+            models += [RidgeClassifier(alpha=alpha, solver="sparse_cg") for alpha in (3.0, 30.0)]
+        for model in models:
+            solved |= model.fit(trained, label_N[train]).predict(scored) == label_N[others]
     return solved
 
 
@@ -169,25 +177,34 @@ def cosines(encoder: TextEncoder, pairs: Pairs) -> np.ndarray:
 
 
 def overlap(pairs: Pairs) -> np.ndarray:
-    """Returns float64 [P, 3]: facts of the words of every pair that tell much of its similarity, for `partial_spearman`.
+    """Returns float64 [P, 4]: facts of the words of every pair that tell much of its similarity, for `partial_spearman`.
 
-    The cosines of both bags of words, plain and weighted by how rare the words are, and the difference of their lengths.
+    The cosines of both bags of words, plain and weighted by how rare the words are, that of both bags of groups of three letters,
+    weighted alike, and the difference of their lengths.
     """
-    bags = [[text.lower().split() for text in side] for side in (pairs.first, pairs.second)]
-    number = collections.Counter(word for side in bags for words in side for word in {*words})
-    total = 2 * len(pairs.first)
-    rare = {word: math.log(total / count) for word, count in number.items()}
 
-    def cosine(one: list[str], other: list[str], weight: Callable[[str], float]) -> float:
-        shared = math.fsum(weight(word) ** 2 for word in {*one} & {*other})
-        size = math.sqrt(math.fsum(weight(w) ** 2 for w in {*one}) * math.fsum(weight(w) ** 2 for w in {*other}))
-        return shared / size if size else 0.0
+    def letters(word: str) -> list[str]:
+        return [f" {word} "[at : at + 3] for at in range(len(word))]
 
-    rows = [
-        (cosine(a, b, lambda _: 1.0), cosine(a, b, rare.__getitem__), abs(len(a) - len(b)) / max(len(a) + len(b), 1))
-        for a, b in zip(*bags, strict=True)
-    ]
-    return np.array(rows)
+    words = [[_WORD.findall(text.lower()) for text in side] for side in (pairs.first, pairs.second)]
+    groups = [[[group for word in each for group in letters(word)] for each in side] for side in words]
+    columns = [_cosines(words, rare=False), _cosines(words, rare=True), _cosines(groups, rare=True)]
+    lengths = [abs(len(a) - len(b)) / max(len(a) + len(b), 1) for a, b in zip(*words, strict=True)]
+    return np.column_stack([*columns, lengths])
+
+
+def _cosines(bags: Sequence[Sequence[Sequence[str]]], rare: bool) -> list[float]:
+    """Cosines of the bags of both sides of every pair, each entry 1, or with `rare` the logarithm of its inverse frequency."""
+    number = collections.Counter(entry for side in bags for bag in side for entry in {*bag})
+    total = 2 * len(bags[0])
+    square = {entry: math.log(total / count) ** 2 if rare else 1.0 for entry, count in number.items()}
+
+    def size(bag: set[str]) -> float:
+        return math.fsum(square[entry] for entry in bag)
+
+    both = [({*one}, {*other}) for one, other in zip(*bags, strict=True)]
+    sizes = [math.sqrt(size(one) * size(other)) for one, other in both]
+    return [size(one & other) / norm if norm else 0.0 for (one, other), norm in zip(both, sizes, strict=True)]
 
 
 def partial_spearman(gold_P: np.ndarray, predicted_P: np.ndarray, facts_PF: np.ndarray) -> float:

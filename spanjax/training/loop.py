@@ -182,7 +182,6 @@ class Session(Protocol):
 
     def probes(self, weights: Any) -> dict[str, float]:
         """Returns the figures of the quick suite; {} for a run that has none."""
-        ...
 
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
         """Returns the checkpoint-selection metric, lower is better, of held-out metrics; None if there is none."""

@@ -52,5 +52,9 @@ def test_partial_correlation() -> None:
 def test_facts_of_pairs() -> None:
     pairs = Pairs(["a b", "c d", "the x"], ["a b", "e f", "the y z"], [5, 0, 2])
     facts = probes.overlap(pairs)
-    assert facts[0].tolist() == pytest.approx([1, 1, 0]) and facts[1].tolist() == [0, 0, 0]
-    assert 0 < facts[2, 1] < facts[2, 0] < 1 and facts[2, 2] == pytest.approx(0.2)
+    assert facts[0].tolist() == pytest.approx([1, 1, 1, 0]) and facts[1].tolist() == [0, 0, 0, 0]
+    assert 0 < facts[2, 1] < facts[2, 0] < 1 and facts[2, 3] == pytest.approx(0.2)
+    letters = probes.overlap(Pairs(["walking"], ["walks."], [1]))
+    assert letters[0, 0] == 0  # one pair alone has no rare letters
+    several = probes.overlap(Pairs(["walking", "blue", "red"], ["walks.", "sun", "sky"], [1, 0, 0]))
+    assert several[0, 0] == 0 < several[0, 2]
