@@ -94,9 +94,10 @@ def find(options: Clusters) -> None:
     raise_problems(problems)
     for problem in documents.problems:
         print(f"coref: skipped: {problem}", file=sys.stderr)
+    task: Any = model.task
     for document in documents:
-        most, spans = model.task.model.max_spans, model.task.model.spans_per_piece * len(document.words)
-        if spans > most and not model.task.memory:
+        most, spans = task.model.max_spans, task.model.spans_per_piece * len(document.words)
+        if spans > most and not task.memory:
             words = f"{len(document.words):,} words, of which the model keeps {most:,} spans"
             print(f"coref: {document.name} has {words}: --memory 2000 reads it in windows", file=sys.stderr)
     answers = model.predict(documents).predictions

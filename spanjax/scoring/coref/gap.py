@@ -34,6 +34,7 @@ def percents(examples: Iterable[tuple[str, Decision, Decision]]) -> dict[str, fl
         if gender is None:
             unknown.append(pronoun)
             continue
+        # both names are one decision each, as the official scorer counts them
         for name in ("all", gender):
             right[name] += sum(one and other for one, other in zip(key, response, strict=True))
             found[name] += sum(response)

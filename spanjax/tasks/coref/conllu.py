@@ -169,6 +169,7 @@ def _documents(path: pathlib.Path) -> Iterator[_Reading]:
                 continue
             if not reading.sentences[-1]:
                 start = len(reading.governors)
+            # a multi-word token has no word of its own: the lines of its words follow
             if "-" not in columns[0]:
                 reading.take(number, columns, start)
     if reading is not None and (reading.nodes or reading.problems):

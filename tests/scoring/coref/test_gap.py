@@ -25,7 +25,7 @@ def test_equals_a_loop_over_names():
         )
         for _ in range(200)
     ]
-    found = percents(rows)
+    found = percents((pronoun, key, response) for pronoun, key, response in rows)
 
     def pairs(pronouns: set[str]) -> list[tuple[bool, bool]]:
         return [pair for pronoun, a, b in rows if pronoun.lower() in pronouns for pair in zip(a, b, strict=True)]

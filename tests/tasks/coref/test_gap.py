@@ -41,8 +41,7 @@ def test_all_of_gap_is_read(shared_data):
         examples = read_documents(shared_data / f"coref/gap/gap-{name}.tsv.gz")
         assert len(examples) == count and not examples.problems
         for each in examples:
-            pronoun, *both = each.mentions or ()
-            assert len(both) == 2 and pronoun[0] == pronoun[1]
+            assert each.mentions and len(each.mentions) == 3 and each.mentions[0][0] == each.mentions[0][1]
     task = Coref(scored="gap")
     found = task.scores(examples, [CorefPrediction(each.clusters or (), {}) for each in examples])
     assert found["f1"] == 100 and found["bias"] == 1
