@@ -151,37 +151,44 @@ def decoded_loss(
 
 
 def _decoded_forward(vectors_TSE: jax.Array, table_VE: jax.Array, bias_TV: jax.Array, target_TS: jax.Array) -> tuple:
-    raw_XV = _written(decode(vectors_TSE.reshape(-1, table_VE.shape[1]), table_VE))
-    logits_TSV = _with_bias(raw_XV, bias_TV, target_TS)
+    bias_T1V = bias_TV.astype(jnp.float32)[:, None]
+    raw_TSV = _written(decode(vectors_TSE, table_VE))
+    # a TPU adds biases on the way out of the product; a GPU would write the scores a second time
+    kept_TSV = jax.lax.platform_dependent(raw_TSV, cuda=lambda raw: raw, default=lambda raw: raw + bias_T1V)
+    logits_TSV = _with_bias(kept_TSV, bias_T1V)
     top_TS = jnp.max(logits_TSV, axis=-1)
     norm_TS = top_TS + jnp.log(jnp.sum(jnp.exp(logits_TSV - top_TS[..., None]), axis=-1))
-    hit_TS = jnp.take_along_axis(raw_XV, target_TS.reshape(-1, 1), axis=-1).reshape(target_TS.shape)
-    hit_TS = hit_TS + jnp.take_along_axis(bias_TV.astype(jnp.float32), target_TS, axis=1)
-    return (norm_TS - hit_TS, hit_TS >= top_TS), (vectors_TSE, table_VE, bias_TV, target_TS, raw_XV, norm_TS)
+    hit_TS = jnp.take_along_axis(kept_TSV, target_TS[..., None], axis=-1)[..., 0]
+    hit_TS = _with_bias(hit_TS, jnp.take_along_axis(bias_T1V[:, 0], target_TS, axis=1))
+    return (norm_TS - hit_TS, hit_TS >= top_TS), (vectors_TSE, table_VE, bias_TV, target_TS, kept_TSV, norm_TS)
 
 
-def _with_bias(raw_XV: jax.Array, bias_TV: jax.Array, target_TS: jax.Array) -> jax.Array:
-    """Scores [T, S, V] from products of all terms."""
-    return raw_XV.reshape(*target_TS.shape, -1) + bias_TV.astype(jnp.float32)[:, None]
+def _with_bias(kept: jax.Array, bias: jax.Array) -> jax.Array:
+    """Scores with biases, which those that a GPU keeps are without."""
+    return jax.lax.platform_dependent(kept, cuda=lambda kept: kept + bias, default=lambda kept: kept)
 
 
-def _written(x: jax.Array) -> jax.Array:
-    """x as an array in memory. A GPU's compiler would write it once more, transposed, for the sake of sums along one axis."""
-    return jax.lax.platform_dependent(x, cuda=jax.lax.optimization_barrier, default=lambda x: x)
+def _written(x_TSV: jax.Array) -> jax.Array:
+    """An array in memory. A GPU's compiler would write it once more, transposed, for the sake of sums along one axis."""
+
+    def flat(x_TSV: jax.Array) -> jax.Array:
+        return jax.lax.optimization_barrier(x_TSV.reshape(-1, x_TSV.shape[-1])).reshape(x_TSV.shape)
+
+    return jax.lax.platform_dependent(x_TSV, cuda=flat, default=lambda x_TSV: x_TSV)
 
 
 def _decoded_backward(kept: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple:
-    vectors_TSE, table_VE, bias_TV, target_TS, raw_XV, norm_TS = kept
-    to_loss_TS, logits_TSV = cotangents[0], _with_bias(raw_XV, bias_TV, target_TS)
+    vectors_TSE, table_VE, bias_TV, target_TS, kept_TSV, norm_TS = kept
+    to_loss_TS, logits_TSV = cotangents[0], _with_bias(kept_TSV, bias_TV.astype(jnp.float32)[:, None])
     shares_TSV = (jnp.exp(logits_TSV - norm_TS[..., None]) * to_loss_TS[..., None]).astype(vectors_TSE.dtype)
-    hits_TSE = to_loss_TS[..., None].astype(vectors_TSE.dtype)
+    shares_TSV, hits_TSE = _written(shares_TSV), to_loss_TS[..., None].astype(vectors_TSE.dtype)
     # the sum over terms and slots as one axis: see layer.Linear
-    flat_XV, flat_XE = _written(shares_TSV.reshape(-1, len(table_VE))), vectors_TSE.reshape(-1, table_VE.shape[1])
+    flat_XV, flat_XE = shares_TSV.reshape(-1, len(table_VE)), vectors_TSE.reshape(-1, table_VE.shape[1])
     to_vectors_TSE = (flat_XV @ table_VE).reshape(vectors_TSE.shape) - hits_TSE * table_VE[target_TS]
     to_table_VE = jnp.einsum("xv,xe->ve", flat_XV, flat_XE)
     to_table_VE = to_table_VE.at[target_TS].add((-hits_TSE * vectors_TSE).astype(to_table_VE.dtype))
     # a sum, not a product with ones: for that a GPU would write the shares once more, transposed
-    to_bias_TV = jnp.sum(flat_XV.reshape(shares_TSV.shape), axis=1, dtype=jnp.float32)
+    to_bias_TV = jnp.sum(shares_TSV, axis=1, dtype=jnp.float32)
     to_bias_TV = to_bias_TV.at[jnp.arange(len(target_TS))[:, None], target_TS].add(-to_loss_TS)
     return to_vectors_TSE, to_table_VE, to_bias_TV.astype(bias_TV.dtype), None
 
