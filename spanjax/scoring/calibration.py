@@ -1,9 +1,10 @@
-"""Calibration of confidences: how far they are from the share of right predictions, and the line that mends them (Platt, 1999).
+"""Calibration of confidences: how far they are from the share of right predictions, and the curve that mends them: beta
+calibration (Kull et al., 2017), sigmoid(a log p - b log(1 - p) + c).
 
-The line maps the log-odds of a confidence to those of being right. A temperature alone (Guo et al., 2017) is a line through
-zero, which cannot mend confidences that are too low at one end and too high at the other: docs/results.md.
+A temperature (Guo et al., 2017) and the line of Platt (1999) have a = b. They cannot mend confidences that are right at the
+upper end and too low at the other, as products over words are: docs/results.md.
 
-Shapes: N predictions.
+Shapes: N predictions, P parameters that are fitted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 BINS = 15  # of Guo et al.
-SLOPE, OFFSET = "calibration_slope", "calibration_offset"
-_LEAST = 1e-6  # of a confidence and of its complement in log-odds
-_ROUNDS = 50  # of Newton's method, which needs about ten
-_RIDGE = 1e-6  # keeps the line finite where confidences separate right from wrong
-Line = tuple[float, ...]
-"""(slope, offset); () changes nothing."""
+PARTS = tuple(f"calibration_{part}" for part in "abc")
+"""Names of the curve's parameters among the scores."""
+IDENTITY = (1.0, 1.0, 0.0)
+_LEAST = 1e-6  # of a confidence and of its complement in a logarithm
+_ROUNDS = 100  # of Newton's method, which needs about ten
+_RIDGE = 1e-6  # keeps the curve finite where confidences separate right from wrong
+Curve = tuple[float, ...]
+"""(a, b, c) with a and b of at least 0, so that no confidence overtakes a higher one; () changes nothing."""
 
 
 def calibration_error(confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray) -> float:
@@ -30,59 +33,81 @@ def calibration_error(confidence_N: Sequence[float] | np.ndarray, right_N: Seque
     return float(100 * np.abs(apart).sum() / len(confidence))
 
 
-def calibrated(confidence_N: Sequence[float] | np.ndarray, line: Line) -> np.ndarray:
-    """The confidences behind the line, float64 [N]."""
+def calibrated(confidence_N: Sequence[float] | np.ndarray, curve: Curve) -> np.ndarray:
+    """The confidences behind the curve, float64 [N]."""
     confidence = np.asarray(confidence_N, np.float64)
-    if not line:
-        return confidence
-    slope, offset = line
-    return 1 / (1 + np.exp(-(slope * _log_odds(confidence) + offset)))
+    return _share(_logarithms(confidence) @ np.array(curve)) if curve else confidence
 
 
-def fitted_line(confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray) -> Line:
-    """The line that makes what is right, and what is wrong, most probable; () where all predictions are right, or all wrong."""
+def beta_curve(confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray) -> Curve:
+    """The curve that makes what is right, and what is wrong, most probable; () where all predictions are right, or all wrong."""
     right = np.asarray(right_N, float)
     if not len(right) or right.all() or not right.any():
         return ()
-    input_N2 = np.stack([_log_odds(np.asarray(confidence_N, float)), np.ones(len(right))], axis=1)
-    line = np.array([1.0, 0.0])
+    input_N3 = _logarithms(np.asarray(confidence_N, np.float64))
+    free = [0, 1, 2]
+    # as published: a parameter whose best value is negative is 0, and the others are found without it
+    while True:
+        curve = np.zeros(3)
+        curve[free] = _most_probable(input_N3[:, free], right, np.array(IDENTITY)[free])
+        negative = [place for place in free if place < 2 and curve[place] < 0]
+        if not negative:
+            return tuple(curve.tolist())
+        free.remove(min(negative, key=lambda place: curve[place]))
+
+
+def _most_probable(input_NP: np.ndarray, right_N: np.ndarray, start_P: np.ndarray) -> np.ndarray:
+    """The parameters of a logistic regression by Newton's method."""
+
+    def loss(found_P: np.ndarray) -> float:
+        signed_N = np.where(right_N > 0, -1, 1) * (input_NP @ found_P)
+        return float(np.logaddexp(0, signed_N).mean() + _RIDGE / 2 * found_P @ found_P)
+
+    found_P = start_P.astype(np.float64)
     for _ in range(_ROUNDS):
-        share_N = 1 / (1 + np.exp(-np.clip(input_N2 @ line, -30, 30)))
-        gradient = input_N2.T @ (share_N - right) / len(right) + _RIDGE * line
-        curvature = (input_N2 * (share_N * (1 - share_N))[:, None]).T @ input_N2 / len(right) + _RIDGE * np.eye(2)
-        step = np.linalg.solve(curvature, gradient)
-        # a full step can overshoot where the first line is far off
-        line = line - step * min(1.0, 2.0 / max(float(np.abs(step).max()), 1e-12))
-        if np.abs(step).max() < 1e-10:
+        share_N = _share(input_NP @ found_P)
+        gradient_P = input_NP.T @ (share_N - right_N) / len(right_N) + _RIDGE * found_P
+        weighted_NP = input_NP * (share_N * (1 - share_N))[:, None]
+        step_P = np.linalg.solve(weighted_NP.T @ input_NP / len(right_N) + _RIDGE * np.eye(len(found_P)), gradient_P)
+        # where shares are near 0 or 1 a whole step leads too far
+        size, before = 1.0, loss(found_P)
+        while size > 1e-12 and loss(found_P - size * step_P) > before:
+            size /= 2
+        found_P = found_P - size * step_P
+        if np.abs(size * step_P).max() < 1e-10:
             break
-    return float(line[0]), float(line[1])
+    return found_P
 
 
-def _log_odds(confidence_N: np.ndarray) -> np.ndarray:
+def _logarithms(confidence_N: np.ndarray) -> np.ndarray:
+    """float64 [N, 3]: log p, -log(1 - p), 1."""
     clipped_N = np.clip(confidence_N, _LEAST, 1 - _LEAST)
-    return np.log(clipped_N / (1 - clipped_N))
+    return np.stack([np.log(clipped_N), -np.log1p(-clipped_N), np.ones(len(clipped_N))], axis=1)
+
+
+def _share(odds_N: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.clip(odds_N, -500, 500)))
 
 
 def calibration_scores(
-    confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray, line: Line
+    confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray, curve: Curve
 ) -> dict[str, float]:
-    """The errors with the `line` (`calibration_error`) and without it (`uncalibrated_error`), in percent, and slope and offset of
-    the line that fits these predictions best, where there is one."""
-    fitted = dict(zip((SLOPE, OFFSET), fitted_line(confidence_N, right_N), strict=False))
+    """The errors with the `curve` (`calibration_error`) and without it (`uncalibrated_error`), in percent, and the parameters of
+    the curve that fits these predictions best, where there is one."""
     return {
-        "calibration_error": calibration_error(calibrated(confidence_N, line), right_N),
+        "calibration_error": calibration_error(calibrated(confidence_N, curve), right_N),
         "uncalibrated_error": calibration_error(confidence_N, right_N),
-        **fitted,
+        **dict(zip(PARTS, beta_curve(confidence_N, right_N), strict=False)),
     }
 
 
-def inferred_line(scores: Mapping[str, float], line: Line) -> dict[str, Line]:
-    """The setting `calibration_line` of a task from the scores of its dev examples, where it is not set."""
-    return {} if line or SLOPE not in scores else {"calibration_line": (scores[SLOPE], scores[OFFSET])}
+def inferred_curve(scores: Mapping[str, float], curve: Curve) -> dict[str, Curve]:
+    """The setting `calibration_curve` of a task from the scores of its dev examples, where it is not set."""
+    return {} if curve or PARTS[0] not in scores else {"calibration_curve": tuple(scores[part] for part in PARTS)}
 
 
-def line_problems(line: Line) -> list[str]:
+def curve_problems(curve: Curve) -> list[str]:
     """Returns the problem of the setting, if any."""
-    if len(line) in (0, 2):
+    if not curve or (len(curve) == 3 and min(curve[:2]) >= 0):
         return []
-    return [f"objective.calibration_line is {line}: expected slope and offset, or nothing"]
+    return [f"objective.calibration_curve is {curve}: expected a and b of at least 0, and c; or nothing"]

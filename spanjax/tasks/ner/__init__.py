@@ -23,7 +23,7 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
+from spanjax.scoring.calibration import calibrated, calibration_scores, curve_problems, inferred_curve
 from spanjax.scoring.counts import Score
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner.files import PREFIXES, Scheme, Tagged, read_tagged, retagged
@@ -56,9 +56,9 @@ class Ner(TokenTask):
     """Tags of files that have numbers in their place, in the order of the numbers from 0: O B-PER I-PER. Files that the
     `datasets` library wrote have the names in them."""
 
-    calibration_line: tuple[float, ...] = ()
-    """Slope and offset by which the log-odds of the tags of entities become those of their confidences. Where it is not set,
-    inference takes the line that fits the model's dev examples."""
+    calibration_curve: tuple[float, ...] = ()
+    """Parameters a, b, c of the curve from the probability of an entity's tags to its confidence, see `scoring.calibration`.
+    Where it is not set, inference takes the curve that fits the model's dev examples."""
 
     spans: SpanTuning | None = None
     """Span fine-tuning: the classifier also reads a vector of the span that a piece is in; set by a config file."""
@@ -85,7 +85,7 @@ class Ner(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` labels that are no tags of the scheme, and one column for both words and tags."""
-        found = super().problems(encoder) + line_problems(self.calibration_line)
+        found = super().problems(encoder) + curve_problems(self.calibration_curve)
         letters = PREFIXES[self.scheme]
         if wrong := [tag for tag in self.labels if tag != OUTSIDE and not re.fullmatch(f"[{letters}]-.+", tag)]:
             found.append(
@@ -127,12 +127,12 @@ class Ner(TokenTask):
     def prediction_json(self, example: Tagged, prediction: Sequence[str], outputs: Sequence[Outputs]) -> dict[str, Any]:
         """The entities with type, words, confidence and, of a text, their characters [start, end); the tags."""
         found = scoring.spans(prediction)
-        confidences = calibrated(self._confidences([prediction], [outputs]), self.calibration_line).tolist()
+        confidences = calibrated(self._confidences([prediction], [outputs]), self.calibration_curve).tolist()
         entities = [entity_json(example, *each) for each in zip(found, confidences, strict=True)]
         return {"prediction": entities, "tags": list(prediction)}
 
     def _confidences(self, predictions: Sequence[Sequence[str]], outputs: Sequence[Sequence[Outputs]]) -> np.ndarray:
-        """The confidences of the entities of predicted tags, before the line: the products of the probabilities of their words'
+        """The confidences of the entities of predicted tags, before the curve: the products of the probabilities of their words'
         tags. outputs[i] are those of the rows of example i."""
         numbers = {tag: number for number, tag in enumerate(self.labels)}
         found = []
@@ -249,11 +249,11 @@ class Ner(TokenTask):
         gold = [{*scoring.spans(each.tags or ())} for each in examples]
         right = [entity in known for entities, known in zip(found, gold, strict=True) for entity in entities]
         confidences = self._confidences(predictions, by_example(len(examples), rows, outputs))
-        return calibration_scores(confidences, right, self.calibration_line)
+        return calibration_scores(confidences, right, self.calibration_curve)
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The line of confidences, where none was set."""
-        return inferred_line(scores, self.calibration_line)
+        """The curve of confidences, where none was set."""
+        return inferred_curve(scores, self.calibration_curve)
 
     def scores(self, examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
         """F1, precision and recall of entities, percent of right tags, and `f1_TYPE` of every type."""

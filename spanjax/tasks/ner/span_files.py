@@ -83,7 +83,7 @@ def _order(entity: Entity) -> tuple[int, int, str]:
 
 
 def _entity(given: Any, words: Sequence[str], starts: Sequence[int] | None) -> tuple[Entity, str]:
-    """(an entity in words, its problem or "")."""
+    """(an entity that counts words, its problem or "")."""
     nothing: Entity = ("", 0, 0)
     if isinstance(given, Mapping):
         given = [given.get("start"), given.get("end"), given.get("type", given.get("label"))]
@@ -111,9 +111,10 @@ def read_conllu(path: pathlib.Path) -> Examples:
     """Reads the sentences of CoNLL-U; without any NER= or Entity= in the file their entities are unknown.
 
     Lines of multiword tokens (1-2) and empty nodes (1.1) are no words. A sentence with a bad line is skipped as a whole; an
-    entity in several parts, or that goes on behind the end of its sentence, is skipped and counted in a note.
+    entity of several parts or sentences is skipped and counted in a note.
     """
     examples, left = Examples(), 0
+    # the last sentence tells whether the file has entities at all: examples are made behind it
     sentences: list[tuple[list[str], list[Entity]]] = []
     annotated, kind_at = False, 1
     for place, lines in _blocks(path):

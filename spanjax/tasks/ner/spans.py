@@ -4,7 +4,7 @@ A word is the hidden state of its first piece. A span has the vectors of its fir
 its words, and an embedding of its width; a hidden layer and a sigmoid for each type follow. A sigmoid, not a softmax: an entity
 of two types is two decisions.
 
-Shapes: B rows, L positions, T tokens of a row, S widths of spans in words, D hidden size, C types, G groups of types.
+Shapes: B rows, L positions, T tokens of a row, S widths of spans (words), D hidden size, C types, G groups of types.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import entities as scoring
-from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
+from spanjax.scoring.calibration import calibrated, calibration_scores, curve_problems, inferred_curve
 from spanjax.tasks.base import HEAD_SITE, LOSS, Examples, Outputs, TokenTask
 from spanjax.tasks.ner import entity_json, named_scores, windows, word_pieces
 from spanjax.tasks.ner.files import read_tagged
@@ -78,10 +78,10 @@ class SpanNer(TokenTask):
     """Entities that predictions keep. any: all that are probable enough; nested: of those that cross each other, the one with the
     highest score; none: of those that share a word."""
     threshold: Annotated[float, Bounds(0, 1, above=True, below=True)] = 0.5
-    """Least probability of an entity, before the line."""
-    calibration_line: tuple[float, ...] = ()
-    """Slope and offset by which the log-odds of entities become those of their confidences. Where it is not set,
-    inference takes the line that fits the model's dev examples."""
+    """Least probability of an entity, before the curve."""
+    calibration_curve: tuple[float, ...] = ()
+    """Parameters a, b, c of the curve from the probability of an entity to its confidence, see `scoring.calibration`.
+    Where it is not set, inference takes the curve that fits the model's dev examples."""
     network: SpanNetworkConfig = SpanNetworkConfig(span_level="max")
     """The vector of a span's words: a convolution with the maximum over its windows, or attention."""
     word_column: int = 0
@@ -113,7 +113,7 @@ class SpanNer(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` repeated types, one column for both words and tags, and a network for one vector a row."""
-        found = super().problems(encoder) + line_problems(self.calibration_line)
+        found = super().problems(encoder) + curve_problems(self.calibration_curve)
         if len({*self.labels}) < len(self.labels):
             found.append(f"objective.labels is {self.labels}: expected each type once")
         if self.word_column == self.tag_column:
@@ -271,12 +271,12 @@ class SpanNer(TokenTask):
         gold = [{*(each.entities or ())} for each in examples]
         every = [(one, one.entity in known) for found, known in zip(predictions, gold, strict=True) for one in found]
         return calibration_scores(
-            probabilities([one for one, _ in every]), [right for _, right in every], self.calibration_line
+            probabilities([one for one, _ in every]), [right for _, right in every], self.calibration_curve
         )
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The line of confidences, where none was set."""
-        return inferred_line(scores, self.calibration_line)
+        """The curve of confidences, where none was set."""
+        return inferred_curve(scores, self.calibration_curve)
 
     def scores(self, examples: Sequence[Spanned], predictions: Sequence[Sequence[ScoredEntity]]) -> dict[str, float]:
         """F1, precision and recall of entities, and `f1_TYPE` of every type. An entity is right where type and words are."""
@@ -291,7 +291,7 @@ class SpanNer(TokenTask):
         self, example: Spanned, prediction: Sequence[ScoredEntity], outputs: Sequence[Outputs]
     ) -> dict[str, Any]:
         """The entities with type, words, confidence and, of a text, their characters [start, end)."""
-        confidences = calibrated(probabilities(prediction), self.calibration_line).tolist()
+        confidences = calibrated(probabilities(prediction), self.calibration_curve).tolist()
         return {
             "prediction": [
                 entity_json(example, one.entity, confidence)
@@ -313,7 +313,7 @@ class SpanNer(TokenTask):
 
 
 def probabilities(found: Sequence[ScoredEntity]) -> np.ndarray:
-    """The probabilities of these entities, before the line."""
+    """The probabilities of these entities, before the curve."""
     return 1 / (1 + np.exp(-np.array([one.score for one in found], np.float64)))
 
 

@@ -26,7 +26,7 @@ from spanjax.nn.heads import cross_entropy
 from spanjax.nn.layer import float32_outputs, linear
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import quoref, squad
-from spanjax.scoring.calibration import calibrated, calibration_scores, inferred_line, line_problems
+from spanjax.scoring.calibration import calibrated, calibration_scores, curve_problems, inferred_curve
 from spanjax.scoring.checks import counted, raise_problems
 from spanjax.tasks.base import LOSS, Examples, Outputs, ReportRow, TokenTask
 from spanjax.tasks.rows import Row
@@ -58,9 +58,9 @@ class Questions(TokenTask):
     threshold: float = 0.0
     """Version 2.0: a question whose null odds are above this gets no answer. Where it is 0, inference and
     export take the score best_f1_thresh of the model's dev examples."""
-    calibration_line: tuple[float, ...] = ()
-    """Slope and offset by which the log-odds of answers become those of their confidences. Where it is not set,
-    inference takes the line that fits the model's dev examples."""
+    calibration_curve: tuple[float, ...] = ()
+    """Parameters a, b, c of the curve from the probability of an answer to its confidence, see `scoring.calibration`.
+    Where it is not set, inference takes the curve that fits the model's dev examples."""
     answers: Literal["alternatives", "set"] = "alternatives"
     """Meaning of several answers: alternatives, any of which is right (SQuAD), or a set, all of which are expected (Quoref).
     Of a set, training learns the first, prediction gives one span, and the score is Quoref's, with that span as a part."""
@@ -97,7 +97,7 @@ class Questions(TokenTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `Task.problems` settings that leave no room for a passage, and halves of training files."""
-        found = super().problems(encoder) + line_problems(self.calibration_line)
+        found = super().problems(encoder) + curve_problems(self.calibration_curve)
         found += self._room_problems(1)
         if self.answers == "set" and self.version != "1.1":
             found.append(f"objective.answers is set: expected objective.version 1.1, got {self.version}")
@@ -152,7 +152,7 @@ class Questions(TokenTask):
         """The answer ("" for none) and its position, context[start:end], null for none, with several passages also the number of
         its passage; its confidence; the three best with their probability among the best ones; with 2.0 the null odds and the
         threshold."""
-        answer = self._decided(prediction)
+        answer = self._chosen(prediction)
 
         def place(found: Answer | None) -> dict[str, Any]:
             one = found or Answer("", 0.0, 0.0, 0.0, None, None, None)
@@ -166,13 +166,13 @@ class Questions(TokenTask):
             "id": example.name,
             "prediction": answer.text if answer else "",
             **place(answer),
-            "confidence": round(float(calibrated([prediction.probability_of(answer)], self.calibration_line)[0]), 6),
+            "confidence": round(float(calibrated([prediction.probability_of(answer)], self.calibration_curve)[0]), 6),
             "best": best,
         }
         odds = {"null_odds": round(prediction.null_odds, 6), "threshold": round(self.threshold, 6)}
         return {**described, **odds} if self.version == "2.0" else described
 
-    def _decided(self, prediction: Prediction) -> Answer | None:
+    def _chosen(self, prediction: Prediction) -> Answer | None:
         """The best answer; None for no answer, with 2.0 where the null odds are above the threshold."""
         return None if self.version == "2.0" and prediction.null_odds > self.threshold else prediction.answer
 
@@ -288,21 +288,21 @@ class Questions(TokenTask):
         span is no match."""
         if self.answers == "set":
             return {}
-        decided = [self._decided(each) for each in predictions]
+        chosen = [self._chosen(each) for each in predictions]
         right = [
             any(squad.exact_match(gold, answer.text if answer else "") for gold in example.answers or ("",))
-            for example, answer in zip(examples, decided, strict=True)
+            for example, answer in zip(examples, chosen, strict=True)
         ]
-        each = zip(predictions, decided, strict=True)
+        each = zip(predictions, chosen, strict=True)
         confidences = [found.probability_of(answer) for found, answer in each]
-        return calibration_scores(confidences, right, self.calibration_line)
+        return calibration_scores(confidences, right, self.calibration_curve)
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
-        """The line of confidences and, for version 2.0, the threshold with the best F1, where none was set."""
-        line, found = inferred_line(scores, self.calibration_line), scores.get("best_f1_thresh")
-        return (
-            {"threshold": found, **line} if self.version == "2.0" and not self.threshold and found is not None else line
-        )
+        """The curve of confidences and, for version 2.0, the threshold with the best F1, where none was set."""
+        curve, found = inferred_curve(scores, self.calibration_curve), scores.get("best_f1_thresh")
+        if self.version == "2.0" and not self.threshold and found is not None:
+            return {"threshold": found, **curve}
+        return curve
 
     def write(
         self, folder: pathlib.Path, examples: Sequence[Question], predictions: Sequence[Prediction]

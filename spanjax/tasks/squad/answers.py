@@ -133,6 +133,7 @@ def decode(
     if not len(found.score_N):
         found = _joined([candidates(window, start, end, None, max_answer) for window, (start, end) in each])
     nulls = _nulls(windows, logits)
+    # one passage keeps the logits' own zero: a constant would change nothing but rounding
     base = {number: sum(null) if len(contexts) > 1 else 0.0 for number, null in nulls.items()}
     if len(contexts) > 1:
         found = found._replace(score_N=found.score_N - np.array([base[number] for number in found.passage_N.tolist()]))

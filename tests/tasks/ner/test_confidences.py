@@ -1,4 +1,4 @@
-"""Confidences of the tagger's entities against a plain loop; the line of the dev examples is inferred and used."""
+"""Confidences of the tagger's entities against a plain loop; the curve of the dev examples is inferred and used."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def test_confidences_are_products_over_words() -> None:
             assert entity["type"] == kind and entity["confidence"] == pytest.approx(expected, abs=1e-6)
             total.append(expected)
     assert len(total) > 3
-    flat = dataclasses.replace(TASK, calibration_line=(0.0, 1.0))
+    flat = dataclasses.replace(TASK, calibration_curve=(0.0, 0.0, 1.0))
     assert {
         each["confidence"] for each in flat.prediction_json(examples[0], predictions[0], grouped[0])["prediction"]
     } == {round(1 / (1 + np.exp(-1)), 6)}
@@ -54,6 +54,6 @@ def test_confidences_are_products_over_words() -> None:
     right = [number == 0 for number, tags in enumerate(predictions) for _ in spans(tags)]
     assert scores["uncalibrated_error"] == pytest.approx(calibration_error(total, right))
     inferred = TASK.inferred_settings(scores)
-    assert inferred == {"calibration_line": (scores["calibration_slope"], scores["calibration_offset"])}
+    assert inferred == {"calibration_curve": tuple(scores[f"calibration_{part}"] for part in "abc")}
     assert dataclasses.replace(TASK, **inferred).inferred_settings(scores) == {} == TASK.inferred_settings({})
     assert TASK.calibration(gold[2:], [], [("O",)], []) == {"calibration_error": 0.0, "uncalibrated_error": 0.0}

@@ -88,7 +88,7 @@ def test_the_same_passages_in_another_order_give_the_same_answer() -> None:
     assert len(answers) == 1
 
 
-def test_confidences_are_a_softmax_of_the_best_behind_a_line() -> None:
+def test_confidences_are_a_softmax_of_the_best_behind_a_curve() -> None:
     rows = list(TASK.rows([SEVERAL], VOCABULARY))
     (found,) = TASK.predictions([SEVERAL], rows, outputs_of(rows, np.random.default_rng(5)))
     total = sum(math.exp(one.score) for one in found.best)
@@ -98,12 +98,14 @@ def test_confidences_are_a_softmax_of_the_best_behind_a_line() -> None:
     decided = None if found.null_odds > 0 else found.answer
     plain = found.probability_of(decided)
     assert TASK.prediction_json(SEVERAL, found, ())["confidence"] == pytest.approx(plain, abs=1e-6)
-    lined = dataclasses.replace(TASK, calibration_line=(0.5, -1.0)).prediction_json(SEVERAL, found, ())["confidence"]
-    odds = math.log(plain / (1 - plain))
-    assert lined == pytest.approx(1 / (1 + math.exp(-(0.5 * odds - 1))), abs=1e-5)
+    curved = dataclasses.replace(TASK, calibration_curve=(0.5, 0.25, -1.0)).prediction_json(SEVERAL, found, ())[
+        "confidence"
+    ]
+    odds = 0.5 * math.log(plain) - 0.25 * math.log(1 - plain) - 1
+    assert curved == pytest.approx(1 / (1 + math.exp(-odds)), abs=1e-5)
 
 
-def test_the_line_of_the_dev_examples_is_used() -> None:
+def test_the_curve_of_the_dev_examples_is_used() -> None:
     """Answers that are right less often than their scores claim get lower confidences, and a smaller error."""
     examples = [SEVERAL._replace(answers=("g h",) if number % 3 else ("h",)) for number in range(60)]
     found = []
@@ -117,7 +119,7 @@ def test_the_line_of_the_dev_examples_is_used() -> None:
     scores = TASK.calibration(examples, [], found, [])
     assert scores["calibration_error"] == scores["uncalibrated_error"] > 30
     inferred = TASK.inferred_settings({**scores, "best_f1_thresh": -1.5})
-    assert inferred["threshold"] == -1.5 and len(inferred["calibration_line"]) == 2
+    assert inferred["threshold"] == -1.5 and len(inferred["calibration_curve"]) == 3
     again = dataclasses.replace(TASK, **inferred)
     assert again.inferred_settings(scores) == {}
     assert again.calibration(examples, [], found, [])["calibration_error"] < scores["uncalibrated_error"] / 2
