@@ -96,7 +96,7 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
     """Returns bool of `others`: True for each item whose label words tell, by classifiers that are trained on `train`.
 
     One naive Bayes reads the letters of the item's own words in groups of two to four, another all words of its text, and of
-    whole sentences so does a ridge classifier, as the probe is one; any is enough. Naive Bayes knows not how frequent a label
+    whole sentences so does a ridge classifier, as the probe is one; any is enough. None of them knows how frequent a label
     is: that is what the constant answer knows.
     """
     from sklearn.feature_extraction.text import CountVectorizer
@@ -128,7 +128,9 @@ def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.
         trained, scored = counter.fit_transform(train.tolist()), counter.transform(others.tolist())
         models: list[Any] = [MultinomialNB(fit_prior=False)]
         if not data.items[0].spans:
-            models += [RidgeClassifier(alpha=alpha, solver="sparse_cg") for alpha in (3.0, 30.0)]
+            models += [
+                RidgeClassifier(alpha=alpha, class_weight="balanced", solver="sparse_cg") for alpha in (3.0, 30.0)
+            ]
         for model in models:
             solved |= model.fit(trained, label_N[train]).predict(scored) == label_N[others]
     return solved
