@@ -87,6 +87,8 @@ class Layer(nnx.Module):
 
     on_accelerator = False
     """The step sets it for GPUs and TPUs."""
+    on_gpu = False
+    """The step sets it for GPUs."""
 
     def __init__(self, config: EncoderConfig, rngs: nnx.Rngs):
         size = config.hidden_size
@@ -160,11 +162,12 @@ class Layer(nnx.Module):
         if not self.on_accelerator:
             heads = joint_product(hidden_BLD, parts, self.heads)
         else:  # each as attention reads it: nothing is split, nor are gradients joined
-            hidden_BLD, *made = shared_products(hidden_BLD, [part.kernel[...] for part in parts])
-            heads = [
-                _biased(each, part).reshape(*hidden_BLD.shape[:2], self.heads, -1)
-                for each, part in zip(made, parts, strict=True)
-            ]
+            if self.on_gpu:
+                hidden_BLD, *made = shared_products(hidden_BLD, [part.kernel[...] for part in parts])
+                made = [_biased(each, part) for each, part in zip(made, parts, strict=True)]
+            else:  # a TPU's compiler copies more for the sake of the chain (docs/plan.md)
+                made = [part(hidden_BLD) for part in parts]
+            heads = [each.reshape(*hidden_BLD.shape[:2], self.heads, -1) for each in made]
         query_BLNH, key_BLNH, value_BLNH = heads
         mixed_BLNH = self._mixed(query_BLNH, key_BLNH, value_BLNH, segments_BL, positions, key, site, window, causal)
         return hidden_BLD, mixed_BLNH.reshape(hidden_BLD.shape)

@@ -231,6 +231,8 @@ class StepBuilder:
                 node.fetch_again = self.fsdp
             if isinstance(node, Linear | Layer):
                 node.on_accelerator = not self._on_cpu
+            if isinstance(node, Layer):
+                node.on_gpu = self._platform == "gpu"
         return module
 
     def _scatter(self, grads: Any) -> Any:

@@ -76,6 +76,8 @@ def test_a_layer_is_the_same_with_it(biases: bool, monkeypatch: pytest.MonkeyPat
         for _, node in nnx.iter_modules(layer):
             if isinstance(node, Linear | Layer):
                 node.on_accelerator = on_accelerator
+            if isinstance(node, Layer):
+                node.on_gpu = on_accelerator
         structure, state = nnx.split(layer)
         hidden = jnp.asarray(np.random.default_rng(1).standard_normal((ROWS, LENGTH, 128)), jnp.float32)
         # no two parameters alike, or a scale could be mistaken for another
