@@ -223,8 +223,8 @@ class Ner(TokenTask):
         }
 
     def outputs(self, module: Any, batch: Batch) -> dict[str, jax.Array]:
-        """{"logits_BLC"}, and `word_BL` of `rows`."""
-        return {"logits_BLC": self.logits(module, batch, None), "word_BL": batch["word_BL"]}
+        """{"logits_BLC"}, and `word_BL` of `rows` where the batch has it."""
+        return {"logits_BLC": self.logits(module, batch, None), **{n: batch[n] for n in ("word_BL",) if n in batch}}
 
     def predictions(
         self, examples: Sequence[Tagged], rows: Sequence[Row], outputs: Sequence[Outputs]
