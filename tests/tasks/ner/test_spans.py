@@ -14,7 +14,9 @@ from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spanjax import evaluate, train
 from spanjax.nn.span_network import SpanNetwork, SpanNetworkConfig
+from spanjax.predict import main as predict
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.ner import Ner
 from spanjax.tasks.ner.files import Tagged
@@ -22,7 +24,8 @@ from spanjax.tasks.ner.span_files import Spanned, spanned
 from spanjax.tasks.ner.spans import BITS, PRIOR, ScoredEntity, SpanNer, kept
 from spanjax.tasks.rows import TaskRows
 from tests.made import tiny_encoder
-from tests.tasks.small_vocabulary import WORDS, small_wordpiece
+from tests.running import ROOT
+from tests.tasks.small_vocabulary import WORDS, fit_arguments, small_wordpiece
 
 NO_PIECES = "\u200b"
 VOCABULARY = small_wordpiece()
@@ -253,3 +256,28 @@ def test_conllu_for_tags(tmp_path: pathlib.Path) -> None:
     found = Ner().read(path)
     assert found == [Tagged(("Anna", "Lee", "sat"), ("B-person", "I-person", "O"))]
     assert found.problems == [f"{path}:sentence 2: entities overlap: expected none that do, or a model of SpanNer"]
+
+
+@pytest.mark.slow
+def test_commands_learn_score_and_predict(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
+    """Nested entities by heart: training stores the labels, `evaluate` the scores, `predict ner` prints characters."""
+    path = tmp_path / "train.jsonl"
+    sentences = [
+        {"text": "Anna a Bonn b", "entities": [[0, 4, "PER"], [0, 11, "ORG"], [7, 11, "LOC"]]},
+        {"text": "the Bonn Anna", "entities": [[4, 13, "ORG"], [4, 8, "LOC"], [9, 13, "PER"]]},
+        {"text": "a the b", "entities": []},
+    ]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in sentences))
+    arguments = fit_arguments(str(ROOT / "configs/finetune/span_ner.py"), path, tmp_path)
+    assert train.main([*arguments, "--objective.max-width=4", "--objective.epochs=8"]) == 0
+    run = str(tmp_path / "run")
+    capsys.readouterr()
+    assert evaluate.main([run, "--data", str(path), "--output", str(tmp_path / "answers"), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert scores["f1"] == scores["f1_ORG"] == 100 and "calibration_error" in scores
+    lines = (tmp_path / "answers" / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(lines[0])["entities"] == [[0, 3, "ORG"], [0, 1, "PER"], [2, 3, "LOC"]]
+    assert predict(["ner", run, "--text", str(sentences[0]["text"])]) == 0
+    found = json.loads(capsys.readouterr().out)["prediction"]
+    assert sorted([each["start"], each["end"], each["type"]] for each in found) == sorted(sentences[0]["entities"])
+    assert all(0.5 < each["confidence"] <= 1 for each in found)
