@@ -87,7 +87,7 @@ HELPS = [
         f"predict {name}"
         for name in ("fill-mask", "spans", "encode", "task", "qa", "classify", "relation", "ner", "coref")
     ),
-    *("evaluate", "serve", "report", "doctor", "launch local", "launch slurm"),
+    *("evaluate run", "evaluate suite", "score", "serve", "report", "doctor", "launch local", "launch slurm"),
 ]
 
 

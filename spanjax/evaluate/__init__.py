@@ -20,4 +20,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command that the first word names, else `run`; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     named = not words or words[0] in ("-h", "--help", *COMMANDS)
+    if words[:1] == ["run"] and len(words) > 1 and words[1].startswith("-") and words[1] not in ("-h", "--help"):
+        named = False  # no model follows: it is one in the folder "run", as before there were commands
     return dispatch(__name__, __doc__, COMMANDS, words if named else ["run", *words])

@@ -14,6 +14,8 @@ import numpy as np
 BINS = 15  # of Guo et al.
 PARTS = tuple(f"calibration_{part}" for part in "abc")
 """Names of the curve's parameters among the scores."""
+FEWEST = 100
+"""Predictions from which a curve is fitted: three parameters of fewer would follow their chance."""
 IDENTITY = (1.0, 1.0, 0.0)
 _LEAST = 1e-6  # of a confidence and of its complement in a logarithm
 _ROUNDS = 100  # of Newton's method, which needs about ten
@@ -93,11 +95,12 @@ def calibration_scores(
     confidence_N: Sequence[float] | np.ndarray, right_N: Sequence[bool] | np.ndarray, curve: Curve
 ) -> dict[str, float]:
     """The errors with the `curve` (`calibration_error`) and without it (`uncalibrated_error`), in percent, and the parameters of
-    the curve that fits these predictions best, where there is one."""
+    the curve that fits these predictions best, where there is one and they are enough."""
+    fitted = beta_curve(confidence_N, right_N) if len(confidence_N) >= FEWEST else ()
     return {
         "calibration_error": calibration_error(calibrated(confidence_N, curve), right_N),
         "uncalibrated_error": calibration_error(confidence_N, right_N),
-        **dict(zip(PARTS, beta_curve(confidence_N, right_N), strict=False)),
+        **dict(zip(PARTS, fitted, strict=False)),
     }
 
 

@@ -56,7 +56,7 @@ def commands() -> dict[str, tuple[Callable[[World], list[Any]], str]]:
         "launch xpk": (lambda world: ["--print"], ""),
         "launch tpu-vm": (lambda world: ["--print"], ""),
         "launch skypilot": (lambda world: ["--print"], ""),
-        "evaluate": (lambda world: ["run", world.tuned, "--data", world.tuned.parent / "train.jsonl"], ""),
+        "evaluate run": (lambda world: [world.tuned, "--data", world.tuned.parent / "train.jsonl"], ""),
         "predict fill-mask": (lambda world: [world.run, "--text", "the [MASK] clock"], ""),
         "convert to-torch": (lambda world: [world.run, world.here / "weights"], ""),
         "convert from-torch": (lambda world: [world.weights, world.here / "checkpoint"], ""),
@@ -238,8 +238,8 @@ def of_lines(_: World) -> Iterator[Fuzz]:
         yield Fuzz(
             "lines",
             f"data: {name}",
-            "evaluate",
-            lambda world, line=line: ["run", world.tuned, "--data", world.write("data.jsonl", line)],
+            "evaluate run",
+            lambda world, line=line: [world.tuned, "--data", world.write("data.jsonl", line)],
         )
         yield Fuzz(
             "lines",

@@ -234,7 +234,7 @@ def test_what_it_cannot_compute_is_refused(changes: dict[str, Any], reason: str)
         ("NVIDIA H200", {}, "pallas_hopper"),
         ("NVIDIA H100 80GB HBM3", {"window": 64}, "pallas_hopper"),
         ("NVIDIA H200", {"dropout": 0.0}, "cudnn"),
-        ("NVIDIA A100-SXM4-80GB", {}, "xla"),
+        ("NVIDIA A100-SXM4-80GB", {}, "pallas_triton"),
     ],
 )
 def test_auto_takes_it_on_hopper_where_probabilities_are_dropped(kind: str, changes: dict, chosen: str) -> None:

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from spanjax import evaluate, predict, train
+from spanjax.evaluate import run as evaluate_run
 from spanjax.predict import answering
 from spanjax.training import compilation_cache
 from spanjax.training.compilation_cache import (
@@ -146,7 +147,7 @@ COMMANDS = {
 def test_every_command_that_compiles_uses_the_cache(command: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """It is set before the model is read, so also where there is none."""
     wanted: list[bool] = []
-    for module in (compilation_cache, evaluate, answering):
+    for module in (compilation_cache, evaluate_run, answering):
         monkeypatch.setattr(module, "use_compilation_cache", wanted.append)
     main, words = COMMANDS[command]
     assert main(list(words)) == 2 and main([*words, "--no-compilation-cache"]) == 2

@@ -16,7 +16,7 @@ TASK = Ner(labels=("O", "B-PER", "I-PER", "B-LOC", "I-LOC"), length=8)
 WORDS = ("abc", "Anna", "ab-c", "a", "\u200b", "b")  # several windows, and a word without pieces
 
 
-def test_confidences_are_products_over_words() -> None:
+def test_confidences_are_products_over_words(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary, rng = small_wordpiece(), np.random.default_rng(0)
     examples = [Tagged(WORDS, None), Tagged(WORDS[:3], None), Tagged(("a",), None)]
     rows = list(TASK.rows(examples, vocabulary))
@@ -50,6 +50,8 @@ def test_confidences_are_products_over_words() -> None:
 
     nothing = [Tagged(each.words, ("O",) * len(each.words)) for each in examples[1:]]
     gold = [Tagged(examples[0].words, predictions[0]), *nothing]
+    assert TASK.inferred_settings(TASK.calibration(gold, rows, predictions, outputs)) == {}, "too few for a curve"
+    monkeypatch.setattr("spanjax.scoring.calibration.FEWEST", len(total))
     scores = TASK.calibration(gold, rows, predictions, outputs)
     right = [number == 0 for number, tags in enumerate(predictions) for _ in spans(tags)]
     assert scores["uncalibrated_error"] == pytest.approx(calibration_error(total, right))

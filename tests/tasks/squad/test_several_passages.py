@@ -107,9 +107,9 @@ def test_confidences_are_a_softmax_of_the_best_behind_a_curve() -> None:
 
 def test_the_curve_of_the_dev_examples_is_used() -> None:
     """Answers that are right less often than their scores claim get lower confidences, and a smaller error."""
-    examples = [SEVERAL._replace(answers=("g h",) if number % 3 else ("h",)) for number in range(60)]
+    examples = [SEVERAL._replace(answers=("g h",) if number % 3 else ("h",)) for number in range(120)]
     found = []
-    for number in range(60):
+    for number in range(120):
         rows = list(TASK.rows([SEVERAL], VOCABULARY))
         outputs = outputs_of(rows, np.random.default_rng(number))
         outputs[2]["start_BL"][4] = outputs[2]["end_BL"][5] = 24  # "g h" of the second passage
