@@ -96,11 +96,11 @@ def calibration_scores(
 ) -> dict[str, float]:
     """The errors with the `curve` (`calibration_error`) and without it (`uncalibrated_error`), in percent, and the parameters of
     the curve that fits these predictions best, where there is one and they are enough."""
-    fitted = beta_curve(confidence_N, right_N) if len(confidence_N) >= FEWEST else ()
+    best = beta_curve(confidence_N, right_N) if len(confidence_N) >= FEWEST else ()
     return {
         "calibration_error": calibration_error(calibrated(confidence_N, curve), right_N),
         "uncalibrated_error": calibration_error(confidence_N, right_N),
-        **dict(zip(PARTS, fitted, strict=False)),
+        **dict(zip(PARTS, best, strict=False)),
     }
 
 

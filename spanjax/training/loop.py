@@ -176,12 +176,12 @@ class Session(Protocol):
         """Waits up to `seconds` for a check that still runs; ValueError if the data are known to be damaged."""
 
     def evaluator(self) -> Evaluate:
-        """Builds (weights of the state, a function to call between batches, which may raise) -> held-out metrics; {} without such
-        data."""
+        """Builds (weights, a function to call between batches, which may raise) -> held-out metrics; {} without such data."""
         ...
 
     def probes(self, weights: Any) -> dict[str, float]:
         """Returns the figures of the quick suite; {} for a run that has none."""
+        ...
 
     def selection_metric(self, values: Mapping[str, float]) -> float | None:
         """Returns the checkpoint-selection metric, lower is better, of held-out metrics; None if there is none."""
