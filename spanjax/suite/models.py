@@ -36,12 +36,16 @@ def open_encoder(path: str, seed: int = 0) -> Model:
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """Returns a name for every path, also of a folder: the last parts that tell them apart."""
+    """Returns a name for every path: its last part, and of the step of a run, or the seed of a sweep, what is before numbers.
+
+    A name does not depend on what else is named, unless that has the same one: encoders may be added to a folder of results.
+    """
     found = list[str]()
     for path in paths:
         bare = path.removeprefix(RANDOM).rstrip("/")
         parts = [part for part in pathlib.PurePath(bare).parts if part not in ("/", "model", "checkpoints")]
-        name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", "-".join(parts[-2:] if parts and parts[-1].isdigit() else parts[-1:]))
+        last = next((n for n, part in enumerate(reversed(parts), 1) if not part.isdigit()), len(parts))
+        name = re.sub(r"[^A-Za-z0-9_.+=-]", "-", "-".join(parts[-last:]))
         name = f"random-{name}" if path.startswith(RANDOM) else name or "encoder"
         number = 2
         while name in found:
