@@ -449,6 +449,8 @@ class _ProxyHandler(_Handler):
             return self._reset()
         if fault is Fault.DELAY:
             time.sleep(self.faults.delay)
+        if fault in (Fault.HALF, Fault.TRUNCATED) and self.command == "HEAD":
+            return self._reset()  # no body to cut: another Content-Length would be another size of the object
         if fault in (Fault.HALF, Fault.TRUNCATED):
             self.send_response(status)
             for name, value in {**headers, "Content-Length": str(max(2, len(content)))}.items():
