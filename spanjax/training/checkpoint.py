@@ -140,6 +140,9 @@ class Checkpoints:
         alone = None
         if mirror is not None and jax.process_count() > 1:
             options.multiprocessing_options = alone = ocp.options.MultiprocessingOptions(primary_host=None)
+            # else Orbax's threads learn of finished folders by keys that all processes share, while each makes folders of its
+            # own: about one save in 300 failed on one process, and the other waited for it
+            options.async_options = ocp.options.AsyncOptions(create_directories_asynchronously=False)
         self.manager = ocp.CheckpointManager(
             self.folder.absolute(), options=options, item_names=("state", "meta"), item_handlers=_handlers(alone)
         )
