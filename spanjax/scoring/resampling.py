@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from spanjax.scoring.checks import raise_problems
+from spanjax.scoring.paired import LEVEL
 
-LEVEL = 0.95
 AT_A_TIME = 100  # samples; bounds the memory of a hundred thousand units to 80 MB
 NEAR = 1e-9  # differences that are equal but for rounding, in percent
 Figures = Mapping[str, np.ndarray]

@@ -118,10 +118,12 @@ def _sizes(folder: pathlib.Path) -> dict[str, int]:
 
 def _contents(folder: pathlib.Path, names: Collection[str], to_disk: bool = False) -> dict[str, list[int]]:
     """Relative name -> [bytes, crc32] of some files of a step."""
-    return {name: _sized_crc(folder / name, to_disk) for name in names}
+    return {name: sized_crc(folder / name, to_disk) for name in names}
 
 
-def _sized_crc(path: pathlib.Path, to_disk: bool) -> list[int]:
+def sized_crc(path: pathlib.Path, to_disk: bool = False) -> list[int]:
+    """Returns [bytes, crc32] of a file, as checksums.json has them; `to_disk` flushes it, and takes it out of the page cache."""
+    # not crc32c: TensorStore's indexes end with their own, so all of a length have the same
     size, value, block = 0, 0, memoryview(bytearray(LARGE))
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(block):

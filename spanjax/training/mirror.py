@@ -41,6 +41,7 @@ from spanjax.training.checkpoint_files import (
     is_index,
     merge_indexes,
     name_in_merged,
+    sized_crc,
     steps_of,
     stored_losses,
 )
@@ -279,11 +280,11 @@ class Mirror:
                 for path in merge_indexes(work):
                     name = str(path.relative_to(work))
                     self.store.upload(path, target / name)
-                    files[name] = _sized(path)
+                    files[name] = sized_crc(path)
             sums = work / CHECKSUMS
             sums.write_text(json.dumps(files))
             self.store.upload(sums, target / CHECKSUMS)
-            files[CHECKSUMS] = _sized(sums)
+            files[CHECKSUMS] = sized_crc(sums)
             self.send_files()  # before the commit: a resumed run has the records up to this step
             self._fenced(lambda: self.commits.commit(step, _listed(files), self.losses, self.keep))
         finally:
@@ -313,7 +314,7 @@ class Mirror:
         target = self.commits.folder(self.commits.name(step))
         in_parallel(lambda name: self.store.upload(local / name, target / name), names)
         # an evaluation is no part of the commit: a later one replaces it
-        files = _listed({name: _sized(local / name) for name in names if name != EVALUATION})
+        files = _listed({name: sized_crc(local / name) for name in names if name != EVALUATION})
         self._fenced(lambda: self.commits.commit(step, files, self.losses, self.keep))
 
     # ---- small files
@@ -383,12 +384,6 @@ class Mirror:
 def _signature(path: pathlib.Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-def _sized(path: pathlib.Path) -> list[int]:
-    """Returns [bytes, crc32] of a file, as checksums.json has them."""
-    # not crc32c: TensorStore's indexes end with their own, so all of a length have the same
-    return [path.stat().st_size, int(file_checksum(path, "crc32").partition(":")[2], 16)]
 
 
 def _listed(files: dict[str, list[int]]) -> dict[str, tuple[int, str]]:

@@ -204,13 +204,13 @@ def test_processes_read_shares_of_a_shared_folder(tmp_path: pathlib.Path, monkey
     saved.write_checksums(folder)
     alone = json.loads((folder / CHECKSUMS).read_text())
     (folder / CHECKSUMS).unlink()
-    processes, read, original = Processes(3, monkeypatch), collections.defaultdict(set), saved._sized_crc
+    processes, read, original = Processes(3, monkeypatch), collections.defaultdict(set), saved.sized_crc
 
-    def noted(path: pathlib.Path, to_disk: bool) -> list[int]:
+    def noted(path: pathlib.Path, to_disk: bool = False) -> list[int]:
         read[processes.own.index].add(path)
         return original(path, to_disk)
 
-    monkeypatch.setattr(saved, "_sized_crc", noted)
+    monkeypatch.setattr(saved, "sized_crc", noted)
     assert processes.run(lambda _: saved.write_shared_checksums(folder)) == [None] * 3
     assert json.loads((folder / CHECKSUMS).read_text()) == alone
     assert sum(map(len, read.values())) == len(alone) == len(set().union(*read.values()))
