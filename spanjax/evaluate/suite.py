@@ -1,10 +1,11 @@
 """python -m spanjax.evaluate suite CHECKPOINT... --workdir FOLDER --data FOLDER: one protocol for any encoders.
 
-A CHECKPOINT is a run directory, a checkpoint, a folder of Hugging Face, an installed model (spanbert-mini), or random:CHECKPOINT,
-weights of its initialiser; the floor of the first one is added. `--suite quick` trains nothing but linear probes: minutes on two
-cores. glue, spans and full fine-tune by a grid, chosen on one half of the dev examples and reported on the other.
-docs/howto/suite.md has the layout of the data folder. Results are files in --workdir: the same command resumes, and writes
-suite.md, suite.html and suite.json. Exit codes: 0 done, 2 wrong input, 4 some runs failed, 130 stopped by Ctrl-C.
+A CHECKPOINT is a run directory, a checkpoint, a folder of Hugging Face, an installed model (spanbert-mini), the work directory of
+a sweep, whose runs are compared by arm, or random:CHECKPOINT, weights of its initialiser; the floor of the first one is added.
+`--suite quick` trains nothing but linear probes: minutes on two cores. glue, spans and full fine-tune by a grid, chosen on one
+half of the dev examples and reported on the other. docs/howto/suite.md has the layout of the data folder. Results are files in
+--workdir: the same command resumes, and writes suite.md, suite.html and suite.json. Exit codes: 0 done, 2 wrong input, 4 some
+runs failed, 130 stopped by Ctrl-C.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import functools
 import json
 import pathlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -20,6 +21,9 @@ from spanjax.bounds import Bounds, flag_problems, raise_problems
 from spanjax.cli import Progress, exit_code, parse_options, visible
 from spanjax.storage.checksums import file_checksum
 from spanjax.training.compilation_cache import CompilationCache, use_compilation_cache
+
+if TYPE_CHECKING:
+    from spanjax.suite.arms import Member
 
 SETTINGS = "suite.json"
 
@@ -45,6 +49,8 @@ class Suite:
     """Seeds of the division of words, and of random weights."""
     share: Annotated[float, Bounds(0.001, 1.0)] = 1.0
     """Share of the texts of every part."""
+    every_checkpoint: bool = False
+    """Evaluate every kept checkpoint of a run directory or a sweep, not the last one alone."""
     floor: bool = True
     """Add random weights of the first checkpoint's architecture."""
     compilation_cache: CompilationCache = True
@@ -60,6 +66,28 @@ def named_files(entries: Sequence[str], parts: Collection[str]) -> dict[str, lis
         found.setdefault(part, []).append(name)
     raise_problems(problems)
     return found
+
+
+class Encoders(NamedTuple):
+    """Encoders of a suite."""
+
+    names: Mapping[str, str]
+    """Name -> path."""
+    members: "Mapping[str, Member]"
+    """Name -> its place in a sweep."""
+
+
+def _encoders(options: Suite) -> Encoders:
+    """Returns the checkpoints by their names, sweeps replaced by their runs, and with the floor of the quick suite."""
+    from spanjax.suite.arms import expand
+    from spanjax.suite.models import RANDOM, names_of
+
+    paths, members = expand(list(dict.fromkeys(options.checkpoints)), options.every_checkpoint)
+    floor = f"{RANDOM}{paths[0]}"
+    if options.suite == "quick" and options.floor and floor not in paths and not paths[0].startswith(RANDOM):
+        paths.append(floor)
+    names = dict(zip(names_of(paths), paths, strict=True))
+    return Encoders(names, {name: members[path] for name, path in names.items() if path in members})
 
 
 def _settings(options: Suite, names: Mapping[str, str]) -> dict[str, Any]:
@@ -106,10 +134,10 @@ def run(options: Suite) -> int:
     if not options.seeds or len({*options.seeds}) < len(options.seeds) or min(options.seeds) < 0:
         problems.append(f"--seeds is {options.seeds}: expected different whole numbers from 0 on")
     raise_problems(problems)
-    paths = list(dict.fromkeys(options.checkpoints))
+    encoders = _encoders(options)
     folder = pathlib.Path(options.workdir)
     use_compilation_cache(options.compilation_cache)
-    code, blocks = (_quick if options.suite == "quick" else _tuned)(options, paths, folder)
+    code, blocks = (_quick if options.suite == "quick" else _tuned)(options, encoders, folder)
     print(visible(terminal_text(blocks)))
     print(f"wrote {folder}/suite.md, suite.html and suite.json")
     return code
@@ -125,18 +153,15 @@ def _write(folder: pathlib.Path, blocks: list[Any], content: dict[str, Any]) -> 
     write_whole(folder / SETTINGS, json.dumps(content, indent=1) + "\n")
 
 
-def _quick(options: Suite, paths: list[str], folder: pathlib.Path) -> tuple[int, list[Any]]:
+def _quick(options: Suite, given: Encoders, folder: pathlib.Path) -> tuple[int, list[Any]]:
     """Computes and writes the quick suite."""
     import sklearn  # noqa: F401  (a missing extra is reported before anything is computed)
 
-    from spanjax.suite import models, quick
+    from spanjax.suite import arms, models, quick
     from spanjax.suite.table import build_table, suite_blocks, suite_json
     from spanjax.training.workdir import sole_run
 
-    floor = f"{models.RANDOM}{paths[0]}"
-    if options.floor and floor not in paths and not paths[0].startswith(models.RANDOM):
-        paths.append(floor)
-    names = dict(zip(models.names_of(paths), paths, strict=True))
+    names = given.names
     files = quick.files_of(pathlib.Path(options.data), named_files(options.files, quick.DEFAULT_FILES))
     raise_problems([] if files else [f"--data {options.data}: no file of any part; docs/howto/suite.md has the layout"])
     suite = quick.QuickSuite(files, options.seeds, options.share)
@@ -150,20 +175,25 @@ def _quick(options: Suite, paths: list[str], folder: pathlib.Path) -> tuple[int,
             quick.run_quick(suite, encoders, random, folder / "quick", progress)
         results = quick.read_results(folder / "quick", list(names), suite.parts)
         table = build_table(results, suite.parts, suite)
-        blocks = suite_blocks(table, results)
-        _write(folder, blocks, suite_json(table, settings, results))
+        scores = {
+            name: {part: each.mean for part, each in by_part.items() if each.mean is not None}
+            for name, by_part in table.measures.items()
+        }
+        found = arms.arm_scores(given.members, scores)
+        blocks = suite_blocks(table, results, arms.arm_blocks(found))
+        _write(folder, blocks, suite_json(table, settings, results) | {"arms": arms.arm_json(found)})
     return 0, blocks
 
 
-def _tuned(options: Suite, paths: list[str], folder: pathlib.Path) -> tuple[int, list[Any]]:
+def _tuned(options: Suite, given: Encoders, folder: pathlib.Path) -> tuple[int, list[Any]]:
     """Trains and writes a fine-tuning suite; 4 where a run failed."""
-    from spanjax.suite import models, tuned
+    from spanjax.suite import arms, models, tuned
     from spanjax.suite.tuned_table import tuned_blocks, tuned_json
     from spanjax.training.workdir import sole_run
 
-    random = [path for path in paths if path.startswith(models.RANDOM)]
+    names = given.names
+    random = [path for path in names.values() if path.startswith(models.RANDOM)]
     raise_problems([f"{path}: random weights are of --suite quick; name weights" for path in random])
-    names = dict(zip(models.names_of(paths), paths, strict=True))
     tasks, grid = (
         tuned.read_tasks(options.tasks) if options.tasks else (tuned.SUITES[options.suite], tuned.DEFAULT_GRID)
     )
@@ -176,8 +206,11 @@ def _tuned(options: Suite, paths: list[str], folder: pathlib.Path) -> tuple[int,
         for name, task in found.items():
             code = max(code, tuned.run_task(task, names, grid, options.seeds, folder / "tuned" / tuned.slug(name)))
         scores = tuned.tuned_scores(folder / "tuned", found, list(names), list(grid), options.seeds)
-        blocks = tuned_blocks(scores, found, missing)
-        _write(folder, blocks, tuned_json(scores, settings, missing))
+        means = {name: {column: each.mean for column, each in own.items()} for name, own in scores.items()}
+        # arms pair the seeds of pretraining, the table above them those of fine-tuning
+        of_arms = arms.arm_scores(given.members, means)
+        blocks = [*tuned_blocks(scores, found, missing), *arms.arm_blocks(of_arms)]
+        _write(folder, blocks, tuned_json(scores, settings, missing) | {"arms": arms.arm_json(of_arms)})
     return code, blocks
 
 

@@ -171,8 +171,8 @@ NOTE = (
 )
 
 
-def suite_blocks(table: SuiteTable, results: Results) -> list[Block]:
-    """Builds the page: scores, differences, and details."""
+def suite_blocks(table: SuiteTable, results: Results, arms: Sequence[Block] = ()) -> list[Block]:
+    """Builds the page: scores, differences, sections of sweeps in `arms`, and details."""
     names = list(table.measures)
     rows: list[Sequence[Cell]] = [
         [name, *(_score_cell(table.measures[name][part]) for part in table.parts)] for name in names
@@ -190,7 +190,7 @@ def suite_blocks(table: SuiteTable, results: Results) -> list[Block]:
         ]
         caption = f"Differences from {names[0]}"
         blocks.append(Table(["Encoder", *table.parts], compared_rows, caption, numbers=False))
-    return [*blocks, *_details(results, table.parts)]
+    return [*blocks, *arms, *_details(results, table.parts)]
 
 
 def _details(results: Results, parts: Sequence[str]) -> list[Block]:

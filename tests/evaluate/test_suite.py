@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 from typing import Any
 from unittest import mock
 
@@ -115,6 +116,27 @@ def test_an_older_command_line_is_run(tmp_path: pathlib.Path, capsys: pytest.Cap
     old = capsys.readouterr().err
     assert evaluate(["run", str(tmp_path / "none"), "--data", str(tmp_path / "f")]) == 2
     assert capsys.readouterr().err == old and "none does not exist" in old
+
+
+def test_a_sweep_is_compared_by_its_arms(
+    run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, words = tmp_path / "sweep", ("--files", "tags=", "entities=", "relations=", "fills=", "pairs=")
+    for arm in ("first", "second"):
+        shutil.copytree(run_folder, sweep / arm / "0")
+        (sweep / arm / "0/result.json").write_text("{}")
+    arms = {"first": {"settings": {}}, "second": {"settings": {}}}
+    (sweep / "sweep.json").write_text(json.dumps({"seeds": [0], "arms": arms}))
+    assert suite(sweep, data, tmp_path / "work", *words, "--no-floor", "--share", "0.2") == 0
+    step = max(int(each.name) for each in (run_folder / "checkpoints").iterdir() if each.name.isdigit())
+    found = json.loads((tmp_path / "work/suite.json").read_text())
+    assert list(found["encoders"]) == [f"first-0-{step}", f"second-0-{step}"]
+    # the same weights in both arms
+    assert found["arms"][str(sweep)]["differences"]["second - first"]["sentences"]["mean"] == 0
+    assert "second - first" in capsys.readouterr().out
+    (sweep / "second/0/result.json").unlink()
+    assert suite(sweep, data, tmp_path / "other", *words) == 2
+    assert "second/0 not finished" in capsys.readouterr().err
 
 
 def test_units_of_two_encoders_are_the_same_items(done: pathlib.Path) -> None:
