@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 POOL = 50  # batches whose rows are sorted by length together
@@ -41,7 +41,7 @@ def grouped(lengths: Sequence[int], batch_size: int, generator: Any) -> list[lis
 
 
 def batches(
-    rows: Any, labels: Sequence[int], tokenizer: Any, order: Sequence[Sequence[int]]
+    rows: Any, labels: Sequence[int], tokenizer: Any, order: Iterable[Sequence[int]]
 ) -> Iterator[dict[str, Any]]:
     """The batches of this order, each padded to its longest row."""
     import torch
@@ -65,7 +65,7 @@ def optimizer_of(model: Any, found: argparse.Namespace) -> Any:
     plain = [each for name, each in named if name.endswith(UNDECAYED)]
     decayed = [each for name, each in named if not name.endswith(UNDECAYED)]
     groups = [{"params": decayed, "weight_decay": found.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=found.learning_rate, eps=found.epsilon)
+    return torch.optim.AdamW(groups, lr=found.learning_rate, eps=found.epsilon, fused=found.fused)
 
 
 def train(model: Any, tokenizer: Any, found: argparse.Namespace) -> float:
@@ -123,6 +123,7 @@ def main() -> int:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fused", action=argparse.BooleanOptionalAction, help="AdamW in one call; torch chooses")
     found = parser.parse_args()
 
     import torch
