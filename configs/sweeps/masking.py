@@ -5,7 +5,8 @@ Command (rows as for pretrain/mini.py; `evaluate suite` judges the checkpoints t
     python -m spanjax.report runs/masking
     python -m spanjax.train --config configs/sweeps/masking.py --rows runs/mini/rows --feed numpy --workdir runs/base   (the base)
 
-Expect: docs/results.md has what was measured. All arms have the FLOPs of the base and mask single tokens for 60 % of their steps,
+Expect: 1.6 hours of two cores; docs/results.md has what was found, masking_tasks.toml the tasks.
+All arms have the FLOPs of the base and mask single tokens for 60 % of their steps,
 as the recipe does: with spans alone a model of 2 layers of 128 stays near the unigram entropy for as long as an arm lasts. So the
 arms differ in what the rest masks (rate 15 %), and in their terms from the start. Losses of different masking cannot be compared,
 only what the weights are good for. Each run keeps four checkpoints.
