@@ -1,4 +1,4 @@
-"""python -m benchmarks.finetune_steps --glue FOLDER [--task NAME] [--check] [--json FILE]: fine-tuning in steady state.
+"""python -m benchmarks.finetune_steps --glue FOLDER [--tasks NAME ...] [--check] [--json FILE]: fine-tuning in steady state.
 
 Every contender is a process of its own on the same cores that starts from the same weights, the classifier included, and trains
 on the same rows again and again: some batches of an epoch, from its shortest to its longest. The contenders take one pass over

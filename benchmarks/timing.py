@@ -17,7 +17,7 @@ from typing import Any
 REPEATS = 7
 VERSIONS = (
     *("numpy", "numba", "tensorflow", "seqio", "jax", "jaxlib", "flax", "optax", "tokenizers", "sentencepiece"),
-    *("torch", "transformers", "keras", "keras-hub", "onnx", "onnxruntime"),
+    *("torch", "transformers", "accelerate", "keras", "keras-hub", "onnx", "onnxruntime"),
 )
 """Distributions whose versions are told, as far as they are installed."""
 

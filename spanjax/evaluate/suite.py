@@ -82,7 +82,7 @@ def _encoders(options: Suite) -> Encoders:
     from spanjax.suite.arms import expand
     from spanjax.suite.models import RANDOM, names_of
 
-    paths, members = expand(list(dict.fromkeys(options.checkpoints)), options.every_checkpoint)
+    paths, members = expand(options.checkpoints, options.every_checkpoint)
     floor = f"{RANDOM}{paths[0]}"
     if options.suite == "quick" and options.floor and floor not in paths and not paths[0].startswith(RANDOM):
         paths.append(floor)

@@ -7,9 +7,10 @@ from spanjax.pages.document import Block, Finding, Headline, Words
 from spanjax.report.comparisons import comparable, p_text
 from spanjax.report.labels import inline, unit
 from spanjax.report.masking import opened
-from spanjax.report.runs import Group, Recorded, Spread, score_names
+from spanjax.report.runs import Group, Recorded, score_names
 from spanjax.report.tables import dev_files
 from spanjax.run_format import restored
+from spanjax.scoring.spread import Spread
 from spanjax.scoring.welch import welch
 
 MOST = 3  # results of pretraining that are listed, if they are not comparable

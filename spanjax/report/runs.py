@@ -7,7 +7,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spanjax.bounds import raise_problems
@@ -15,6 +15,7 @@ from spanjax.data.sources.tables import is_whole
 from spanjax.json_files import read_json
 from spanjax.report.labels import rank
 from spanjax.run_format import MAY_CHANGE, completed, flat, stored_task
+from spanjax.scoring.spread import Spread
 from spanjax.tasks.base import SCORE, ReportRow
 from spanjax.training.checkpoint_files import steps_of, stored_meta
 from spanjax.training.metrics import record_of
@@ -202,30 +203,6 @@ def read_runs(paths: Sequence[str]) -> list[Recorded]:
         problems.append("no run is given: name run directories, the --workdir of spanjax.train")
     raise_problems(problems, "")
     return found
-
-
-@dataclasses.dataclass(frozen=True)
-class Spread:
-    """A figure over the seeds of a group. `deviation` is that of a sample (n - 1); NaN for one value."""
-
-    mean: float
-    deviation: float
-    values: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread | None":
-        """Builds the spread of the finite values; None if there are none."""
-        known = tuple(value for value in values if math.isfinite(value))
-        if not known:
-            return None
-        mean = math.fsum(known) / len(known)
-        square = math.fsum((value - mean) ** 2 for value in known)
-        return cls(mean, math.sqrt(square / (len(known) - 1)) if len(known) > 1 else math.nan, known)
-
-    def words(self, show: Callable[[float], str]) -> str:
-        """'84.3 ± 0.5 (3)': mean, deviation where there is one, number of runs."""
-        spread = "" if math.isnan(self.deviation) else f" ± {show(self.deviation)}"
-        return f"{show(self.mean)}{spread} ({len(self.values)})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,8 +9,8 @@ from spanjax.bounds import raise_problems
 from spanjax.experiment.sweep_folder import RESTORE
 from spanjax.json_files import read_json
 from spanjax.pages.document import Block, Cell, Heading, Table, Text, code, number
-from spanjax.report.runs import Spread
 from spanjax.scoring.paired import Paired, paired
+from spanjax.scoring.spread import Spread
 from spanjax.storage.inputs import RESULT, SWEEP
 from spanjax.tasks.base import SCORE
 

@@ -13,8 +13,9 @@ from spanjax.objectives.masked_lm import MaskedPrediction
 from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words, percent
 from spanjax.report.labels import labelled, percentage, rank
 from spanjax.report.paper import TABLES, Column, PaperTable
-from spanjax.report.runs import Group, Recorded, Spread, pretrained_folder, pretrained_names, score_names
+from spanjax.report.runs import Group, Recorded, pretrained_folder, pretrained_names, score_names
 from spanjax.run_format import describe
+from spanjax.scoring.spread import Spread
 from spanjax.tasks.base import SCORE
 
 

@@ -4,17 +4,19 @@ Scores are Encoder -> column -> score, one number for each checkpoint: probes ar
 the pretraining runs are the sample, and arms are compared run by run, paired by the seed of pretraining.
 """
 
-import math
+import itertools
 import pathlib
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spanjax.bounds import raise_problems
 from spanjax.experiment.sweep_folder import SweepFolder
-from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words
+from spanjax.pages.document import Block, Folded, Heading, Table, Text
 from spanjax.scoring.checks import listed
 from spanjax.scoring.paired import Paired, paired
 from spanjax.storage.inputs import SWEEP
+from spanjax.suite.tuned_table import difference_cell, score_cell
 from spanjax.training.checkpoint_files import steps_of
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -44,6 +46,8 @@ def expand(paths: Sequence[str], every: bool) -> tuple[list[str], dict[str, Memb
             own, missing = _members(path, every)
             members |= own
             found += own
+            if not own and not missing:
+                problems.append(f"{path}: its {SWEEP} has no arms; name the work directory of a sweep")
             if missing:
                 problems.append(f"{path}: {listed(missing)} not finished: train first (spanjax.train --sweep resumes)")
         elif every and steps:
@@ -78,11 +82,17 @@ class ArmScores(NamedTuple):
     steps: Mapping[str, Mapping[int, Mapping[str, float]]]
     """Arm -> step -> column -> mean over the seeds."""
 
-    def difference(self, arm: str, base: str, column: str) -> Paired | None:
-        """Returns arm minus base over the seeds that both have."""
-        own, other = self.last[arm].get(column, {}), self.last[base].get(column, {})
-        seeds = sorted(own.keys() & other.keys())
-        return paired([own[s] for s in seeds], [other[s] for s in seeds]) if seeds else None
+    @property
+    def differences(self) -> dict[str, dict[str, Paired]]:
+        """Every arm minus each one before it: "ARM - BASE" -> column -> difference over the seeds that both have."""
+        found = dict[str, dict[str, Paired]]()
+        for base, arm in itertools.combinations(self.last, 2):
+            own = found.setdefault(f"{arm} - {base}", {})
+            for column in self.columns:
+                values, others = self.last[arm].get(column, {}), self.last[base].get(column, {})
+                if seeds := sorted(values.keys() & others.keys()):
+                    own[column] = paired([values[s] for s in seeds], [others[s] for s in seeds])
+        return found
 
 
 def arm_scores(members: Mapping[str, Member], scores: Scores) -> dict[str, ArmScores]:
@@ -100,32 +110,11 @@ def arm_scores(members: Mapping[str, Member], scores: Scores) -> dict[str, ArmSc
                 steps = by_step.setdefault(member.arm, {}).setdefault(member.step, {})
                 steps.setdefault(column, []).append(value)
         means = {
-            arm: {step: {c: mean(values) for c, values in of.items()} for step, of in sorted(steps.items())}
+            arm: {step: {c: statistics.fmean(values) for c, values in of.items()} for step, of in sorted(steps.items())}
             for arm, steps in by_step.items()
         }
         found[sweep] = ArmScores(columns, last, means)
     return found
-
-
-def mean(values: Sequence[float]) -> float:
-    """Returns the mean of at least one value."""
-    return math.fsum(values) / len(values)
-
-
-def _cell(values: Mapping[int, float]) -> Cell:
-    if not values:
-        return "–"
-    middle = mean(list(values.values()))
-    if len(values) < 2:
-        return [Words(f"{middle:.1f}", "value")]
-    deviation = math.sqrt(math.fsum((value - middle) ** 2 for value in values.values()) / (len(values) - 1))
-    return [Words(f"{middle:.1f} ± {deviation:.1f}", "value")]
-
-
-def _difference(found: Paired | None) -> str:
-    if found is None:
-        return "–"
-    return f"{found.mean:+.1f}" + (f" ({found.low:+.1f} to {found.high:+.1f})" if found.verdict else "")
 
 
 NOTE = (
@@ -139,12 +128,11 @@ def arm_blocks(found: Mapping[str, ArmScores]) -> list[Block]:
     blocks = list[Block]()
     for sweep, arms in found.items():
         names, columns = list(arms.last), arms.columns
-        rows = [[arm, *(_cell(arms.last[arm].get(column, {})) for column in columns)] for arm in names]
+        rows = [[arm, *(score_cell(arms.last[arm].get(column, {}).values()) for column in columns)] for arm in names]
         blocks += [Heading(2, f"Arms of {sweep}"), Table(["Arm", *columns], rows, numbers=False)]
         blocks.append(Text(NOTE, small=True))
-        pairs = [(arm, base) for place, base in enumerate(names) for arm in names[place + 1 :]]
         differences = [
-            [f"{arm} - {base}", *(_difference(arms.difference(arm, base, c)) for c in columns)] for arm, base in pairs
+            [pair, *(difference_cell(of.get(column)) for column in columns)] for pair, of in arms.differences.items()
         ]
         blocks.append(Table(["Arms", *columns], differences, "Differences", numbers=False))
         by_step = [
@@ -165,11 +153,7 @@ def arm_json(found: Mapping[str, ArmScores]) -> dict[str, Any]:
                 arm: {c: {str(s): v for s, v in of.items()} for c, of in own.items()} for arm, own in a.last.items()
             },
             "steps": {arm: {str(step): dict(of) for step, of in own.items()} for arm, own in a.steps.items()},
-            "differences": {
-                f"{arm} - {base}": {c: vars(d) for c in a.columns if (d := a.difference(arm, base, c)) is not None}
-                for place, base in enumerate(a.last)
-                for arm in list(a.last)[place + 1 :]
-            },
+            "differences": {pair: {c: vars(d) for c, d in of.items()} for pair, of in a.differences.items()},
         }
         for sweep, a in found.items()
     }

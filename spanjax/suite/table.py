@@ -12,6 +12,7 @@ import numpy as np
 
 from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words
 from spanjax.scoring.resampling import Difference, Figures, Interval, Summed, Units, differences, intervals
+from spanjax.scoring.spread import Spread
 from spanjax.suite.probes import partial_spearman
 from spanjax.suite.quick import PROBES, QuickSuite
 
@@ -69,9 +70,8 @@ class Measured(NamedTuple):
     @property
     def deviation(self) -> float | None:
         """Deviation over the seeds (n - 1); None of fewer than two."""
-        if len(self.values) < 2 or self.mean is None:
-            return None
-        return math.sqrt(math.fsum((v - self.mean) ** 2 for v in self.values.values()) / (len(self.values) - 1))
+        found = Spread.of(self.values.values())
+        return None if found is None or math.isnan(found.deviation) else found.deviation
 
 
 def _ratio(sums_RS: np.ndarray) -> Figures:

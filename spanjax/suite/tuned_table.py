@@ -1,10 +1,12 @@
 """The table of a fine-tuning suite: scores on the half of the dev examples that chose no setting."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words
+from spanjax.scoring.paired import Paired
+from spanjax.scoring.spread import Spread
 from spanjax.suite.table import TITLE
 from spanjax.suite.tuned import TunedScore, TunedTask, compared
 
@@ -15,19 +17,20 @@ NOTE = (
 )
 
 
-def _deviation(score: TunedScore) -> float:
-    values = list(score.values.values())
-    if len(values) < 2:
-        return math.nan
-    return math.sqrt(math.fsum((value - score.mean) ** 2 for value in values) / (len(values) - 1))
-
-
-def _cell(score: TunedScore | None) -> Cell:
-    if score is None:
+def score_cell(values: Iterable[float]) -> Cell:
+    """Returns mean and deviation of scores; a dash without any."""
+    found = Spread.of(values)
+    if found is None:
         return "–"
-    deviation = _deviation(score)
-    spread = "" if math.isnan(deviation) else f" ± {deviation:.1f}"
-    return [Words(f"{score.mean:.1f}{spread}", "value")]
+    spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:.1f}"
+    return [Words(f"{found.mean:.1f}{spread}", "value")]
+
+
+def difference_cell(found: Paired | None) -> str:
+    """Returns a paired difference; one pair has no interval."""
+    if found is None:
+        return "–"
+    return f"{found.mean:+.1f}" + (f" ({found.low:+.1f} to {found.high:+.1f})" if found.verdict else "")
 
 
 def tuned_blocks(
@@ -38,20 +41,18 @@ def tuned_blocks(
     base, *others = scores
     rows: list[Sequence[Cell]] = []
     for name, own in scores.items():
+        # a mean over fewer tasks than the others have would look comparable
         whole = all(column in own for column in columns)
         mean = f"{math.fsum(own[column].mean for column in columns) / len(columns):.1f}" if whole else "–"
-        rows.append([name, *(_cell(own.get(column)) for column in columns), mean])
+        rows.append(
+            [name, *(score_cell(own[column].values.values() if column in own else ()) for column in columns), mean]
+        )
     blocks: list[Block] = [Heading(1, TITLE), Table(["Encoder", *columns, "Mean"], rows, "Fine-tuning", numbers=False)]
     blocks.append(Text(NOTE, small=True))
     compared_rows: list[Sequence[Cell]] = []
-    # one seed has a difference and no interval
     for name in others:
-        cells = list[str]()
-        for column in columns:
-            found = compared(scores[base].get(column), scores[name].get(column))
-            interval = f" ({found.low:+.1f} to {found.high:+.1f})" if found and found.verdict else ""
-            cells.append(f"{found.mean:+.1f}{interval}" if found else "–")
-        compared_rows.append([name, *cells])
+        pairs = (compared(scores[base].get(column), scores[name].get(column)) for column in columns)
+        compared_rows.append([name, *map(difference_cell, pairs)])
     if compared_rows:
         blocks.append(Table(["Encoder", *columns], compared_rows, f"Differences from {base}", numbers=False))
     chosen = [[name, column, score.entry] for name, own in scores.items() for column, score in own.items()]

@@ -6,9 +6,10 @@ import pathlib
 
 import pytest
 
-from spanjax.report.runs import Spread, grouped, pretrained_names, read_run, tails
+from spanjax.report.runs import grouped, pretrained_names, read_run, tails
 from spanjax.run import Run
 from spanjax.run_format import describe, differences
+from spanjax.scoring.spread import Spread
 from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 from spanjax.tasks.squad import Questions

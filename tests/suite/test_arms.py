@@ -47,6 +47,11 @@ def test_unfinished_runs_are_named(tmp_path: pathlib.Path) -> None:
         expand([str(folder)], False)
 
 
+def test_a_sweep_without_arms_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ValueError, match="has no arms"):
+        expand([str(sweep(tmp_path / "s", {}))], False)
+
+
 SCORES = {"x": [50.0, 52.0, 54.0], "y": [51.0, 54.5, 55.0]}
 
 
@@ -67,11 +72,11 @@ def test_arms_are_paired_by_their_seed() -> None:
     assert found.columns == ["tags", "fills"]
     assert found.last["y"]["tags"] == dict(enumerate(SCORES["y"])) and found.last["x"]["fills"] == {1: 1.0, 2: 1.0}
     assert found.steps["x"][1] == {"tags": 42.0} and found.steps["x"][2] == {"tags": 52.0, "fills": 1.0}
-    difference = found.difference("y", "x", "tags")
+    difference = found.differences["y - x"].get("tags")
     # differences 1, 2.5, 1: mean 1.5, deviation 0.866, Student's 4.303 of two degrees of freedom
     assert difference is not None and difference.mean == pytest.approx(1.5)
     assert difference.high - difference.mean == pytest.approx(4.3027 * 0.866025 / 3**0.5, rel=1e-4)
-    assert found.difference("y", "x", "pairs") is None
+    assert "pairs" not in found.differences["y - x"]
 
 
 def test_the_page_and_the_json_have_every_pair_of_arms() -> None:
