@@ -22,7 +22,8 @@ from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey
 from spanjax.objectives.base import Batch, Mean
 from spanjax.scoring import relation as scoring
-from spanjax.tasks.base import Examples, ReportRow
+from spanjax.scoring.calibration import calibrated, calibration_scores, curve_problems, inferred_curve
+from spanjax.tasks.base import Examples, Outputs, ReportRow
 from spanjax.tasks.relation.files import COLUMNS, Mentions, read_mentions, read_semeval, read_tacred, usual_names
 from spanjax.tasks.relation.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans
 from spanjax.tasks.rows import Row
@@ -46,6 +47,9 @@ class Relation(SentenceTask):
     pieces: tuple[tuple[str, int], ...] = ()
     """Markers and the ids that they take, sorted by name; empty: those of the training examples. An entity type that is not
     among them gets the marker of its role without a type."""
+    calibration_curve: tuple[float, ...] = ()
+    """Parameters a, b, c of the curve from the probability of the predicted label to its confidence, see `scoring.calibration`.
+    Where it is not set, inference takes the curve that fits the model's dev examples."""
 
     score_names: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "tacred": {"scheme": "tacred"},
@@ -71,7 +75,7 @@ class Relation(SentenceTask):
 
     def problems(self, encoder: EncoderConfig) -> list[str]:
         """Adds to `SentenceTask.problems` labels that are not SemEval's, and impossible ids of markers."""
-        found = super().problems(encoder)
+        found = super().problems(encoder) + curve_problems(self.calibration_curve)
         if self.scheme == "semeval" and self.labels and set(self.labels) != set(scoring.SEMEVAL_LABELS):
             found.append(f"objective.labels is {self.labels}: SemEval-2010 task 8 has its own; leave the setting out")
         if not self.pieces:
@@ -182,6 +186,23 @@ class Relation(SentenceTask):
             "accuracy": found.directed.accuracy,
         }
 
+    def prediction_json(self, example: Mentions, prediction: str, outputs: Sequence[Outputs]) -> dict[str, Any]:
+        """Adds to `SentenceTask.prediction_json` the confidence: the probability of the label behind the curve."""
+        found = super().prediction_json(example, prediction, outputs)
+        confidence = calibrated([_probability(outputs[0])], self.calibration_curve)[0]
+        return {"prediction": prediction, "confidence": round(float(confidence), 6), **found}
+
+    def calibration(
+        self, examples: Sequence[Mentions], rows: Sequence[Row], predictions: Sequence[str], outputs: Sequence[Outputs]
+    ) -> dict[str, float]:
+        """Calibration of the confidences of all labels, that for no relation among them."""
+        right = [each.label == prediction for each, prediction in zip(examples, predictions, strict=True)]
+        return calibration_scores([_probability(each) for each in outputs], right, self.calibration_curve)
+
+    def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """The curve of confidences, where none was set."""
+        return inferred_curve(scores, self.calibration_curve)
+
     def write(
         self, folder: pathlib.Path, examples: Sequence[Mentions], predictions: Sequence[str]
     ) -> list[pathlib.Path]:
@@ -202,3 +223,9 @@ class Relation(SentenceTask):
 
 def _known(batch: Batch) -> dict[str, jax.Array]:
     return {**batch, "weight_B": batch["weight_B"] * batch["known_B"]}
+
+
+def _probability(output: Outputs) -> float:
+    """Probability of the label with the highest score."""
+    scores_C = output["logits_BC"].astype(np.float64)
+    return float(1 / np.exp(scores_C - scores_C.max()).sum())
