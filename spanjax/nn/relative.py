@@ -76,6 +76,16 @@ class RelativeContext(NamedTuple):
     """Mask of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
 
+    def before(self, rows: int, keys: int) -> jax.Array:
+        """Keys of the memory before each row, int32 [B]: none where it lies behind the row."""
+        remembered = jnp.full((rows,), keys - self.content.seen_BQJ.shape[1], jnp.int32)
+        return remembered if self.backward_B is None else jnp.where(self.backward_B, 0, remembered)
+
+
+def joined_heads(x: jax.Array) -> jax.Array:
+    """[..., N, H] -> [..., D]."""
+    return x.reshape(*x.shape[:-2], -1)
+
 
 def sinusoids(place: jax.Array, size: int) -> jax.Array:
     """[...] -> [..., D]: sines of all places times 10000 ** (-2i / D), then cosines; float32."""
@@ -123,6 +133,7 @@ class RelativeLayer(nnx.Module):
         self.feed_norm = layer_norm(size, config, rngs)
         self.heads, self.rate, self.attention_rate = heads, config.dropout, config.attention_dropout
         self.activation = config.activation
+        self.backend = "xla" if config.attention == "auto" else config.attention
 
     def __call__(
         self,
@@ -203,10 +214,10 @@ class RelativeLayer(nnx.Module):
         So scores of more than a chunk exist at no time. The gradients of what all chunks read are summed in float32.
         """
         rows, count, keys = *query_BQNH.shape[:2], keyed.key_BJNH.shape[1]
+        if self.backend == "pallas_tpu":
+            return self._mixed_on_tpu(query_BQNH, position_BQ, keyed, context, mask, key, site)
         chunk, size = chunk_of(count), query_BQNH.dtype
-        remembered = keys - context.content.seen_BQJ.shape[1]  # positions of the memory, before the row or behind it
-        before_B1 = remembered if context.backward_B is None else jnp.where(context.backward_B, 0, remembered)[:, None]
-        place_BQ = jnp.broadcast_to(position_BQ + before_B1, (rows, count))
+        place_BQ = jnp.broadcast_to(position_BQ + context.before(rows, keys)[:, None], (rows, count))
         places_JD = sinusoids(jnp.arange(keys), keyed.distance_DNH.shape[0])
 
         @jax.checkpoint
@@ -226,6 +237,38 @@ class RelativeLayer(nnx.Module):
 
         mixed_XBCD = mix_all(keyed, query_BQNH)
         return jnp.moveaxis(mixed_XBCD, 0, 1).reshape(rows, count, mixed_XBCD.shape[-1])
+
+    def _mixed_on_tpu(
+        self,
+        query_BQNH: jax.Array,
+        position_BQ: jax.Array,
+        keyed: Keyed,
+        context: RelativeContext,
+        mask: AttentionMask,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        """`_mixed` by the project's kernels for TPU, which read scores by distance from a table of all distances."""
+        from spanjax.nn.attention import tpu_relative
+
+        rows, keys, heads = (*keyed.key_BJNH.shape[:3],)
+        size, kernel_DNH = query_BQNH.dtype, keyed.distance_DNH.astype(query_BQNH.dtype)
+        table_RD = sinusoids(keys - 1 - jnp.arange(2 * keys), len(kernel_DNH)).astype(size) @ joined_heads(kernel_DNH)
+        gap_NH = keyed.types_2NH[1] - keyed.types_2NH[0]
+        vectors_4NH = jnp.stack([keyed.content_NH, keyed.distance_NH, keyed.type_NH, gap_NH])
+        return tpu_relative.run(
+            tuple(joined_heads(x) for x in (query_BQNH, keyed.key_BJNH, keyed.value_BJNH)),
+            table_RD,
+            joined_heads(vectors_4NH),
+            mask.seen_BQJ.astype(jnp.int8) + (mask.seen_BQJ & mask.other_BQJ).astype(jnp.int8),
+            context.before(rows, keys),
+            None if mask is context.content else position_BQ,
+            heads,
+            context.content.seen_BQJ.shape[1],
+            self.attention_rate,
+            key,
+            site,
+        )
 
     def _mixed_chunk(
         self,

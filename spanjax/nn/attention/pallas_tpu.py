@@ -68,7 +68,7 @@ def run(
     lanes = LANES if width % LANES == 0 and LANES % head_size == 0 else width
     tile = tile or tile_of(length, window)
     rate = 0.0 if dropout_key is None else rate
-    plan = Plan(length, head_size, lanes, tile, window, causal, rate, interpret)
+    plan = Plan(head_size, lanes, length, tile, window, causal, rate, interpret)
     # one number where nothing is dropped, by which `plan.own_kernels` tells such a call
     keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((1,), jnp.uint32)
     query_BLD, key_BLD, value_BLD = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))
