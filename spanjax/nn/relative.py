@@ -8,15 +8,19 @@ Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys,
 Q positions or slots that attend, C of a chunk of them, X chunks.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from spanjax.nn.attention.on_device import check, shortest
 from spanjax.nn.attention.xla import HIDDEN, STRIDE, visible
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.dropout import DropoutKey, dropout, step_key
 from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.nn.products import float32_product
@@ -251,13 +255,13 @@ class RelativeLayer(nnx.Module):
         """`_mixed` by the project's kernels for TPU, which read scores by distance from a table of all distances."""
         from spanjax.nn.attention import tpu_relative
 
-        rows, keys, heads = (*keyed.key_BJNH.shape[:3],)
+        rows, keys, heads, _ = keyed.key_BJNH.shape
         size, kernel_DNH = query_BQNH.dtype, keyed.distance_DNH.astype(query_BQNH.dtype)
         table_RD = sinusoids(keys - 1 - jnp.arange(2 * keys), len(kernel_DNH)).astype(size) @ joined_heads(kernel_DNH)
         gap_NH = keyed.types_2NH[1] - keyed.types_2NH[0]
         vectors_4NH = jnp.stack([keyed.content_NH, keyed.distance_NH, keyed.type_NH, gap_NH])
         return tpu_relative.run(
-            tuple(joined_heads(x) for x in (query_BQNH, keyed.key_BJNH, keyed.value_BJNH)),
+            (joined_heads(query_BQNH), joined_heads(keyed.key_BJNH), joined_heads(keyed.value_BJNH)),
             table_RD,
             joined_heads(vectors_4NH),
             mask.seen_BQJ.astype(jnp.int8) + (mask.seen_BQJ & mask.other_BQJ).astype(jnp.int8),
@@ -318,3 +322,50 @@ def joined(
     text_first = jnp.where(place < 0, jnp.concatenate([row, jnp.zeros_like(memory)], axis), moved)
     behind = backward_B.reshape(-1, *[1] * (row.ndim - 1))
     return jnp.where(behind, text_first, jnp.concatenate([memory, row], axis))
+
+
+@functools.cache
+def verify(length: int, memory: int, head_size: int, dtype: str, rate: float) -> tuple[float, float]:
+    """Compares the kernels for TPU with the plain formula in float32 on this process's first device: both streams, with outputs
+    and gradients. Returns the seconds of the kernels and of the formula; ValueError as of `on_device.compare`."""
+    heads, rows, keys, slots = 12, 2, length + memory, length // 8
+    config = EncoderConfig(hidden_size=heads * head_size, heads=heads, attention_dropout=rate, relative_attention=True)
+    graph, state = nnx.split(RelativeLayer(config, nnx.Rngs(0)))
+    generator = np.random.default_rng(0)
+    masks = [
+        AttentionMask(*(jnp.asarray(generator.random((rows, count, keys)) < 0.6) for _ in range(2)))
+        for count in (length, slots)
+    ]
+    position_BK = jnp.asarray(generator.integers(0, length, (rows, slots)), jnp.int32)
+    sides = (jnp.arange(rows) % 2 == 1, jnp.full(rows, length)) if memory else (None, None)
+    context = RelativeContext(masks[0], *sides, masks[1], position_BK)
+    key = DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(rows)) if rate else None
+    sizes = (length, slots, memory, length, slots)
+    arrays = [jnp.asarray(generator.standard_normal((rows, size, config.hidden_size)), dtype) for size in sizes]
+
+    def both(backend: str, kind: str) -> Callable[..., list[jax.Array]]:
+        def mixed(state: Any, hidden_BLD: jax.Array, slots_BKD: jax.Array, memory_BMD: jax.Array) -> list[jax.Array]:
+            layer = nnx.merge(graph, jax.tree.map(lambda x: x.astype(kind), state))
+            layer.backend = backend
+            keyed = layer._keyed(hidden_BLD, memory_BMD, context)
+            streams = ((hidden_BLD, jnp.arange(length)[None], masks[0]), (slots_BKD, position_BK, masks[1]))
+            return [
+                layer._mixed(layer._split(layer.query(x)), place, keyed, context, mask, key, jnp.uint32(4 * number))
+                for number, (x, place, mask) in enumerate(streams)
+            ]
+
+        def results(*arrays: jax.Array) -> list[jax.Array]:
+            *read, of_content, of_slots = (each.astype(kind) for each in arrays)
+            output, backward = jax.vjp(mixed, state, *read)
+            return [*output, *jax.tree.leaves(backward([of_content, of_slots]))]
+
+        return results
+
+    functions = both("pallas_tpu", dtype), both("xla", "float32")
+    got, right = ([np.asarray(each, np.float32) for each in jax.jit(each)(*arrays)] for each in functions)
+    # the parts of a layer behind attention have no gradient here
+    used = [number for number, each in enumerate(right) if each.size and each.any()]
+    names = [f"result {number}" for number in used]
+    check("encoder.attention 'pallas_tpu'", names, *([part[number] for number in used] for part in (got, right)))
+    own, plain = (shortest(both(backend, dtype), arrays) for backend in ("pallas_tpu", "xla"))
+    return own, plain

@@ -27,6 +27,7 @@ from spanjax.nn.dropout import DropoutKey, row_keys
 
 CONTENT, DISTANCE, TYPE, GAP = range(4)
 """Rows of the vectors of a call: the three biases of queries, and the vector of another type minus that of the same."""
+STRIDED = True
 _LEAST = np.float32(1e-30)  # sum of the weights of a query that sees nothing
 
 
@@ -91,6 +92,9 @@ def _to_keys(x_TC: jax.Array, shift_T1: jax.Array, plan: Plan) -> jax.Array:
 
 def _to_distances(x_TJ: jax.Array, shift_T1: jax.Array, plan: Plan) -> jax.Array:
     """The transpose of `_to_keys`: [T, J] -> [T, C], zeros where a distance has no key."""
+    if not plan.slots:  # a roll back by a column more for every line
+        x_TC = _padded(x_TJ, plan.distances)
+        return pltpu.roll(x_TC, plan.tile - 1, 1, stride=plan.distances - 1, stride_axis=0) if STRIDED else x_TC
     for bit, width, after in reversed([*_steps(plan)]):
         x_TJ = _padded(x_TJ, after)
         x_TJ = _moved(_padded(x_TJ, width), 1 << bit, bit, shift_T1)
@@ -254,7 +258,7 @@ def _call(plan: Plan, scalars: tuple, *arrays: jax.Array) -> list[jax.Array]:
     else:
         shapes, out_specs = [*shapes, like(levels, jnp.float32)], [*out_specs, per_head]
     # XLA's scheduler knows the cost of a call by this alone
-    columns = (6 * plan.keys + 6 * plan.distances) if backward else (4 * plan.keys + 2 * plan.distances)
+    columns = (10 * plan.keys + 6 * plan.distances) if backward else (4 * plan.keys + 2 * plan.distances)
     return pl.pallas_call(
         functools.partial(_backward_kernel if backward else _forward_kernel, plan),
         out_shape=shapes,
