@@ -17,9 +17,10 @@ HOPPER = "mosaic_gpu_v2"
 TRITON = "__gpu$xla.gpu.triton"
 """Target of those of `spanjax.nn.attention.pallas_triton`, and of other kernels."""
 TILE = 128  # positions of a tile of content by distance
-_CODE, _ROLL, _ROLLS_OF_SLOTS = 3, 1, 24
-"""Integer operations of attention by distances: a byte of the mask is widened and compared twice; a line is rolled at once, or in
-eight steps of a roll, a comparison and a choice."""
+_CODE = 3  # of attention by distances: a byte of its mask is widened and compared twice
+_ROLLS = {"forward": 1, "backward": 10, "slots": 24}
+"""Operations a score by distance to roll it to its key: forward at once, back in four rolls with three comparisons and choices, and
+for slots in eight of each."""
 _TILE = 64  # positions meet at least so many
 EXPONENTIAL = 4
 """Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
@@ -88,7 +89,7 @@ def _tpu_by_distance(
     flops = 2 * rows * queries * width * ((5 if backward else 2) * keys + (3 if backward else 1) * distances)
     drops = number == (rows,) and rows > 1
     of_key = EXPONENTIAL + _CODE + (_DROPOUT + 1) * drops
-    rolls = (2 if backward else 1) * (_ROLLS_OF_SLOTS if slots else _ROLL)
+    rolls = (1 + backward) * _ROLLS["slots"] if slots else _ROLLS["forward"] + backward * _ROLLS["backward"]
     integers = rows * queries * heads * (of_key * keys + rolls * distances)
     return flops, seconds(rates, backward, flops, integers)
 

@@ -27,7 +27,6 @@ from spanjax.nn.dropout import DropoutKey, row_keys
 
 CONTENT, DISTANCE, TYPE, GAP = range(4)
 """Rows of the vectors of a call: the three biases of queries, and the vector of another type minus that of the same."""
-STRIDED = True
 _LEAST = np.float32(1e-30)  # sum of the weights of a query that sees nothing
 
 
@@ -81,10 +80,17 @@ def _moved(x: jax.Array, right: int, bit: int, shift_T1: jax.Array) -> jax.Array
     return jnp.where(chosen == 1, rolled, x)
 
 
+def strided(x: jax.Array, first: int, interpret: bool) -> jax.Array:
+    """Rolls line i of x to the right by `first + i`; the interpreter takes minutes to compile what a core does in one go."""
+    if interpret:
+        return jax.vmap(jnp.roll)(x, first + jnp.arange(len(x)))
+    return pltpu.roll(x, first, 1, stride=1, stride_axis=0)
+
+
 def _to_keys(x_TC: jax.Array, shift_T1: jax.Array, plan: Plan) -> jax.Array:
     """Scores of distances -> scores of keys, [T, J]: line i begins at column `shift_T1[i]`."""
     if not plan.slots:  # a column less for every line
-        return pltpu.roll(x_TC, plan.keys + 1, 1, stride=1, stride_axis=0)[:, : plan.keys]
+        return strided(x_TC, plan.keys + 1, plan.interpret)[:, : plan.keys]
     for bit, width, after in _steps(plan):
         x_TC = _moved(x_TC, width - (1 << bit), bit, shift_T1)[:, :after]
     return x_TC[:, : plan.keys]
@@ -92,9 +98,13 @@ def _to_keys(x_TC: jax.Array, shift_T1: jax.Array, plan: Plan) -> jax.Array:
 
 def _to_distances(x_TJ: jax.Array, shift_T1: jax.Array, plan: Plan) -> jax.Array:
     """The transpose of `_to_keys`: [T, J] -> [T, C], zeros where a distance has no key."""
-    if not plan.slots:  # a roll back by a column more for every line
-        x_TC = _padded(x_TJ, plan.distances)
-        return pltpu.roll(x_TC, plan.tile - 1, 1, stride=plan.distances - 1, stride_axis=0) if STRIDED else x_TC
+    if not plan.slots:
+        # a register rolls its eight lines by rising numbers alone, and these fall: by groups first, then inside of each
+        groups = jnp.split(_padded(x_TJ, plan.distances), plan.tile // 8)
+        x_TC = jnp.concatenate([pltpu.roll(x, plan.tile - 8 * n, 1) for n, x in enumerate(groups, start=1)])
+        for bit in range(3):
+            x_TC = _moved(x_TC, 1 << bit, bit, shift_T1)
+        return x_TC
     for bit, width, after in reversed([*_steps(plan)]):
         x_TJ = _padded(x_TJ, after)
         x_TJ = _moved(_padded(x_TJ, width), 1 << bit, bit, shift_T1)
