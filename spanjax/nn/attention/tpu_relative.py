@@ -21,7 +21,17 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from spanjax.nn.attention.request import KEPT, TILE
-from spanjax.nn.attention.tpu_kernels import LANES, PLENTY, Lanes, as_column, as_row, by_head, dropping, of_head, product
+from spanjax.nn.attention.tpu_kernels import (
+    LANES,
+    PLENTY,
+    Lanes,
+    as_column,
+    as_row,
+    by_head,
+    dropping,
+    of_head,
+    product,
+)
 from spanjax.nn.attention.xla import HIDDEN
 from spanjax.nn.dropout import DropoutKey, row_keys
 
