@@ -19,8 +19,8 @@ TRITON = "__gpu$xla.gpu.triton"
 TILE = 128  # positions of a tile of content by distance
 _CODE = 3  # of attention by distances: a byte of its mask is widened and compared twice
 _ROLLS = {"forward": 1, "backward": 10, "slots": 24}
-"""Operations a score by distance to roll it to its key: forward at once, back in four rolls with three comparisons and choices, and
-for slots in eight of each."""
+"""Operations a score by distance to roll it to its key: forward at once, back in four rolls with three comparisons and choices,
+and for slots in eight of each."""
 _TILE = 64  # positions meet at least so many
 EXPONENTIAL = 4
 """Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
@@ -76,7 +76,7 @@ def tpu(
 def _tpu_by_distance(
     rates: Achievable, line: Instruction, read: Sequence[tuple[str, tuple[int, ...]]]
 ) -> tuple[float, float]:
-    """`tpu` of a call of `spanjax.nn.attention.tpu_relative`, which reads a mask [B, Q, J] in bytes and places of slots [B, 1, K].
+    """`tpu` of a call of `spanjax.nn.attention.tpu_relative`, which reads a mask [B, Q, J] in bytes and places [B, 1, K].
 
     Of a tile it also multiplies distances, and rolls them to keys, in both directions in the backward pass.
     """

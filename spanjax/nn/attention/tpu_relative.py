@@ -2,7 +2,7 @@
 
 A program computes a group of heads of one row, tile by tile of its queries; all keys of a row lie on the chip. Scores by distance
 are one product of queries and a table of distances; every line of it is then rolled to its keys. The backward pass is one kernel,
-which computes scores and dropout masks again and rolls their gradients back. The table's gradient is summed over rows on the chip.
+which computes scores and dropout masks again and rolls their gradients back. It sums the table's gradient over rows on the chip.
 Shapes: B rows, Q queries, J keys, D of all heads, R = 2J distances from J - 1 to -J, W lanes of a group, T queries of a tile,
 S places that the queries of a tile may have, C = J + S distances of a tile.
 """
