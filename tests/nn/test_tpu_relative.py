@@ -133,7 +133,6 @@ def test_is_as_near_to_float64_as_the_plain_formula(
     bounds = (1e-6, 1e-5) if dtype == jnp.float32 else (0.01, 0.02)
     found = {each: results(each, length, memory, rate, (dtype, dtype)) for each in ("xla", "pallas_tpu")}
     plain, own = (compare(found[each], exact, *bounds) for each in ("xla", "pallas_tpu"))
-    print(plain, own)
     assert max(own[2:]) <= 1 and max(own[:2]) <= max(3.0, 2 * max(plain[:2])), (plain, own)
 
 
