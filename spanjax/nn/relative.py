@@ -258,6 +258,7 @@ class RelativeLayer(nnx.Module):
         rows, keys, heads, _ = keyed.key_BJNH.shape
         size, kernel_DNH = query_BQNH.dtype, keyed.distance_DNH.astype(query_BQNH.dtype)
         table_RD = sinusoids(keys - 1 - jnp.arange(2 * keys), len(kernel_DNH)).astype(size) @ joined_heads(kernel_DNH)
+        # a softmax does not see what all keys of a query have in common: the difference of the types is enough
         gap_NH = keyed.types_2NH[1] - keyed.types_2NH[0]
         vectors_4NH = jnp.stack([keyed.content_NH, keyed.distance_NH, keyed.type_NH, gap_NH])
         return tpu_relative.run(
