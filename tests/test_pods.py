@@ -212,6 +212,26 @@ def test_fused_attention_is_in_the_program_and_scores_are_not(
         assert dims[-2:] != (256, 256) or math.prod(dims) < scores, (dtype, dims)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_attention_by_distances_of_xlnet(tmp_path: pathlib.Path) -> None:
+    """P3 and P4. A kernel each way for both streams, no scores outside of them, and masks that nothing copies a layer."""
+    config = ("--config=configs/pretrain/xlnet_base.py", "--vocab-size=32000", "--encoder.layers=2", "--no-search")
+    found, program = planned(tmp_path, "v5e:2x4", *config)
+    assert found["attention"] == "pallas_tpu" and found["fits"]
+    kernels = CostModel(program, CHIPS["v5e"].achievable).kernels
+    assert sum(each.runs for each in kernels if each.kind == ATTENTION) == 4 * 2
+    masks = {("s8", (32, queries, 896)) for queries in (512, 88)}
+    moved = [each for each in kernels if each.kind == MOVES and masks & set(shapes(each.result))]
+    assert not [each for each in moved if each.runs > 1], moved
+    for dtype, dims in array_types(program):
+        scores = dims[-1:] == (896,) and dtype in ("f32", "bf16") and 12 in dims
+        assert not scores, (dtype, dims)
+    plain, _ = planned(tmp_path, "v5e:2x4", *config, "--encoder.attention=xla")
+    assert found["memory"]["peak"] <= plain["memory"]["peak"]
+    assert found["step_seconds"] < plain["step_seconds"]
+
+
 def check_hopper_kernels(program: Program, layers: int, *size: int) -> None:
     """P3. Three kernels a layer, with nothing moved around them, and one gradient of scores that two of them share."""
     calls = [line for body in program.computations.values() for line in body if HOPPER in line.rest]

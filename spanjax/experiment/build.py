@@ -13,9 +13,17 @@ from jax.sharding import Mesh
 from spanjax.distributed.launchers import xla_flag
 from spanjax.experiment.init_from import InitialWeights
 from spanjax.experiment.trials import remembered, tried
-from spanjax.nn import residual_norm
-from spanjax.nn.attention import choose_backend, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, platform_name
-from spanjax.nn.attention.request import CHUNKED_FROM
+from spanjax.nn import relative, residual_norm
+from spanjax.nn.attention import (
+    choose_backend,
+    choose_for_distances,
+    cudnn_packed,
+    pallas_hopper,
+    pallas_tpu,
+    pallas_triton,
+    platform_name,
+)
+from spanjax.nn.attention.request import CHUNKED_FROM, Request
 from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
 from spanjax.run_format import MASKS, describe, flat
@@ -166,9 +174,11 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
                 f"encoder.attention {wanted!r} cannot split its heads over mesh.tensor: use 'xla', or tensor=1"
             )
         return "xla", "the one that splits its heads over mesh.tensor"
-    if encoder.relative_attention or encoder.disentangled:
+    if encoder.disentangled:
         return "xla", "the one for distances"
     head_size, dtype = encoder.hidden_size // encoder.heads, jnp.dtype(run.compute_dtype)
+    if encoder.relative_attention:
+        return _for_distances(run, device, length, head_size, dtype)
     backend, reason = choose_backend(
         wanted,
         device.platform,
@@ -192,6 +202,22 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
 
         return tried(wanted, reason, trial, backend, other)
     return backend, reason
+
+
+def _for_distances(run: Run, device: jax.Device, length: int, head_size: int, dtype: Any) -> tuple[str, str]:
+    """`attention_backend` of relative attention."""
+    platform, rate = platform_name(device.platform), run.encoder.attention_dropout
+    memory = run.objective.memory_length
+    request = Request(platform, length, head_size, dtype, rate, device.device_kind)
+    backend, reason = choose_for_distances(run.encoder.attention, request, memory)
+    if backend == "xla" or device not in jax.devices():
+        return backend, reason
+    timed = (length, memory, head_size, dtype.name, rate)
+
+    def trial() -> tuple[float, float]:
+        return remembered("pallas_tpu_distances", timed, lambda: relative.verify(*timed))
+
+    return tried(run.encoder.attention, reason, trial, backend)
 
 
 def norm_backend(run: Run, mesh: Mesh) -> tuple[str, str]:

@@ -264,12 +264,15 @@ class EncoderConfig(Execution, Regularization, Architecture):
     def problems(self) -> list[str]:
         """Returns a message for each problem of these values."""
         found = range_problems(self, "encoder.") + super().problems()
-        by_distance = {"relative_attention": self.relative_attention, "disentangled_attention": self.disentangled}
+        by_distance = {
+            "relative_attention": (self.relative_attention, ("auto", "xla", "pallas_tpu")),
+            "disentangled_attention": (self.disentangled, ("auto", "xla")),
+        }
         found += [
-            f"encoder.attention is {self.attention!r}: expected 'auto' or 'xla' with encoder.{name}, the only backend that adds"
-            " scores of distances"
-            for name, used in by_distance.items()
-            if used and self.attention not in ("auto", "xla")
+            f"encoder.attention is {self.attention!r}: expected {', '.join(map(repr, able[:-1]))} or {able[-1]!r} with"
+            f" encoder.{name}, the only {'backend that adds' if len(able) < 3 else 'backends that add'} scores of distances"
+            for name, (used, able) in by_distance.items()
+            if used and self.attention not in able
         ]
         if self.remat not in REMAT:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")

@@ -8,15 +8,19 @@ Shapes: B rows, L positions, K slots, M positions of the memory, J = M + L keys,
 Q positions or slots that attend, C of a chunk of them, X chunks.
 """
 
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
+from spanjax.nn.attention.on_device import check, shortest
 from spanjax.nn.attention.xla import HIDDEN, STRIDE, visible
 from spanjax.nn.config import EncoderConfig
-from spanjax.nn.dropout import DropoutKey, dropout
+from spanjax.nn.dropout import DropoutKey, dropout, step_key
 from spanjax.nn.layer import Linear, layer_norm, linear, normal
 from spanjax.nn.pointwise import ACTIVATIONS
 from spanjax.nn.products import float32_product
@@ -76,6 +80,16 @@ class RelativeContext(NamedTuple):
     """Mask of the query stream: Q = K."""
     slot_position_BK: jax.Array | None = None
 
+    def before(self, rows: int, keys: int) -> jax.Array:
+        """Keys of the memory before each row, int32 [B]: none where it lies behind the row."""
+        remembered = jnp.full((rows,), keys - self.content.seen_BQJ.shape[1], jnp.int32)
+        return remembered if self.backward_B is None else jnp.where(self.backward_B, 0, remembered)
+
+
+def joined_heads(x: jax.Array) -> jax.Array:
+    """[..., N, H] -> [..., D]."""
+    return x.reshape(*x.shape[:-2], -1)
+
 
 def sinusoids(place: jax.Array, size: int) -> jax.Array:
     """[...] -> [..., D]: sines of all places times 10000 ** (-2i / D), then cosines; float32."""
@@ -123,6 +137,7 @@ class RelativeLayer(nnx.Module):
         self.feed_norm = layer_norm(size, config, rngs)
         self.heads, self.rate, self.attention_rate = heads, config.dropout, config.attention_dropout
         self.activation = config.activation
+        self.backend = "xla" if config.attention == "auto" else config.attention
 
     def __call__(
         self,
@@ -203,10 +218,10 @@ class RelativeLayer(nnx.Module):
         So scores of more than a chunk exist at no time. The gradients of what all chunks read are summed in float32.
         """
         rows, count, keys = *query_BQNH.shape[:2], keyed.key_BJNH.shape[1]
+        if self.backend == "pallas_tpu":
+            return self._mixed_on_tpu(query_BQNH, position_BQ, keyed, context, mask, key, site)
         chunk, size = chunk_of(count), query_BQNH.dtype
-        remembered = keys - context.content.seen_BQJ.shape[1]  # positions of the memory, before the row or behind it
-        before_B1 = remembered if context.backward_B is None else jnp.where(context.backward_B, 0, remembered)[:, None]
-        place_BQ = jnp.broadcast_to(position_BQ + before_B1, (rows, count))
+        place_BQ = jnp.broadcast_to(position_BQ + context.before(rows, keys)[:, None], (rows, count))
         places_JD = sinusoids(jnp.arange(keys), keyed.distance_DNH.shape[0])
 
         @jax.checkpoint
@@ -226,6 +241,39 @@ class RelativeLayer(nnx.Module):
 
         mixed_XBCD = mix_all(keyed, query_BQNH)
         return jnp.moveaxis(mixed_XBCD, 0, 1).reshape(rows, count, mixed_XBCD.shape[-1])
+
+    def _mixed_on_tpu(
+        self,
+        query_BQNH: jax.Array,
+        position_BQ: jax.Array,
+        keyed: Keyed,
+        context: RelativeContext,
+        mask: AttentionMask,
+        key: DropoutKey | None,
+        site: jax.Array,
+    ) -> jax.Array:
+        """`_mixed` by the project's kernels for TPU, which read scores by distance from a table of all distances."""
+        from spanjax.nn.attention import tpu_relative
+
+        rows, keys, heads, _ = keyed.key_BJNH.shape
+        size, kernel_DNH = query_BQNH.dtype, keyed.distance_DNH.astype(query_BQNH.dtype)
+        table_RD = sinusoids(keys - 1 - jnp.arange(2 * keys), len(kernel_DNH)).astype(size) @ joined_heads(kernel_DNH)
+        # a softmax does not see what all keys of a query have in common: the difference of the types is enough
+        gap_NH = keyed.types_2NH[1] - keyed.types_2NH[0]
+        vectors_4NH = jnp.stack([keyed.content_NH, keyed.distance_NH, keyed.type_NH, gap_NH])
+        return tpu_relative.run(
+            (joined_heads(query_BQNH), joined_heads(keyed.key_BJNH), joined_heads(keyed.value_BJNH)),
+            table_RD,
+            joined_heads(vectors_4NH),
+            mask.seen_BQJ.astype(jnp.int8) + (mask.seen_BQJ & mask.other_BQJ).astype(jnp.int8),
+            context.before(rows, keys),
+            None if mask is context.content else position_BQ,
+            heads,
+            context.content.seen_BQJ.shape[1],
+            self.attention_rate,
+            key,
+            site,
+        )
 
     def _mixed_chunk(
         self,
@@ -275,3 +323,50 @@ def joined(
     text_first = jnp.where(place < 0, jnp.concatenate([row, jnp.zeros_like(memory)], axis), moved)
     behind = backward_B.reshape(-1, *[1] * (row.ndim - 1))
     return jnp.where(behind, text_first, jnp.concatenate([memory, row], axis))
+
+
+@functools.cache
+def verify(length: int, memory: int, head_size: int, dtype: str, rate: float) -> tuple[float, float]:
+    """Compares the kernels for TPU with the plain formula in float32 on this process's first device: both streams, with outputs
+    and gradients. Returns the seconds of the kernels and of the formula; ValueError as of `on_device.compare`."""
+    heads, rows, keys, slots = 12, 2, length + memory, length // 8
+    config = EncoderConfig(hidden_size=heads * head_size, heads=heads, attention_dropout=rate, relative_attention=True)
+    graph, state = nnx.split(RelativeLayer(config, nnx.Rngs(0)))
+    generator = np.random.default_rng(0)
+    masks = [
+        AttentionMask(*(jnp.asarray(generator.random((rows, count, keys)) < 0.6) for _ in range(2)))
+        for count in (length, slots)
+    ]
+    position_BK = jnp.asarray(generator.integers(0, length, (rows, slots)), jnp.int32)
+    sides = (jnp.arange(rows) % 2 == 1, jnp.full(rows, length)) if memory else (None, None)
+    context = RelativeContext(masks[0], *sides, masks[1], position_BK)
+    key = DropoutKey(step_key(0, jnp.int32(1)), jnp.arange(rows)) if rate else None
+    sizes = (length, slots, memory, length, slots)
+    arrays = [jnp.asarray(generator.standard_normal((rows, size, config.hidden_size)), dtype) for size in sizes]
+
+    def both(backend: str, kind: str) -> Callable[..., list[jax.Array]]:
+        def mixed(state: Any, hidden_BLD: jax.Array, slots_BKD: jax.Array, memory_BMD: jax.Array) -> list[jax.Array]:
+            layer = nnx.merge(graph, jax.tree.map(lambda x: x.astype(kind), state))
+            layer.backend = backend
+            keyed = layer._keyed(hidden_BLD, memory_BMD, context)
+            streams = ((hidden_BLD, jnp.arange(length)[None], masks[0]), (slots_BKD, position_BK, masks[1]))
+            return [
+                layer._mixed(layer._split(layer.query(x)), place, keyed, context, mask, key, jnp.uint32(4 * number))
+                for number, (x, place, mask) in enumerate(streams)
+            ]
+
+        def results(*arrays: jax.Array) -> list[jax.Array]:
+            *read, of_content, of_slots = (each.astype(kind) for each in arrays)
+            output, backward = jax.vjp(mixed, state, *read)
+            return [*output, *jax.tree.leaves(backward([of_content, of_slots]))]
+
+        return results
+
+    functions = both("pallas_tpu", dtype), both("xla", "float32")
+    got, right = ([np.asarray(each, np.float32) for each in jax.jit(each)(*arrays)] for each in functions)
+    # the parts of a layer behind attention have no gradient here
+    used = [number for number, each in enumerate(right) if each.size and each.any()]
+    names = [f"result {number}" for number in used]
+    check("encoder.attention 'pallas_tpu'", names, *([part[number] for number in used] for part in (got, right)))
+    own, plain = (shortest(both(backend, dtype), arrays) for backend in ("pallas_tpu", "xla"))
+    return own, plain

@@ -82,6 +82,11 @@ class Objective(abc.ABC):
     def measure(self, module: Any, batch: Batch, key: DropoutKey | None) -> dict[str, Mean]:
         """Runs the module on these rows: every loss by its name, and further metrics. `key=None` evaluates."""
 
+    @property
+    def memory_length(self) -> int:
+        """Positions before or behind a row that its relative attention also reads."""
+        return 0
+
     def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> Mapping[str, jax.ShapeDtypeStruct]:
         """Recurrent state that a row passes to the row at its batch index in the next batch: name -> shape and type, `dtype`
         being that of activations. By default none. It is zero in the first batch, and part of the state of a run.

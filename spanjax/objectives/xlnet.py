@@ -129,6 +129,11 @@ class PermutedPrediction(Pretraining):
         """The unigram entropy."""
         return {"plm/loss": TERM.baseline(unigram_entropy)}
 
+    @property
+    def memory_length(self) -> int:
+        """Those of the memory."""
+        return self.memory
+
     def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
         """The memory of a row."""
         if not self.memory:

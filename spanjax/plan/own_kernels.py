@@ -16,6 +16,11 @@ HOPPER = "mosaic_gpu_v2"
 """Target of the calls of `spanjax.nn.attention.hopper_kernels`."""
 TRITON = "__gpu$xla.gpu.triton"
 """Target of those of `spanjax.nn.attention.pallas_triton`, and of other kernels."""
+TILE = 128  # positions of a tile of content by distance
+_CODE = 3  # of attention by distances: a byte of its mask is widened and compared twice
+_ROLLS = {"forward": 1, "backward": 10, "slots": 24}
+"""Operations a score by distance to roll it to its key: forward at once, back in four rolls with three comparisons and choices,
+and for slots in eight of each."""
 _TILE = 64  # positions meet at least so many
 EXPONENTIAL = 4
 """Integer operations that take a TPU as long as an exponential: of its units that compute on 1,024 numbers a clock four do the
@@ -52,6 +57,8 @@ def tpu(
     backward. One row key for all rows means that nothing is dropped.
     """
     read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
+    if any(kind == "s8" and len(dims) == 3 for kind, dims in read):
+        return _tpu_by_distance(rates, line, read)
     wide = [dims for kind, dims in read if len(dims) == 3 and kind != "s32"]
     levels = [dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5]
     if len(wide) < 3 or not levels:
@@ -63,6 +70,27 @@ def tpu(
     drops = read[0][1] == (rows,) and rows > 1
     # a product and a sum are two operations here
     integers = pairs * groups * heads * (EXPONENTIAL + _MASK + (_DROPOUT + 1) * drops)
+    return flops, seconds(rates, backward, flops, integers)
+
+
+def _tpu_by_distance(
+    rates: Achievable, line: Instruction, read: Sequence[tuple[str, tuple[int, ...]]]
+) -> tuple[float, float]:
+    """`tpu` of a call of `spanjax.nn.attention.tpu_relative`, which reads a mask [B, Q, J] in bytes and places [B, 1, K].
+
+    Of a tile it also multiplies distances, and rolls them to keys, in both directions in the backward pass.
+    """
+    (_, number), (_, (rows, queries, keys)), (_, place) = read[0], *read[2:4]
+    wide = [dims for kind, dims in read[4:] if len(dims) == 3]
+    backward, slots, width = len(wide) > 3, place[-1] > 1, wide[0][-1]
+    levels = next(dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5)
+    heads = levels[1] * levels[3]
+    distances = 2 * keys if slots else keys + TILE  # of slots at most
+    flops = 2 * rows * queries * width * ((5 if backward else 2) * keys + (3 if backward else 1) * distances)
+    drops = number == (rows,) and rows > 1
+    of_key = EXPONENTIAL + _CODE + (_DROPOUT + 1) * drops
+    rolls = (1 + backward) * _ROLLS["slots"] if slots else _ROLLS["forward"] + backward * _ROLLS["backward"]
+    integers = rows * queries * heads * (of_key * keys + rolls * distances)
     return flops, seconds(rates, backward, flops, integers)
 
 

@@ -81,6 +81,18 @@ def choose_backend(
     raise AssertionError(f"no backend for {request}")
 
 
+def choose_for_distances(wanted: str, request: Request, memory: int) -> tuple[str, str]:
+    """`choose_backend` for relative attention with a memory of so many positions, where its own kernels or `xla` compute."""
+    problem = pallas_tpu.supports_distances(request, memory)
+    if wanted == "pallas_tpu" and problem:
+        raise ValueError(
+            f"the attention backend 'pallas_tpu' cannot be used: {problem}; take 'auto' or 'xla', which can"
+        )
+    if wanted == "xla" or problem:
+        return "xla", "requested" if wanted == "xla" else f"the one for distances; not pallas_tpu: {problem}"
+    return "pallas_tpu", "requested" if wanted != "auto" else "the kernels for distances"
+
+
 def _problem(name: str, request: Request) -> str | None:
     return KERNELS[name].supports(request) if name in KERNELS else None
 

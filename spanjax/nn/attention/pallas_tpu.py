@@ -28,6 +28,12 @@ ROOM = {
 }
 """Kind of device -> most positions of bfloat16 and of float32, for the arrays of a row lie in the memory of a core: 16 MiB to v4,
 64 of a v5p. The 128 MiB of others hold any row."""
+LONGEST_DISTANCES = 2048  # positions of a row and its memory together, of which all scores of a tile lie on the chip
+DISTANCES = {
+    **{kind: (0, 0) for kind in ("TPU v2", "TPU v3", "TPU v4")},
+    **{kind: (2048, 1024) for kind in ("TPU v5", "TPU v5p")},
+}
+"""Kind of device -> most of them in bfloat16 and in float32, as `ROOM`."""
 _LONGEST_TILE = 512
 
 
@@ -43,6 +49,17 @@ def supports(request: Request) -> str | None:
             request.head_size not in (32, 64, 128),
             f"its head size is 32, 64 or 128, not {request.head_size}",
         ),
+    )
+
+
+def supports_distances(request: Request, memory: int) -> str | None:
+    """Returns the reason why the kernels cannot compute attention by distances with a memory of so many positions."""
+    longest = DISTANCES.get(request.device_kind, (LONGEST_DISTANCES,) * 2)[jnp.dtype(request.dtype) == jnp.float32]
+    keys = request.length + memory
+    return first_reason(
+        (supports(request) is not None, supports(request) or ""),
+        (memory % TILE != 0, f"its memory is a multiple of {TILE} positions, not {memory}"),
+        (keys > longest, f"a row and its memory have at most {longest} positions together here, not {keys}"),
     )
 
 
@@ -68,7 +85,7 @@ def run(
     lanes = LANES if width % LANES == 0 and LANES % head_size == 0 else width
     tile = tile or tile_of(length, window)
     rate = 0.0 if dropout_key is None else rate
-    plan = Plan(length, head_size, lanes, tile, window, causal, rate, interpret)
+    plan = Plan(head_size, lanes, length, tile, window, causal, rate, interpret)
     # one number where nothing is dropped, by which `plan.own_kernels` tells such a call
     keys_B = row_keys(dropout_key, site) if dropout_key is not None and rate else jnp.zeros((1,), jnp.uint32)
     query_BLD, key_BLD, value_BLD = (x.reshape(rows, length, width) for x in (query_BLNH, key_BLNH, value_BLNH))

@@ -25,27 +25,39 @@ from spanjax.nn.attention.xla import HIDDEN, STRIDE
 from spanjax.nn.dropout import column_draws, line_draws, threshold
 
 LANES = 128
-_PLENTY = 16 << 20  # bytes of a core's memory that any program may use
+PLENTY = 16 << 20  # bytes of a core's memory that any program may use
 _SIGN = np.uint32(1 << 31)
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """Static properties of a call."""
+class Lanes:
+    """Heads on the lanes of registers."""
 
-    length: int
     head_size: int
     lanes: int
-    tile: int
-    window: int
-    causal: bool
-    rate: float
-    interpret: bool
+    """Lanes of a group of heads."""
 
     @property
     def heads(self) -> int:
         """Heads of a group."""
         return self.lanes // self.head_size
+
+    @property
+    def scale(self) -> float:
+        """Factor of queries."""
+        return 1.0 / math.sqrt(self.head_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan(Lanes):
+    """Static properties of a call."""
+
+    length: int
+    tile: int
+    window: int
+    causal: bool
+    rate: float
+    interpret: bool
 
     @property
     def tiles(self) -> int:
@@ -61,13 +73,8 @@ class Plan:
         arrays, sums = 16 * self.length * self.lanes * item, self.length * self.lanes * 4
         return arrays + sums + 12 * 4 * self.tile**2
 
-    @property
-    def scale(self) -> float:
-        """Factor of queries."""
-        return 1.0 / math.sqrt(self.head_size)
 
-
-def _product(left: jax.Array, right: jax.Array, over: tuple[int, int]) -> jax.Array:
+def product(left: jax.Array, right: jax.Array, over: tuple[int, int]) -> jax.Array:
     """Matrix product over an axis of each side, summed in float32; exact products of float32."""
     precision = lax.Precision.HIGHEST if left.dtype == jnp.float32 else lax.Precision.DEFAULT
     return lax.dot_general(
@@ -75,17 +82,17 @@ def _product(left: jax.Array, right: jax.Array, over: tuple[int, int]) -> jax.Ar
     )
 
 
-def _column(x_1T: jax.Array) -> jax.Array:
+def as_column(x_1T: jax.Array) -> jax.Array:
     """[1, T] -> [T, 1]; Mosaic transposes whole registers."""
     return jnp.transpose(jnp.broadcast_to(x_1T, (LANES, x_1T.shape[1])))[:, :1]
 
 
-def _row(x_T1: jax.Array) -> jax.Array:
+def as_row(x_T1: jax.Array) -> jax.Array:
     """[T, 1] -> [1, T]."""
     return jnp.transpose(jnp.broadcast_to(x_T1, (x_T1.shape[0], LANES)))[:1]
 
 
-def _of_head(x_TW: jax.Array, head: int, plan: Plan) -> jax.Array:
+def of_head(x_TW: jax.Array, head: int, plan: Lanes) -> jax.Array:
     """Lanes of one head; zeros in the others."""
     if plan.heads == 1:
         return x_TW
@@ -94,13 +101,36 @@ def _of_head(x_TW: jax.Array, head: int, plan: Plan) -> jax.Array:
     return jnp.where((lane_TW >= first) & (lane_TW < first + plan.head_size), x_TW, jnp.zeros_like(x_TW))
 
 
-def _by_head(parts_T1: list[jax.Array], plan: Plan) -> jax.Array:
+def by_head(parts_T1: list[jax.Array], plan: Lanes) -> jax.Array:
     """A number for each head and position, on the lanes of the head: [T, 1] each -> [T, W]."""
-    lane_TW = lax.broadcasted_iota(jnp.int32, (plan.tile, plan.lanes), 1)
+    lane_TW = lax.broadcasted_iota(jnp.int32, (parts_T1[0].shape[0], plan.lanes), 1)
     found = parts_T1[0]
     for head, part_T1 in enumerate(parts_T1[1:], start=1):
         found = jnp.where(lane_TW >= head * plan.head_size, part_T1, found)
     return jnp.broadcast_to(found, lane_TW.shape)
+
+
+def dropping(
+    rate: float,
+    row_key: jax.Array,
+    head: jax.Array,
+    lines: tuple[jax.Array | int, int],
+    columns: tuple[jax.Array | int, int],
+) -> Callable[[jax.Array], jax.Array]:
+    """Dropout of weights of one head of the model, of which `lines` and `columns` are the first and their count."""
+    if not rate:
+        return lambda weights_TT: weights_TT
+    line_T1 = lax.broadcasted_iota(jnp.int32, (lines[1], 1), 0) + lines[0] + head * STRIDE
+    column_1T = lax.broadcasted_iota(jnp.int32, (1, columns[1]), 1) + columns[0]
+    line_T1, column_1T = line_T1.astype(jnp.uint32), column_1T.astype(jnp.uint32)
+    offset_T1, factor_T1 = line_draws(row_key, line_T1)
+    # the cores compare signed numbers alone: with the sign turned their order is that of unsigned ones
+    offset_T1, factor_T1, column_1T = (
+        lax.bitcast_convert_type(x, jnp.int32) for x in (offset_T1 ^ _SIGN, factor_T1, column_draws(column_1T))
+    )
+    least = np.int32(np.uint32(threshold(rate) ^ int(_SIGN)).view(np.int32))
+    keep_TT = offset_T1 + factor_T1 * column_1T >= least
+    return lambda weights_TT: jnp.where(keep_TT, weights_TT * np.float32(1.0 / (1.0 - rate)), 0.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,20 +159,8 @@ class _Tile:
 
     def drop(self, head: jax.Array) -> Callable[[jax.Array], jax.Array]:
         """Dropout of an array of this tile and of one head of the model: the mask of `xla.attend`."""
-        plan = self.plan
-        if not plan.rate:
-            return lambda weights_TT: weights_TT
-        line_T1 = lax.broadcasted_iota(jnp.int32, (plan.tile, 1), 0) + self.query + head * STRIDE
-        column_1T = lax.broadcasted_iota(jnp.int32, (1, plan.tile), 1) + self.key
-        line_T1, column_1T = line_T1.astype(jnp.uint32), column_1T.astype(jnp.uint32)
-        offset_T1, factor_T1 = line_draws(self.row_key, line_T1)
-        # the cores compare signed numbers alone: with the sign turned their order is that of unsigned ones
-        offset_T1, factor_T1, column_1T = (
-            lax.bitcast_convert_type(x, jnp.int32) for x in (offset_T1 ^ _SIGN, factor_T1, column_draws(column_1T))
-        )
-        least = np.int32(np.uint32(threshold(plan.rate) ^ int(_SIGN)).view(np.int32))
-        keep_TT = offset_T1 + factor_T1 * column_1T >= least
-        return lambda weights_TT: jnp.where(keep_TT, weights_TT * np.float32(1.0 / (1.0 - plan.rate)), 0.0)
+        tile = self.plan.tile
+        return dropping(self.plan.rate, self.row_key, head, (self.query, tile), (self.key, tile))
 
 
 def _loop(tiles: tuple, plan: Plan, body: Callable, start: tuple) -> tuple:
@@ -166,8 +184,8 @@ def _forward_kernel(plan: Plan, keys, met, segments, query, key, value, mixed, l
         first_query, queries = _positions(number, plan)
         query_TW = query[0, queries, :]
         query_TW = query_TW * jnp.asarray(plan.scale, query_TW.dtype)
-        each_TW = [_of_head(query_TW, head, plan) for head in range(plan.heads)]
-        segments_T1 = _column(segments[0, number])
+        each_TW = [of_head(query_TW, head, plan) for head in range(plan.heads)]
+        segments_T1 = as_column(segments[0, number])
 
         # online softmax: a query has seen its highest score, the sum of its weights and the values that they mixed
         def of_keys(other, carry):  # noqa: ANN001, ANN202
@@ -178,24 +196,24 @@ def _forward_kernel(plan: Plan, keys, met, segments, query, key, value, mixed, l
             seen_TT, shrinks, new_tops, new_totals = tile.seen(), [], [], []
             added_TW = jnp.zeros_like(mixed_TW)
             for head in range(plan.heads):
-                scores_TT = jnp.where(seen_TT, _product(each_TW[head], key_TW, (1, 1)), HIDDEN)
+                scores_TT = jnp.where(seen_TT, product(each_TW[head], key_TW, (1, 1)), HIDDEN)
                 top_T1 = jnp.maximum(tops[head], jnp.max(scores_TT, axis=1, keepdims=True))
                 shrink_T1, weights_TT = jnp.exp(tops[head] - top_T1), jnp.exp(scores_TT - top_T1)
                 new_totals.append(totals[head] * shrink_T1 + jnp.sum(weights_TT, axis=1, keepdims=True))
                 dropped_TT = tile.drop(group * plan.heads + head)(weights_TT).astype(value_TW.dtype)
-                added_TW = added_TW + _of_head(_product(dropped_TT, value_TW, (1, 0)), head, plan)
+                added_TW = added_TW + of_head(product(dropped_TT, value_TW, (1, 0)), head, plan)
                 new_tops.append(top_T1)
                 shrinks.append(shrink_T1)
-            return tuple(new_tops), tuple(new_totals), mixed_TW * _by_head(shrinks, plan) + added_TW
+            return tuple(new_tops), tuple(new_totals), mixed_TW * by_head(shrinks, plan) + added_TW
 
         lowest_T1, none_T1 = (jnp.full((plan.tile, 1), fill, jnp.float32) for fill in (HIDDEN, 0.0))
         nothing_TW = jnp.zeros((plan.tile, plan.lanes), jnp.float32)
         start = ((lowest_T1,) * plan.heads, (none_T1,) * plan.heads, nothing_TW)
         at = (row * plan.tiles + number) * 2
         tops, totals, mixed_TW = _loop((met[at], met[at + 1]), plan, of_keys, start)
-        mixed[0, queries, :] = (mixed_TW / _by_head(list(totals), plan)).astype(mixed.dtype)
+        mixed[0, queries, :] = (mixed_TW / by_head(list(totals), plan)).astype(mixed.dtype)
         for head in range(plan.heads):
-            levels[0, 0, number, pl.ds(head, 1), :] = _row(tops[head] + jnp.log(totals[head]))
+            levels[0, 0, number, pl.ds(head, 1), :] = as_row(tops[head] + jnp.log(totals[head]))
         return ()
 
     _loop((0, plan.tiles), plan, of_queries, ())
@@ -232,21 +250,21 @@ def _backward_kernel(
             query_TW = query_TW * jnp.asarray(plan.scale, query_TW.dtype)
             # the mean over keys in the gradient of the softmax, from the results
             shares_TW = out_TW.astype(jnp.float32) * mixed[0, queries, :].astype(jnp.float32)
-            tile = _Tile(plan, first_query, first_key, _column(segments[0, other]), segments[0, number], row_key)
+            tile = _Tile(plan, first_query, first_key, as_column(segments[0, other]), segments[0, number], row_key)
             seen_TT = tile.seen()
             for head in range(plan.heads):
-                query_of_TW, out_of_TW = _of_head(query_TW, head, plan), _of_head(out_TW, head, plan)
-                mean_T1 = jnp.sum(_of_head(shares_TW, head, plan), axis=1, keepdims=True)
-                level_T1 = _column(levels[0, 0, other, pl.ds(head, 1), :])
-                scores_TT = jnp.where(seen_TT, _product(query_of_TW, key_TW, (1, 1)), HIDDEN)
+                query_of_TW, out_of_TW = of_head(query_TW, head, plan), of_head(out_TW, head, plan)
+                mean_T1 = jnp.sum(of_head(shares_TW, head, plan), axis=1, keepdims=True)
+                level_T1 = as_column(levels[0, 0, other, pl.ds(head, 1), :])
+                scores_TT = jnp.where(seen_TT, product(query_of_TW, key_TW, (1, 1)), HIDDEN)
                 weights_TT = jnp.exp(scores_TT - level_T1)
                 drop = tile.drop(group * plan.heads + head)
-                to_weights_TT = drop(_product(out_of_TW, value_TW, (1, 1)))
+                to_weights_TT = drop(product(out_of_TW, value_TW, (1, 1)))
                 to_scores_TT = (weights_TT * (to_weights_TT - mean_T1)).astype(query_TW.dtype)
                 dropped_TT = drop(weights_TT).astype(out_TW.dtype)
-                to_value_TW = to_value_TW + _product(dropped_TT, out_of_TW, (0, 0))
-                to_key_TW = to_key_TW + _product(to_scores_TT, query_of_TW, (0, 0))
-                sums[queries, :] += _product(to_scores_TT, _of_head(key_TW, head, plan), (1, 0))
+                to_value_TW = to_value_TW + product(dropped_TT, out_of_TW, (0, 0))
+                to_key_TW = to_key_TW + product(to_scores_TT, query_of_TW, (0, 0))
+                sums[queries, :] += product(to_scores_TT, of_head(key_TW, head, plan), (1, 0))
             return to_key_TW, to_value_TW
 
         start = (jnp.zeros((plan.tile, plan.lanes), jnp.float32),) * 2
@@ -286,7 +304,7 @@ def call(plan: Plan, keys_B: jax.Array, reach: Reach, segments_BL: jax.Array, *a
         ),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel"),
-            vmem_limit_bytes=max(_PLENTY, plan.on_chip(dtype.itemsize)),
+            vmem_limit_bytes=max(PLENTY, plan.on_chip(dtype.itemsize)),
         ),
         cost_estimate=pl.CostEstimate(
             flops=products,
