@@ -408,9 +408,7 @@ def open_task_session(run: Run) -> TaskSession:
     training = EncodedExamples.of(task, examples, vocabulary, training=True)
     dev = EncodedExamples.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
-    # kernels of accelerators read tiles, and a task with lengths of its own may need them
-    finer = mesh_platform(mesh) == "cpu" and type(task).lengths is Task.lengths
-    training.packed.use_few_lengths(run.batch_size, run.steps, finer=finer)
+    training.packed.use_few_lengths(run.batch_size, run.steps, finer=takes_finer_lengths(task, mesh))
     run = _with_attention(run, training.packed, mesh)
     built = build(run, _longest(task, training.packed), mesh)
     left_out = (*examples.problems, *dev_examples.problems)
@@ -425,6 +423,12 @@ def open_task_session(run: Run) -> TaskSession:
     return TaskSession(
         **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(messages)
     )
+
+
+def takes_finer_lengths(task: Task, mesh: Mesh) -> bool:
+    """True if training may pad to lengths between those of the task."""
+    # kernels of accelerators read tiles, and a task with lengths of its own may need these
+    return mesh_platform(mesh) == "cpu" and type(task).lengths is Task.lengths
 
 
 def _longest(task: Task, packed: TaskRows) -> int:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.experiment import build
+from spanjax.experiment import build, finetune
 from spanjax.experiment.build import SCHEDULER_OFF, mesh_problems
 from spanjax.nn.attention import platform_name
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh
+from spanjax.tasks.contrastive import Contrastive
+from spanjax.tasks.coref import Coref
 from spanjax.tasks.glue import Glue
 
 
@@ -90,6 +92,20 @@ def test_a_task_unrolls_more_layers_on_a_cpu_alone(monkeypatch: pytest.MonkeyPat
     assert [unrolled(None, layers) for layers in (3, 6)] == [3, 1]
     assert unrolled(Glue(), 6, "tpu") == unrolled(Glue(), 6, remat="full") == unrolled(Glue(), 6, unroll=1) == 1
     assert unrolled(Glue(), 12, "gpu") == 12
+
+
+def test_finer_lengths_are_for_cpus_and_tasks_without_lengths_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's batch holds whole segments: half a segment more could not be cut into them."""
+    import jax
+
+    grid = make_mesh(MeshConfig(), jax.devices()[:1])
+    assert [finetune.takes_finer_lengths(task, grid) for task in (Glue(), Coref(), Contrastive())] == [
+        True,
+        False,
+        False,
+    ]
+    monkeypatch.setattr(finetune, "mesh_platform", lambda _: "gpu")
+    assert not finetune.takes_finer_lengths(Glue(), grid)
 
 
 @pytest.mark.parametrize(
