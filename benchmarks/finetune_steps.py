@@ -153,6 +153,8 @@ def serve(contender: Callable[[Connection, Work], None], pipe: Connection, work:
             return
         except Exception as error:  # noqa: BLE001  (the benchmark reports it)
             traceback.print_exc()
+            # the benchmark ends this process when it reads the error
+            lines.flush()
             pipe.send(error)
 
 

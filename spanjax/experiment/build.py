@@ -28,6 +28,7 @@ from spanjax.nn.dropout import MASK_VERSION
 from spanjax.run import Run
 from spanjax.run_format import MASKS, describe, flat
 from spanjax.sharding import make_mesh, map_named, placed, row_shards
+from spanjax.tasks.base import Task
 from spanjax.training.state import TrainState, abstract_module, state_factory, state_shardings
 from spanjax.training.step import StepBuilder, mesh_platform
 
@@ -39,6 +40,9 @@ UNROLLED_UP_TO: Mapping[str, int] = {"cpu": 3, "gpu": 24}
 """Platform -> most layers that a run unrolls without being told to. For an H200, 12 compile in 2.5 times the CPU seconds of a
 scan (docs/benchmarks.md), and 24 are the most that was compiled; a CPU's programs of more layers were not measured. For a
 TPU the gain is only modelled (docs/plan.md)."""
+TASK_UNROLLED_UP_TO = 6
+"""The same for a task on a CPU, where one thread copies what a scan keeps for the backward pass. Measured with the 6 layers of
+MiniLM (docs/benchmarks.md). Pretraining keeps the scan, whose losses round in their own way."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +152,8 @@ def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
         return 1, "in a scan (mesh.fsdp gathers one at a time)"
     if platform == "cpu" and encoder.remat != "none":
         return 1, "in a scan (remat frees memory on cpu only there)"
-    if encoder.layers > UNROLLED_UP_TO.get(platform, 0):
+    tuned = platform == "cpu" and isinstance(run.objective, Task)
+    if encoder.layers > (TASK_UNROLLED_UP_TO if tuned else UNROLLED_UP_TO.get(platform, 0)):
         return 1, f"in a scan (the default for {encoder.layers} layers on {platform})"
     return encoder.layers, f"unrolled (the fastest on {platform}; encoder.unroll=1 compiles faster)"
 

@@ -41,7 +41,7 @@ from spanjax.tasks.rows import (
     rows_of_step,
 )
 from spanjax.training.loop import AUTO, Outcome
-from spanjax.training.step import StepBuilder
+from spanjax.training.step import StepBuilder, mesh_platform
 
 SHOWN = 20
 _LINE = re.compile(r":(?:record |row )?\d+(?=: )")
@@ -408,7 +408,7 @@ def open_task_session(run: Run) -> TaskSession:
     training = EncodedExamples.of(task, examples, vocabulary, training=True)
     dev = EncodedExamples.of(task, dev_examples, vocabulary) if dev_examples else None
     run, derived = _with_schedule(run, task, len(training.packed))
-    training.packed.use_few_lengths(run.batch_size, run.steps)
+    training.packed.use_few_lengths(run.batch_size, run.steps, finer=takes_finer_lengths(task, mesh))
     run = _with_attention(run, training.packed, mesh)
     built = build(run, _longest(task, training.packed), mesh)
     left_out = (*examples.problems, *dev_examples.problems)
@@ -423,6 +423,12 @@ def open_task_session(run: Run) -> TaskSession:
     return TaskSession(
         **vars(built), vocabulary=vocabulary, model=model, training=training, dev=dev, messages=tuple(messages)
     )
+
+
+def takes_finer_lengths(task: Task, mesh: Mesh) -> bool:
+    """True if training may pad to lengths between those of the task."""
+    # kernels of accelerators read tiles, and a task with lengths of its own may need these
+    return mesh_platform(mesh) == "cpu" and type(task).lengths is Task.lengths
 
 
 def _longest(task: Task, packed: TaskRows) -> int:

@@ -27,6 +27,12 @@ def lengths_up_to(most: int) -> tuple[int, ...]:
     return (*(length for length in LENGTHS if length < most), most)
 
 
+def with_middles(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Ascending lengths and the multiple of 8 in the middle between each two neighbours, where there is one."""
+    middles = {(low + high) // 2 for low, high in itertools.pairwise(lengths)}
+    return (*sorted({*lengths, *(middle for middle in middles if middle % 8 == 0)}),)
+
+
 class Row(NamedTuple):
     """One input of the model."""
 
@@ -88,17 +94,21 @@ class TaskRows:
             digest.update(column.tobytes())
         return digest.hexdigest()
 
-    def use_few_lengths(self, batch_size: int, steps: int | None = None, compiled: set[int] | None = None) -> None:
+    def use_few_lengths(
+        self, batch_size: int, steps: int | None = None, compiled: set[int] | None = None, finer: bool = False
+    ) -> None:
         """Keeps the lengths that are worth a program in `steps` batches, by default in one pass over the rows.
 
-        Lengths in `compiled` have a program already; the chosen ones are added. The choice is a function of the rows' lengths
-        and of these arguments. It changes how far a batch is padded, never which rows it holds.
+        Lengths in `compiled` have a program already; the chosen ones are added. With `finer` the choice includes the middles
+        between neighbours. It is a function of the rows' lengths and of these arguments. It changes how far a batch is padded,
+        never which rows it holds.
         """
         # rows of a batch are about equally long, in training as in evaluation
         longest_S = np.sort(self.lengths_N)[::-1][::batch_size]
         tokens = batch_size if steps is None else batch_size * steps / max(1, len(longest_S))
         compiled = set() if compiled is None else compiled
-        self.buckets = few_lengths(longest_S, self._lengths, tokens, compiled)
+        candidates = with_middles(self._lengths) if finer else self._lengths
+        self.buckets = few_lengths(longest_S, candidates, tokens, compiled)
         compiled.update(self.buckets)
 
     def length_of(self, index_B: np.ndarray) -> int:

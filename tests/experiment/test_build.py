@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spanjax.experiment import build
+from spanjax.experiment import build, finetune
 from spanjax.experiment.build import SCHEDULER_OFF, mesh_problems
 from spanjax.nn.attention import platform_name
 from spanjax.run import Run
 from spanjax.sharding import MeshConfig, make_mesh
+from spanjax.tasks.contrastive import Contrastive
+from spanjax.tasks.coref import Coref
+from spanjax.tasks.glue import Glue
 
 
 def problems(config: MeshConfig, devices: int, batch_size: int = 8, **settings: Any) -> list[str]:
@@ -70,6 +73,39 @@ def test_layers_are_unrolled_where_that_pays(
     assert found == unroll and re.search(reason, why), why
     fsdp = dataclasses.replace(run, mesh=MeshConfig(fsdp=True))
     assert build.layers_unrolled(fsdp, grid)[0] == (run.encoder.unroll or 1)
+
+
+def test_a_task_unrolls_more_layers_on_a_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretraining of as many layers keeps the scan, and so the rounding of its losses; so does a task on a TPU."""
+    import jax
+
+    grid = make_mesh(MeshConfig(), jax.devices()[:1])
+
+    def unrolled(objective: Any, layers: int, platform: str = "cpu", **encoder: Any) -> int:
+        monkeypatch.setattr(build, "mesh_platform", lambda _: platform)
+        run = dataclasses.replace(Run(), **({"objective": objective} if objective else {}))
+        settings: Any = {"layers": layers, **encoder}
+        run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **settings))
+        return build.layers_unrolled(run, grid)[0]
+
+    assert [unrolled(Glue(), layers) for layers in (3, 6, 7)] == [3, 6, 1]
+    assert [unrolled(None, layers) for layers in (3, 6)] == [3, 1]
+    assert unrolled(Glue(), 6, "tpu") == unrolled(Glue(), 6, remat="full") == unrolled(Glue(), 6, unroll=1) == 1
+    assert unrolled(Glue(), 12, "gpu") == 12
+
+
+def test_finer_lengths_are_for_cpus_and_tasks_without_lengths_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's batch holds whole segments: half a segment more could not be cut into them."""
+    import jax
+
+    grid = make_mesh(MeshConfig(), jax.devices()[:1])
+    assert [finetune.takes_finer_lengths(task, grid) for task in (Glue(), Coref(), Contrastive())] == [
+        True,
+        False,
+        False,
+    ]
+    monkeypatch.setattr(finetune, "mesh_platform", lambda _: "gpu")
+    assert not finetune.takes_finer_lengths(Glue(), grid)
 
 
 @pytest.mark.parametrize(

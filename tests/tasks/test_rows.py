@@ -20,6 +20,7 @@ from spanjax.tasks.rows import (
     lengths_up_to,
     rows_in_order,
     rows_of_step,
+    with_middles,
 )
 
 PAD = 7
@@ -177,6 +178,20 @@ def test_lengths_with_a_program_are_taken_again() -> None:
     rows = made([20], most=512)
     rows.use_few_lengths(16, compiled=compiled)
     assert rows.buckets == (48,), "a program for 32 would save 256 tokens"
+
+
+def test_middles_are_multiples_of_8_between_neighbours() -> None:
+    assert with_middles((16, 32, 48, 128)) == (16, 24, 32, 40, 48, 88, 128)
+    assert with_middles((112, 121)) == (112, 121) and with_middles((24,)) == (24,)
+    assert [*with_middles(lengths_up_to(128))] == [*range(16, 129, 8)]
+    lengths = np.random.default_rng(0).integers(8, 128, 4000).tolist()
+    rows, finer = made(lengths, most=128), made(lengths, most=128)
+    rows.use_few_lengths(16, steps=2000)
+    finer.use_few_lengths(16, steps=2000, finer=True)
+    index_SB = [rows_of_step(rows, 0, step, 16) for step in range(batches_of_epoch(4000, 16))]
+    padded, less = (sum(each.length_of(index_B) for index_B in index_SB) for each in (rows, finer))
+    longest = sum(int(rows.lengths_N[index_B].max()) for index_B in index_SB)
+    assert less - longest < 0.6 * (padded - longest), (longest, less, padded)
 
 
 @given(sizes)
