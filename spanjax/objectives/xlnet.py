@@ -131,7 +131,7 @@ class PermutedPrediction(Pretraining):
 
     @property
     def memory_length(self) -> int:
-        """Those of the memory."""
+        """Positions of the memory."""
         return self.memory
 
     def recurrent_state(self, encoder: EncoderConfig, length: int, dtype: Any) -> dict[str, jax.ShapeDtypeStruct]:
