@@ -68,7 +68,7 @@ def grouped(pipe: Connection, work: Work) -> None:
 
 def trainer(pipe: Connection, work: Work, padded: bool = False) -> None:
     """The Trainer as the guide to text classification sets it up: rows in random order, DataCollatorWithPadding."""
-    import datasets
+    import datasets  # pyright: ignore[reportMissingImports]
     import transformers
 
     model, tokenizer, data = opened(work)
