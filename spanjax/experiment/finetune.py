@@ -96,7 +96,9 @@ def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> 
     def batches(packed: TaskRows) -> list[np.ndarray]:
         # with a bound a row costs its own positions, whatever its batch
         packed.use_few_lengths(1 if bound else batch_size, compiled=compiled)
-        return list(rows_by_positions(packed, batch_size, bound, shards) if bound else rows_in_order(packed, batch_size))
+        return list(
+            rows_by_positions(packed, batch_size, bound, shards) if bound else rows_in_order(packed, batch_size)
+        )
 
     def predict(
         params: Any,

@@ -14,7 +14,6 @@ from spanjax.predict.answering import Folder, command, json_line
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache
 
-
 Documents = Annotated[
     BatchSize,
     tyro.conf.arg(help="Documents that go through the model together, fewer of long ones: at most 12,288 positions."),
