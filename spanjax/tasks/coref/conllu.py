@@ -23,6 +23,7 @@ from spanjax.tasks.coref.writing import GivenClusters, brackets, writable
 
 FIELDS = "eid-etype-head-other"
 COLUMNS = 10
+OF_ENTITIES = ("Entity=", "Bridge=", "SplitAnte=")  # keys that name entities: udapi fails where they name unknown ones
 _NEW = re.compile(r"#\s*newdoc\b(?:\s*id\s*=\s*(.*\S))?\s*")
 _GLOBAL = re.compile(r"#\s*global\.Entity\s*=\s*(\S+)\s*")
 _BRACKET = re.compile(r"\([^()]+\)?|[^()]+\)")
@@ -202,9 +203,9 @@ def write_conllu(
     path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[GivenClusters], fewest: int = 1
 ) -> pathlib.Path:
     """Writes documents with these clusters, for the scorer of CorefUD and for udapi: words, trees where they are known, else a
-    flat one, and Entity with the heads that `head_of` finds. A document of a CoNLL-U file keeps all of its lines but for Entity,
-    empty nodes too, which then are no mentions. Mentions that brackets cannot hold are dropped as by `writable`, and those that
-    cross the end of a sentence, which CorefUD does not know."""
+    flat one, and Entity with the heads that `head_of` finds. A document of a CoNLL-U file keeps all of its lines but for Entity
+    and keys that name entities; empty nodes are then no mentions. Mentions that brackets cannot hold are dropped as by
+    `writable`, and those that cross the end of a sentence, which CorefUD does not know."""
     entities = itertools.count(1)
     fields = ""
     with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
@@ -232,7 +233,7 @@ def write_conllu(
 def _rewritten(
     document: CorefDocument, clusters: Sequence[Sequence[Mention]], names: Sequence[str], fields: Sequence[str]
 ) -> Iterator[str]:
-    """The document's own lines, verbatim but for Entity, which stays where it was or is the last key."""
+    """The document's own lines, verbatim but for `OF_ENTITIES`. Entity stays where it was, or is the last key."""
     rows = [line.split("\t") for line in document.lines]
     # heads count the nodes of a mention, empty ones too
     nodes = [columns[0] for columns in rows if len(columns) == COLUMNS and "-" not in columns[0]]
@@ -251,12 +252,17 @@ def _rewritten(
         entity = "" if "." in columns[0] else "".join(itertools.chain(*next(marks)))
         misc = columns[-1].rstrip("\r\n")
         keys = misc.split("|")
-        if not entity and not any(key.startswith("Entity=") for key in keys):
+        if not entity and not any(key.startswith(OF_ENTITIES) for key in keys):
             yield line
             continue
-        kept = [key for key in keys if not key.startswith("Entity=") and key != "_"]
-        place = next((place for place, key in enumerate(keys) if key.startswith("Entity=")), len(kept))
-        kept[place:place] = [f"Entity={entity}"] if entity else []
+        if entity and not any(key.startswith("Entity=") for key in keys):
+            keys.append("Entity=")
+        kept = []
+        for key in keys:
+            if key.startswith("Entity="):
+                kept += [f"Entity={entity}"] if entity else []
+            elif key != "_" and not key.startswith(OF_ENTITIES):
+                kept.append(key)
         yield "\t".join([*columns[:-1], ("|".join(kept) or "_") + columns[-1][len(misc) :]])
 
 

@@ -151,7 +151,7 @@ RICH = """\
 # global.Entity = eid-etype-head-minspan-infstat
 # sent_id = 1
 1-2\tAnna's\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
-1\tAnna\t_\tX\t_\tA=b\t3\tnmod\t3:nmod\tBridge=e1<e2|Entity=(e1-person-1-1-new)|Gloss=x
+1\tAnna\t_\tX\t_\tA=b\t3\tnmod\t3:nmod\tAlign=1|Bridge=e1<e2|Entity=(e1-person-1-1-new)|Gloss=x
 2\t's\t_\t_\t_\t_\t1\tcase\t_\tGloss=Entity=y
 2.1\t_\t_\t_\t_\t_\t_\t_\t3:dep\tEntity=(e5-x-1--)|Zero=1
 3\tcat\t_\t_\t_\t_\t4\tnsubj\t4:nsubj\tEntity=(e2[1/2]-animal-1--
@@ -169,12 +169,12 @@ RICH = """\
 
 
 def without_entities(text: str) -> list[str]:
-    """The lines with no key Entity in their last column."""
+    """The lines without the keys that name entities in their last column."""
     rows = [line.split("\t") for line in text.split("\n")]
     for columns in rows:
         if len(columns) == 10:
             misc, end = columns[9].rstrip("\r"), columns[9][len(columns[9].rstrip("\r")) :]
-            kept = [each for each in misc.split("|") if not each.startswith("Entity=") and each != "_"]
+            kept = [each for each in misc.split("|") if not each.startswith(("Entity=", "Bridge=")) and each != "_"]
             columns[9] = "|".join(kept) + end
     return ["\t".join(columns) for columns in rows]
 
@@ -194,7 +194,7 @@ def test_clusters_are_written_into_the_lines_that_were_read(end, tmp_path):
     made = write_conllu(tmp_path / "made.conllu", examples, clusters)
     text = made.read_bytes().decode()
     assert without_entities(text) == without_entities(path.read_bytes().decode())
-    assert "Bridge=e1<e2|Entity=(e1--4--|Gloss=x" in text, "the head is the fourth node, the third word"
+    assert "Align=1|Entity=(e1--4--|Gloss=x" in text, "the head is the fourth node, the third word"
     assert f"Gloss=Entity=y{end}" in text and f"Zero=1{end}" in text, "and no other key changes"
     again = read_documents(made)
     assert not again.problems and not again.notes
