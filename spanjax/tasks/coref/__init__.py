@@ -238,8 +238,8 @@ class Coref(Task):
         if len(row_B) == 1:
             return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], rows)))
         # memory of the head is that of TOGETHER positions, or of one document, however many documents a batch has
-        together = TOGETHER // states_BND.shape[1]
-        return in_parts(jax.vmap(one), rows, together) if together > 1 else jax.lax.map(one, rows)
+        documents = TOGETHER // states_BND.shape[1]
+        return in_parts(jax.vmap(one), rows, documents) if documents > 1 else jax.lax.map(one, rows)
 
     def _inputs(self, row: Mapping[str, jax.Array], segments: jax.Array | int = 0) -> tuple[CorefInputs, Given | None]:
         """Inputs of a document behind this number of segments, and the mentions that it brings."""

@@ -139,6 +139,7 @@ def read_conllu(path: pathlib.Path) -> Examples:
             (line, f"({name} does not close: expected {name}) in its document") for line, name in unclosed
         ]
         examples.problems += [f"{path}:{line}: {problem}" for line, problem in sorted(reading.problems)]
+        # the others would have mentions that their bad lines ended or began
         if not reading.problems:
             examples.append(reading.document())
             empty, shortened = empty + reading.empty, shortened + reading.shortened
