@@ -1,12 +1,15 @@
-"""python -m benchmarks.coreference [--check] [--json FILE] [--size small|base]: coreference by the length of documents.
+"""python -m benchmarks.coreference [--check] [--json FILE [--resume]] [--size small|base ...]: coreference by length.
 
 Seconds of one prediction and of one training step on two cores for made documents of 1,000 to 20,000 words, weights drawn at
 random, and the most memory of the process, for both heads; then 150,000 words in windows with a memory of 2,000 spans. Each
-length runs in a process of its own; compilation is not in the times.
+length runs in a process of its own; compilation is not in the times. Short documents are measured one at a time and in batches,
+in turn in one process. The file is written after every length, and `--resume` measures only what it lacks.
 """
 
 import argparse
+import itertools
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -26,6 +29,8 @@ SIZES: dict[str, dict[str, Any]] = {
 HIDDEN = {"small": 150, "base": 3000}  # of mention and pair scores
 HEADS = ("coarse_to_fine", "start_end")
 NOVEL, MEMORY = 150_000, 2000
+SHORT, DOCUMENTS, BATCH = (100, 300), 16, 8  # words, documents of a round, of a batch
+KINDS = ("prediction", "training", "windows", "short_prediction", "short_training")
 
 
 def made_document(words: int) -> Any:
@@ -42,8 +47,8 @@ def made_document(words: int) -> Any:
     return CorefDocument("nw/made", 0, sentences, ("",) * words, sorted_clusters(clusters), "nw")
 
 
-def one(words: int, size: str, repeats: int, training: bool, head: str, memory: int) -> dict[str, Any]:
-    """Seconds, pieces and memory of one document, in this process; in windows where a memory of spans is above 0."""
+def one(words: int, size: str, repeats: int, kind: str, head: str) -> dict[str, Any]:
+    """Seconds, pieces and memory of one length, in this process: of a document, or of each of some short ones."""
     import jax
 
     from spanjax.data.vocab.base import SPECIAL_PIECES
@@ -56,90 +61,125 @@ def one(words: int, size: str, repeats: int, training: bool, head: str, memory: 
     from spanjax.sharding import make_mesh, to_global
     from spanjax.tasks.coref import Coref
 
+    short, training, memory = kind.startswith("short"), kind.endswith("training"), MEMORY if kind == "windows" else 0
     names = [*(f"w{n}" for n in range(4000)), *(f"n{n}" for n in range(30))]
     vocabulary = WordPieceVocabulary([*SPECIAL_PIECES, *names], lower_case=False)
     model = CoreferenceConfig(hidden_size=HIDDEN[size], head=head)  # pyright: ignore[reportArgumentType]
-    segments = 1000 if training else 3
+    segments = 1000 if training and not short else 3
     task = Coref(length=384, max_segments=segments, model=model, genres=("nw",), memory=memory)
     encoder = EncoderConfig(vocab_size=vocabulary.size, positions=512, **SIZES[size])
-    run = with_defaults(Run(objective=task, encoder=encoder, batch_size=1, steps=100))
-    mesh = make_mesh(run.mesh, jax.devices()[:1])
-    built = build(run, task.length, mesh)
-    state = built.fresh_state()
-    given = EncodedExamples.of(task, [made_document(words)], vocabulary)
-    pieces = int((given.rows[0].fields["sentence_BL"] > 0).sum())
-    if training:
+    documents = [made_document(words + number) for number in range(DOCUMENTS if short else 1)]
+    given = EncodedExamples.of(task, documents, vocabulary)
+    length = int(given.packed.lengths_N.max())
+
+    def contender(rows: int) -> Any:
+        """Takes all documents once, `rows` of them in a batch."""
+        run = with_defaults(Run(objective=task, encoder=encoder, batch_size=rows, steps=100))
+        mesh = make_mesh(run.mesh, jax.devices()[:1])
+        built = build(run, task.length, mesh)
+        state = built.fresh_state()
+        if not training:
+            predict = predictor(built.builder, task, mesh, rows)
+            return lambda: predict(state.params, given)
         step = built.train_step()
-        batch = to_global(given.packed.batch(np.array([0]), np.array([0]), len(given.rows[0].tokens_T)), mesh)
+        parts = np.arange(len(documents)).reshape(-1, rows)
+        batches = [to_global(given.packed.batch(part, np.arange(rows), length), mesh) for part in parts]
 
         def work() -> None:
             nonlocal state
-            state, shown = step(state, batch)
+            shown = None
+            for batch in batches:
+                state, shown = step(state, batch)
             jax.block_until_ready(shown)
-    else:
-        predict = predictor(built.builder, task, mesh, 1)
 
-        def work() -> None:
-            predict(state.params, given)
+        return work
 
-    seconds = timing.alternating({"it": work}, 1 if memory else repeats)["it"]
+    contenders = {str(rows): contender(rows) for rows in ((1, BATCH) if short else (1,))}
+    seconds = timing.alternating(contenders, 1 if memory else repeats)
     # time of the CPU tells heads apart on a machine that other work shares
-    began = time.process_time()
-    work()
-    cpu = time.process_time() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    found = {"words": words, "pieces": pieces, "head": head, "memory": memory, "seconds": statistics.median(seconds)}
-    return {**found, "cpu_seconds": cpu, "all": seconds, "peak_gib": peak}
+    cpu = {}
+    for name, work in contenders.items():
+        began = time.process_time()
+        work()
+        cpu[name] = time.process_time() - began
+    found: dict[str, Any] = {
+        "words": words,
+        "pieces": int((given.rows[0].fields["sentence_BL"] > 0).sum()),
+        "head": head,
+        "size": size,
+        "memory": memory,
+        "seconds": statistics.median(seconds["1"]) / len(documents),
+        "cpu_seconds": cpu["1"] / len(documents),
+        "all": seconds["1"],
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "load": os.getloadavg()[1],
+    }
+    if short:
+        rates = timing.rates(dict.fromkeys(contenders, float(len(documents))), seconds)
+        cpu_rates = {name: len(documents) / value for name, value in cpu.items()}
+        found |= {"batch": BATCH, "documents_s": rates, "documents_cpu_s": cpu_rates}
+    return found
 
 
 def in_a_process(words: int, size: str, repeats: int, kind: str, head: str) -> dict[str, Any]:
     """`one` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.coreference", "--one", str(words), "--size", size, "--head", head]
-    command += ["--repeats", str(repeats), *(["--training"] if kind == "training" else [])]
-    command += ["--memory", str(MEMORY if kind == "windows" else 0)]
+    command += ["--repeats", str(repeats), "--kind", kind]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def lengths(most: int) -> dict[str, list[int]]:
+    """Words of the documents of each kind."""
+    whole = [each for each in WORDS if each <= most]
+    novel = [NOVEL] if most >= WORDS[-1] else []
+    training = [each for each in whole if each <= 5_000]
+    return dict(zip(KINDS, (whole, training, novel, [*SHORT], [*SHORT]), strict=True))
+
+
+def line(kind: str, row: dict[str, Any]) -> str:
+    """Figures of a length."""
+    told = f"{row['size']:6s}{row['head']:15s}{kind:17s}{row['words']:>8,} words {row['seconds']:>9.3f} s"
+    rates = [f" {rate['median']:.2f} documents/s by {rows}" for rows, rate in row.get("documents_s", {}).items()]
+    return f"{told} {1 / row['seconds']:>8.3f} documents/s {row['peak_gib']:>7.2f} GiB{''.join(rates)}"
+
+
+def targets_of(figures: dict[str, list[dict[str, Any]]]) -> list[timing.Target]:
+    """Memory of the longest documents of every size and head."""
+    longest = [row for row in figures["prediction"] + figures["windows"] if row["words"] in (WORDS[-1], NOVEL)]
+    return [
+        timing.Target(f"memory for {row['words']:,} words, {row['head']}, {row['size']}, GiB", row["peak_gib"], most=8)
+        for row in longest
+    ]
 
 
 def main() -> int:
     """Runs everything; the exit code."""
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--size", choices=sorted(SIZES), default="small", help="the encoder")
+    parser.add_argument("--size", choices=sorted(SIZES), nargs="+", default=["small"], help="the encoders")
     parser.add_argument("--one", type=int, default=0, help="measure one length in this process")
-    parser.add_argument("--training", action="store_true", help="with --one: a training step instead of a prediction")
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0], help="with --one: the kind of measurement")
+    parser.add_argument("--kinds", choices=KINDS, nargs="+", default=KINDS, help="the kinds of measurement")
     parser.add_argument("--head", choices=HEADS, default=HEADS[0], help="with --one: the head")
-    parser.add_argument("--memory", type=int, default=0, help="with --one: remembered spans, 0 for a whole document")
     parser.add_argument("--most", type=int, default=WORDS[-1], help="longest document, in words")
+    parser.add_argument("--resume", action="store_true", help="keep the figures that the file of --json has")
     found = timing.options(__doc__ or "", parser)
     timing.pin(found.cores)
     if found.one:
-        print(json.dumps(one(found.one, found.size, found.repeats, found.training, found.head, found.memory)))
+        print(json.dumps(one(found.one, found.size[0], found.repeats, found.kind, found.head)))
         return 0
-    lengths = {
-        "prediction": [each for each in WORDS if each <= found.most],
-        "training": [each for each in WORDS if each <= min(found.most, 5_000)],
-        "windows": [NOVEL] if found.most >= WORDS[-1] else [],
-    }
-    figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in lengths}
-    for head in HEADS:
-        for kind, words in [(kind, words) for kind, some in lengths.items() for words in some]:
-            began = time.perf_counter()
-            row = in_a_process(words, found.size, found.repeats, kind, head)
-            figures[kind].append(row)
-            rate, took = 1 / row["seconds"], time.perf_counter() - began
-            print(
-                f"{head:15s}{kind:12s}{words:>8,} words {row['pieces']:>8,} pieces {row['seconds']:>9.3f} s"
-                f" {rate:>8.3f} documents/s {row['peak_gib']:>7.2f} GiB   ({took:.0f} s)",
-                flush=True,
-            )
-    longest = [
-        *figures["prediction"][len(lengths["prediction"]) - 1 :: len(lengths["prediction"])],
-        *figures["windows"],
-    ]
-    targets = [
-        timing.Target(f"memory for {row['words']:,} words, {row['head']}, GiB", row["peak_gib"], most=8)
-        for row in longest
-    ]
-    return timing.report({"size": found.size, **figures}, targets, found)
+    figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    if found.resume and found.json and found.json.exists():
+        figures |= json.loads(found.json.read_text())["figures"]
+    known = {(kind, row["size"], row["head"], row["words"]) for kind, rows in figures.items() for row in rows}
+    wanted = lengths(found.most)
+    for size, kind, head in itertools.product(found.size, found.kinds, HEADS):
+        for words in wanted[kind]:
+            if (kind, size, head, words) in known:
+                continue
+            figures[kind].append(in_a_process(words, size, found.repeats, kind, head))
+            print(line(kind, figures[kind][-1]), flush=True)
+            timing.report(figures, [], found)
+    return timing.report(figures, targets_of(figures), found)
 
 
 if __name__ == "__main__":

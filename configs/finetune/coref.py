@@ -5,9 +5,9 @@ Command:
         --train train.v4_gold_conll --dev dev.v4_gold_conll --workdir runs/coref
 
 Expect: nothing was measured with this file and published weights; docs/results.md has a small encoder on LitBank. One document is
-one row: a batch of one is the published one; with several devices give `--batch-size` as many. The large model has segments of
-512, `--optimizer.learning-rate 1e-5 --optimizer.head-learning-rate 3e-4`. The released training differs from the paper's words
-in three settings (D20, D21): refinements, head_warmup and clip_apart are as released here.
+one row: a batch of one is the published one; short documents can share a larger one, and several devices need as many. The large
+model has segments of 512, `--optimizer.learning-rate 1e-5 --optimizer.head-learning-rate 3e-4`. The released training differs
+from the paper's words in three settings (D20, D21): refinements, head_warmup and clip_apart are as released here.
 """
 
 from spanjax.run import Run

@@ -27,7 +27,7 @@ from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
 from spanjax.run import Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, own_classes
-from spanjax.sharding import to_global
+from spanjax.sharding import row_shards, to_global
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
     Batch,
@@ -37,6 +37,7 @@ from spanjax.tasks.rows import (
     host_share,
     is_of_tokens,
     lengths_of_steps,
+    rows_by_positions,
     rows_in_order,
     rows_of_step,
 )
@@ -84,17 +85,33 @@ class Predicted(NamedTuple):
 def predictor(builder: StepBuilder, task: Task, mesh: Mesh, batch_size: int) -> Callable[..., Predicted]:
     """Builds a function: (parameters, examples with their rows, a function to call between batches or None) -> predictions.
 
-    Rows go through in batches of `batch_size` over all devices; every process gets all predictions.
+    Rows go through in batches of `batch_size` over all devices, of fewer where the task bounds their positions; every process
+    gets all predictions. A last argument, if given, is called with the number of batches.
     """
     step = builder.predict_step(task.measure_with_outputs)
     host, hosts = jax.process_index(), jax.process_count()
     compiled: set[int] = set()
+    bound, shards = task.positions_together, row_shards(mesh)
 
-    def predict(params: Any, given: EncodedExamples, between: Callable[[], None] | None = None) -> Predicted:
+    def batches(packed: TaskRows) -> list[np.ndarray]:
+        # with a bound a row costs its own positions, whatever its batch
+        packed.use_few_lengths(1 if bound else batch_size, compiled=compiled)
+        return list(
+            rows_by_positions(packed, batch_size, bound, shards) if bound else rows_in_order(packed, batch_size)
+        )
+
+    def predict(
+        params: Any,
+        given: EncodedExamples,
+        between: Callable[[], None] | None = None,
+        counted: Callable[[int], None] | None = None,
+    ) -> Predicted:
         found: list[dict[str, np.ndarray]] = [{} for _ in given.rows]
         sums: dict[str, Mean] = {}
-        given.packed.use_few_lengths(batch_size, compiled=compiled)
-        for index_B in rows_in_order(given.packed, batch_size):
+        todo = batches(given.packed)
+        if counted is not None:
+            counted(len(todo))
+        for index_B in todo:
             if between is not None:
                 between()
             batch = host_share(given.packed, index_B, host, hosts)

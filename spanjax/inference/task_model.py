@@ -57,13 +57,16 @@ class TaskModel:
         given = EncodedExamples.of(self.task, list(examples), self.vocabulary)
         if progress is None:
             return self._predictor(self.params, given)
-        progress.name, progress.unit, progress.total = "predicting", "batches", -(-len(given.rows) // self.batch_size)
+        progress.name, progress.unit = "predicting", "batches"
         begun = itertools.count()
 
         def between() -> None:
             progress.done = next(begun)
 
-        return self._predictor(self.params, given, between)
+        def counted(batches: int) -> None:
+            progress.total = batches
+
+        return self._predictor(self.params, given, between, counted)
 
     def answers(self, records: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yields the answer to each record, in order and as they come; {"error": ...} for one that cannot be used."""

@@ -87,6 +87,14 @@ def _greedy(rank_NW: jax.Array, budget: jax.Array) -> jax.Array:
 
     open_NW = rank_NW < NEVER
     open_NW, kept_NW, rounds = jax.lax.while_loop(goes_on, round_of, (open_NW, jnp.zeros_like(open_NW), jnp.int32(0)))
+    return _walked_if_open(rounds, open_NW, kept_NW, rank_NW, budget)
+
+
+# over a batch of documents a cond computes both branches, and nearly none needs the walk
+@jax.custom_batching.sequential_vmap
+def _walked_if_open(
+    rounds: jax.Array, open_NW: jax.Array, kept_NW: jax.Array, rank_NW: jax.Array, budget: jax.Array
+) -> jax.Array:
     return jax.lax.cond(rounds < ROUNDS, lambda *given: given[1], _walk, open_NW, kept_NW, rank_NW, budget)
 
 

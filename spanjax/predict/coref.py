@@ -4,13 +4,20 @@ import dataclasses
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from spanjax.bounds import AtLeast0, flag_problems, raise_problems
+import tyro
+
+from spanjax.bounds import AtLeast0, BatchSize, flag_problems, raise_problems
 from spanjax.cli import Code
-from spanjax.predict.answering import Batch, Folder, command, json_line
+from spanjax.predict.answering import Folder, command, json_line
 from spanjax.storage.outputs import files_problem, output_files
 from spanjax.training.compilation_cache import CompilationCache
+
+Documents = Annotated[
+    BatchSize,
+    tyro.conf.arg(help="Documents that go through the model together, fewer of long ones: at most 12,288 positions."),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Clusters:
     with the document. 0 resolves every document as a whole, among at most `model.max_spans` spans."""
     window: AtLeast0 = 0
     """Segments of a window; 0: as in the model's settings."""
-    batch_size: Batch = 1
+    batch_size: Documents = 32
     skip_bad: bool = False
     """Skip documents that cannot be used instead of refusing the file."""
     code: Code = ()

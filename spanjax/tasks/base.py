@@ -109,6 +109,9 @@ class Task(Objective):
     """Settings that the model card names next to the class."""
     rows_together: ClassVar[int] = 32
     """Default batch size of a trained model, in rows."""
+    positions_together: ClassVar[int] = 0
+    """Positions, padding included, that a batch of predictions may have where rows differ much in length: long rows come in
+    batches of few. 0: every batch has as many rows."""
 
     @property
     @abc.abstractmethod

@@ -219,6 +219,24 @@ def rows_in_order(rows: TaskRows, batch_size: int) -> Iterator[np.ndarray]:
         yield _filled(order_N[first : first + batch_size], batch_size)
 
 
+def rows_by_positions(rows: TaskRows, batch_size: int, most: int, multiple: int = 1) -> Iterator[np.ndarray]:
+    """int64[B] of all rows once, from the longest to the shortest, B up to `batch_size` and a multiple of `multiple`.
+
+    A batch holds as many rows as `most` positions allow, and the least number otherwise. B depends on the padded length alone,
+    except in the last batch: the next power of two, so that few rows need no program of many. -1 for its empty places.
+    """
+    order_N = np.argsort(-rows.lengths_N, kind="stable")
+    first = 0
+    while first < len(order_N):
+        allowed = min(batch_size, most // rows.length_of(order_N[[first]]))
+        size = max(1, allowed // multiple) * multiple
+        some = order_N[first : first + size]
+        if len(some) < size:
+            size = min(size, -(-(1 << (len(some) - 1).bit_length()) // multiple) * multiple)
+        yield _filled(some, size)
+        first += len(some)
+
+
 def _filled(index_X: np.ndarray, batch_size: int) -> np.ndarray:
     index_B = np.full(batch_size, -1, np.int64)
     index_B[: len(index_X)] = index_X

@@ -18,6 +18,7 @@ from spanjax.tasks.rows import (
     host_share,
     lengths_of_steps,
     lengths_up_to,
+    rows_by_positions,
     rows_in_order,
     rows_of_step,
     with_middles,
@@ -221,3 +222,24 @@ def test_lengths_of_steps_are_those_of_their_batches(
     assert loop <= found
     everything = range(first // epoch * epoch, (first + count) // epoch * epoch + epoch)
     assert found <= {packed.length_of(rows_of_step(packed, 7, step, batch_size)) for step in everything}
+
+
+@given(sizes, st.integers(1, 9), st.integers(8, 200), st.sampled_from([1, 2, 4]))
+def test_batches_that_positions_bound_hold_every_row_once(
+    lengths: list[int], batch_size: int, most: int, multiple: int
+) -> None:
+    rows = made(lengths)
+    batches = list(rows_by_positions(rows, batch_size, most, multiple))
+    seen = np.concatenate(batches)
+    assert sorted(seen[seen >= 0]) == list(range(len(lengths)))
+    full: dict[int, set[int]] = {}
+    for number, index_B in enumerate(batches):
+        assert len(index_B) % multiple == 0
+        assert len(index_B) == multiple or len(index_B) <= batch_size and len(index_B) * rows.length_of(index_B) <= most
+        filled = int((index_B >= 0).sum())
+        if number + 1 < len(batches):
+            assert filled == len(index_B)
+            full.setdefault(rows.length_of(index_B), set()).add(len(index_B))
+        else:
+            assert len(index_B) < 2 * filled + multiple, "few rows are no batch of many"
+    assert all(len(each) == 1 for each in full.values()), "one program for a length"

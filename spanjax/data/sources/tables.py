@@ -91,8 +91,10 @@ def opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
         raise ValueError(f"{path} cannot be read ({error}): copy it again") from error
 
 
-def read_lines(path: pathlib.Path, most: int = MAX_DOCUMENT << 20) -> Generator[tuple[int, str], None, None]:
-    """(number from 1, line without its end) of a text file.
+def read_lines(
+    path: pathlib.Path, most: int = MAX_DOCUMENT << 20, ends: bool = False
+) -> Generator[tuple[int, str], None, None]:
+    """(number from 1, line) of a text file; lines without their ends unless `ends`.
 
     ValueError where it is missing, not readable or not UTF-8, or where a line has more than `most` characters (-1: any number).
     """
@@ -100,7 +102,7 @@ def read_lines(path: pathlib.Path, most: int = MAX_DOCUMENT << 20) -> Generator[
         for number, line in enumerate(iter(lambda: lines.readline(most), ""), start=1):
             if len(line) == most and not line.endswith("\n"):
                 raise ValueError(f"{path}:{number}: the line has {most:,} characters or more; split it")
-            yield number, line.rstrip("\r\n")
+            yield number, line if ends else line.rstrip("\r\n")
 
 
 def read_records(path: pathlib.Path, columns: Sequence[str] = ()) -> Iterator[TableRecord]:

@@ -1,7 +1,7 @@
 """Coreference resolution: which mentions of a document mean the same (SpanBERT, section 4.1 and appendix B).
 
 A row is a whole document: its segments lie one behind the other, each of `length` positions, and the encoder reads every
-segment on its own. Above it one document is resolved at a time (`spanjax.nn.coreference`).
+segment on its own. The head above it (`spanjax.nn.coreference`) resolves short documents together and long ones one at a time.
 
 Shapes: B documents, L positions of a row, G positions of a segment, N pieces of a document in order (also padded to L), X
 segments of all rows, W widths, M spans that are kept, J candidates for antecedents, A antecedents, D hidden size.
@@ -28,6 +28,7 @@ from spanjax.nn.coreference_parts import (
     Resolved,
     Spans,
     antecedent_loss,
+    in_parts,
     log_total,
 )
 from spanjax.nn.dropout import DropoutKey, hash32
@@ -47,6 +48,8 @@ from spanjax.tasks.coref.gap import decision, write_gap
 from spanjax.tasks.coref.segments import independent, mention_pieces, overlapping, pieces_of
 from spanjax.tasks.coref.writing import write_json, write_jsonl, write_writable
 from spanjax.tasks.rows import Row
+
+TOGETHER = 1536  # positions of the documents that the head resolves at the same time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Coref(Task):
         "gap-given": {"scored": "gap", "mentions": "given"},
     }
     predict_command = "coref"
-    rows_together = 1  # a row is a whole document, and empty rows of a batch cost as much
+    positions_together = 12_288  # 32 segments of 384; a longer document is a batch of its own
 
     @property
     def metric(self) -> str:
@@ -234,7 +237,9 @@ class Coref(Task):
         rows = {**batch, "states": states_BND, "row_B": row_B}
         if len(row_B) == 1:
             return jax.tree.map(lambda x: x[None], one(jax.tree.map(lambda x: x[0], rows)))
-        return jax.lax.map(one, rows)
+        # memory of the head is that of TOGETHER positions, or of one document, however many documents a batch has
+        documents = TOGETHER // states_BND.shape[1]
+        return in_parts(jax.vmap(one), rows, documents) if documents > 1 else jax.lax.map(one, rows)
 
     def _inputs(self, row: Mapping[str, jax.Array], segments: jax.Array | int = 0) -> tuple[CorefInputs, Given | None]:
         """Inputs of a document behind this number of segments, and the mentions that it brings."""

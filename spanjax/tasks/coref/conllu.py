@@ -4,6 +4,8 @@ Ten tab-separated columns a word, a blank line after a sentence, `# newdoc id = 
 fields in the order that `# global.Entity = eid-etype-head-other` names: the entity, and in `head` which of the mention's words is
 its head, from 1. Words of multi-word tokens are read, these tokens are not. Empty nodes (8.1), which stand for words that
 nobody wrote, are not read either: of a mention with words these remain, a mention without words is skipped.
+
+A document keeps the lines that it was read from, so that clusters can be written into them: `write_conllu`.
 """
 
 import dataclasses
@@ -21,6 +23,7 @@ from spanjax.tasks.coref.writing import GivenClusters, brackets, writable
 
 FIELDS = "eid-etype-head-other"
 COLUMNS = 10
+OF_ENTITIES = ("Entity=", "Bridge=", "SplitAnte=")  # keys that name entities: udapi fails where they name unknown ones
 _NEW = re.compile(r"#\s*newdoc\b(?:\s*id\s*=\s*(.*\S))?\s*")
 _GLOBAL = re.compile(r"#\s*global\.Entity\s*=\s*(\S+)\s*")
 _BRACKET = re.compile(r"\([^()]+\)?|[^()]+\)")
@@ -47,6 +50,8 @@ class _Reading:
     problems: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     empty: int = 0
     shortened: int = 0
+    unfinished: int = 0
+    lines: list[str] = dataclasses.field(default_factory=list)
 
     def take(self, line: int, columns: Sequence[str], start: int) -> None:
         """Takes a word or an empty node of a sentence that begins at word `start`."""
@@ -108,34 +113,44 @@ class _Reading:
 
     def document(self) -> CorefDocument:
         """The document."""
+        self.unfinished = len(self.parts)
+        for entity in list(self.parts):
+            self._ended(entity, self.parts.pop(entity), 1)
         sentences = tuple(tuple(sentence) for sentence in self.sentences if sentence)
         clusters, speakers = sorted_clusters(self.clusters.values()), ("",) * len(self.governors)
         return CorefDocument(
             self.name, 0, sentences, speakers, clusters, genre_of(self.name), heads=self.heads,
-            governors=tuple(self.governors),
+            governors=tuple(self.governors), lines=tuple(self.lines),
         )  # fmt: skip
 
 
 def read_conllu(path: pathlib.Path) -> Examples:
     """Reads the documents of a file; skips one with a bad line as a whole. A file without `# newdoc` is one document.
 
-    A mention of several runs of words becomes the run with its head; `notes` counts such, and those of empty nodes alone.
+    A mention of several runs of words becomes the run with its head, so that it has the same head in head match; `notes` counts
+    such, those of empty nodes alone, and those of which a part is missing: the others are the mention.
     ValueError where the file cannot be read.
     """
     examples = Examples()
-    empty = shortened = 0
+    empty = shortened = unfinished = 0
     for reading in _documents(path):
         unclosed = sorted((line, name) for name, begun in reading.begun.items() for *_, line in begun)
         reading.problems += [
             (line, f"({name} does not close: expected {name}) in its document") for line, name in unclosed
         ]
         examples.problems += [f"{path}:{line}: {problem}" for line, problem in sorted(reading.problems)]
+        # the others would have mentions that their bad lines ended or began
         if not reading.problems:
             examples.append(reading.document())
             empty, shortened = empty + reading.empty, shortened + reading.shortened
+            unfinished += reading.unfinished
     if empty or shortened:
         examples.notes.append(
             f"{path}: skipped {empty:,} mentions of empty nodes; shortened {shortened:,} with gaps to the words around the head"
+        )
+    if unfinished:
+        examples.notes.append(
+            f"{path}: {unfinished:,} mentions lack some of their parts, as [2/2]: read the other parts"
         )
     return examples
 
@@ -144,7 +159,14 @@ def _documents(path: pathlib.Path) -> Iterator[_Reading]:
     reading: _Reading | None = None
     fields: Sequence[str] = FIELDS.split("-")
     start = 0
-    for number, line in read_lines(path):
+    waiting: list[str] = []  # comments of a sentence, which may be the first one of the next document
+    for number, given in read_lines(path, ends=True):
+        line = given.rstrip("\r\n")
+        if not line.startswith("#") and reading is not None:
+            reading.lines += [*waiting, given]
+            waiting = []
+        else:
+            waiting.append(given)
         if found := _GLOBAL.fullmatch(line):
             fields = found[1].split("-")
             if reading is not None:
@@ -160,7 +182,8 @@ def _documents(path: pathlib.Path) -> Iterator[_Reading]:
                 reading.sentences.append([])
         else:
             if reading is None:
-                reading = _Reading(bare_name(path, kind_of(path)), fields)
+                reading = _Reading(bare_name(path, kind_of(path)), fields, lines=waiting)
+                waiting = []
             columns = line.split("\t")
             if len(columns) != COLUMNS or not columns[1]:
                 reading.problems.append(
@@ -173,6 +196,7 @@ def _documents(path: pathlib.Path) -> Iterator[_Reading]:
             if "-" not in columns[0]:
                 reading.take(number, columns, start)
     if reading is not None and (reading.nodes or reading.problems):
+        reading.lines += waiting
         yield reading
 
 
@@ -180,18 +204,67 @@ def write_conllu(
     path: pathlib.Path, documents: Sequence[CorefDocument], clusters_of_each: Sequence[GivenClusters], fewest: int = 1
 ) -> pathlib.Path:
     """Writes documents with these clusters, for the scorer of CorefUD and for udapi: words, trees where they are known, else a
-    flat one, and Entity with the heads that `head_of` finds. Mentions that brackets cannot hold are dropped as by `writable`, and
-    those that cross the end of a sentence, which CorefUD does not know."""
+    flat one, and Entity with the heads that `head_of` finds. A document of a CoNLL-U file keeps all of its lines but for Entity
+    and keys that name entities; empty nodes are then no mentions. Mentions that brackets cannot hold are dropped as by
+    `writable`, and those that cross the end of a sentence, which CorefUD does not know."""
     entities = itertools.count(1)
+    fields = ""
     with open(path, "w", encoding="utf-8", errors="replace", newline="\n") as file:
-        file.write(f"# global.Entity = {FIELDS}\n")
-        for document, given in zip(documents, clusters_of_each, strict=True):
-            sentence = [number for number, words in enumerate(document.sentences) for _ in words]
+        for number, (document, given) in enumerate(zip(documents, clusters_of_each, strict=True), start=1):
+            sentence = [place for place, words in enumerate(document.sentences) for _ in words]
             inside = ([each for each in cluster if sentence[each[0]] == sentence[each[1]]] for cluster in given)
             clusters = writable(sorted_clusters(inside), fewest)
             names = [f"e{next(entities)}" for _ in clusters]
-            file.writelines(f"{line}\n" for line in _lines(document, clusters, names))
+            own = next((found[1] for line in document.lines if (found := _GLOBAL.fullmatch(line.rstrip("\r\n")))), "")
+            # a file has one order of fields, and every document of it may repeat that
+            if not own and (not fields or not document.lines and fields != FIELDS):
+                fields = FIELDS
+                file.write(f"# global.Entity = {FIELDS}\n")
+            fields = own or fields
+            if document.lines:
+                file.writelines(_rewritten(document, clusters, names, fields.split("-")))
+                # the last line of a file may lack its end
+                if number < len(documents) and document.lines[-1].strip():
+                    file.write("\n" * (2 - document.lines[-1].endswith("\n")))
+            else:
+                file.writelines(f"{line}\n" for line in _lines(document, clusters, names))
     return path
+
+
+def _rewritten(
+    document: CorefDocument, clusters: Sequence[Sequence[Mention]], names: Sequence[str], fields: Sequence[str]
+) -> Iterator[str]:
+    """The document's own lines, verbatim but for `OF_ENTITIES`. Entity stays where it was, or is the last key."""
+    rows = [line.split("\t") for line in document.lines]
+    # heads count the nodes of a mention, empty ones too
+    nodes = [columns[0] for columns in rows if len(columns) == COLUMNS and "-" not in columns[0]]
+    node_of = [place for place, number in enumerate(nodes) if "." not in number]
+
+    def name(own: int, mention: Mention) -> tuple[str, str]:
+        head = node_of[head_of(document, mention)] - node_of[mention[0]] + 1
+        values = {"eid": names[own], "head": str(head)}
+        return "-".join(values.get(field, "") for field in fields), names[own]
+
+    marks = iter(brackets(sorted_clusters(clusters), len(document.speakers), name))
+    for line, columns in zip(document.lines, rows, strict=True):
+        if line.startswith("#") or len(columns) != COLUMNS or "-" in columns[0]:
+            yield line
+            continue
+        entity = "" if "." in columns[0] else "".join(itertools.chain(*next(marks)))
+        misc = columns[-1].rstrip("\r\n")
+        keys = misc.split("|")
+        if not entity and not any(key.startswith(OF_ENTITIES) for key in keys):
+            yield line
+            continue
+        if entity and not any(key.startswith("Entity=") for key in keys):
+            keys.append("Entity=")
+        kept = []
+        for key in keys:
+            if key.startswith("Entity="):
+                kept += [f"Entity={entity}"] if entity else []
+            elif key != "_" and not key.startswith(OF_ENTITIES):
+                kept.append(key)
+        yield "\t".join([*columns[:-1], ("|".join(kept) or "_") + columns[-1][len(misc) :]])
 
 
 def _lines(document: CorefDocument, clusters: Sequence[Sequence[Mention]], names: Sequence[str]) -> Iterator[str]:

@@ -36,6 +36,8 @@ class CorefDocument:
     """Head of each gold mention, a word; empty where heads are not annotated."""
     governors: tuple[int, ...] = ()
     """The word that governs each word in its sentence's tree, -1 for a root; empty where there are no trees."""
+    lines: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    """Lines of the CoNLL-U file that it was read from, line ends included; empty for other documents."""
 
     @property
     def words(self) -> list[str]:

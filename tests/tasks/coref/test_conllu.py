@@ -146,6 +146,79 @@ def test_scores_by_heads_and_the_file_of_the_scorer(tmp_path):
     assert [each.clusters for each in read_conllu(tmp_path / "predictions.conllu")] == [found[0].clusters, ()]
 
 
+RICH = """\
+# newdoc id = rich/one
+# global.Entity = eid-etype-head-minspan-infstat
+# sent_id = 1
+1-2\tAnna's\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tAnna\t_\tX\t_\tA=b\t3\tnmod\t3:nmod\tAlign=1|Bridge=e1<e2|Entity=(e1-person-1-1-new)|Gloss=x
+2\t's\t_\t_\t_\t_\t1\tcase\t_\tGloss=Entity=y
+2.1\t_\t_\t_\t_\t_\t_\t_\t3:dep\tEntity=(e5-x-1--)|Zero=1
+3\tcat\t_\t_\t_\t_\t4\tnsubj\t4:nsubj\tEntity=(e2[1/2]-animal-1--
+4\tsat\t_\t_\t_\t_\t0\troot\t0:root\tEntity=e2[1/2])
+5\tdown\t_\t_\t_\t_\t4\tadvmod\t_\t_
+6\tthere\t_\t_\t_\t_\t4\tadvmod\t_\tEntity=(e2[2/2]-animal-1--)
+
+# a comment
+# newdoc id = rich/two
+# sent_id = 2
+1\tIt\t_\t_\t_\t_\t2\tnsubj\t_\tEntity=(e7[1/3]-x-1--)
+1.1\t_\t_\t_\t_\t_\t_\t_\t2:dep\t_
+2\tsat\t_\t_\t_\t_\t0\troot\t_\t_
+3\tdown\t_\t_\t_\t_\t2\tadvmod\t_\tSpaceAfter=No"""
+
+
+def without_entities(text: str) -> list[str]:
+    """The lines without the keys that name entities in their last column."""
+    rows = [line.split("\t") for line in text.split("\n")]
+    for columns in rows:
+        if len(columns) == 10:
+            misc, end = columns[9].rstrip("\r"), columns[9][len(columns[9].rstrip("\r")) :]
+            kept = [each for each in misc.split("|") if not each.startswith(("Entity=", "Bridge=")) and each != "_"]
+            columns[9] = "|".join(kept) + end
+    return ["\t".join(columns) for columns in rows]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_clusters_are_written_into_the_lines_that_were_read(end, tmp_path):
+    path = tmp_path / "rich.conllu"
+    path.write_bytes(RICH.replace("\n", end).encode())
+    examples = read_documents(path)
+    assert not examples.problems and len(examples) == 2
+    assert [each.clusters for each in examples] == [(((0, 0),), ((2, 3),)), (((0, 0),),)]
+    assert examples.notes == [
+        f"{path}: skipped 1 mentions of empty nodes; shortened 1 with gaps to the words around the head",
+        f"{path}: 1 mentions lack some of their parts, as [2/2]: read the other parts",
+    ]
+    clusters: list[Clusters] = [(((0, 2), (4, 4)), ((3, 5),)), (((0, 1), (2, 2)),)]
+    made = write_conllu(tmp_path / "made.conllu", examples, clusters)
+    text = made.read_bytes().decode()
+    assert without_entities(text) == without_entities(path.read_bytes().decode())
+    assert "Align=1|Entity=(e1--4--|Gloss=x" in text, "the head is the fourth node, the third word"
+    assert f"Gloss=Entity=y{end}" in text and f"Zero=1{end}" in text, "and no other key changes"
+    again = read_documents(made)
+    assert not again.problems and not again.notes
+    assert [each.clusters for each in again] == clusters
+    assert [each.sentences for each in again] == [each.sentences for each in examples]
+    assert again[0].heads[(0, 2)] == 2
+    # a file behind another whose last line has no end
+    both = read_documents(write_conllu(tmp_path / "both.conllu", [*examples, *examples], clusters * 2))
+    assert [each.clusters for each in both] == clusters * 2
+    for document, (expected, heads) in zip(again, by_udapi(made).values(), strict=True):
+        assert {frozenset(cluster) for cluster in expected} == spelt_out(document, document.clusters or ())
+        assert all(head_of(document, (words[0], words[-1])) == head for words, head in heads.items())
+
+
+def test_predictions_of_a_task_keep_the_file(tmp_path):
+    path = tmp_path / "rich.conllu"
+    path.write_text(RICH, encoding="utf-8")
+    found = [CorefPrediction((), {}), CorefPrediction((((0, 0), (2, 2)),), {})]
+    Coref().write(tmp_path, [dataclasses.replace(each, clusters=None) for each in read_documents(path)], found)
+    text = (tmp_path / "predictions.conllu").read_text(encoding="utf-8")
+    assert without_entities(text) == without_entities(RICH)
+    assert text.count("Entity=(e1--1--)") == 2 and text.count("Entity=") == 3
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
