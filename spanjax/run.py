@@ -39,6 +39,8 @@ from spanjax.training.trackers import Tracking
 
 STORES = ("data.rows", "init_from", "objective.train", "objective.dev", "objective.vocabulary")
 """Settings that may be addresses of object stores."""
+RANDOM = "random:"
+"""Prefix of weights in `init_from` of a task, and in a suite: their architecture and vocabulary with newly sampled weights."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +89,8 @@ class Run:
     optimizer: Optimizer = AdamW()
     """Learning rate, decay, clipping."""
     init_from: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
-    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them."""
+    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them. Of a task
+    also random:FOLDER, sizes and vocabulary of those weights, and weights that are sampled by `seed`."""
     mesh: MeshConfig = MeshConfig()
     """Shape of the device mesh."""
     cadence: Cadence = Cadence()

@@ -6,6 +6,8 @@ Shapes: N items, D width of their vectors, P pairs.
 """
 
 import collections
+import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -19,16 +21,16 @@ from spanjax.suite.quick_data import Pairs, ProbeData, part_of, share_of
 PENALTIES = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Penalties on squared weights, each times the number of items: features have a variance of 1."""
 _WORD = re.compile(r"\w+")
-CHUNK = 128  # texts whose token vectors of all layers are held at once
+CHUNK = 256  # texts whose token vectors of all layers are held at once
 ALL_LAYERS, SOME = 12, 6
 FARTHEST = float(np.finfo(np.float16).max)
 MOST_TRAINED = 6000
 
 
 def probed_layers(count: int) -> list[int]:
-    """Returns the hidden states that a probe may read of an encoder with so many layers: the embeddings, and each layer of up to
-    12, of more six at equal distances."""
-    return [*range(count + 1)] if count <= ALL_LAYERS else [0, *(round(count * n / SOME) for n in range(1, SOME + 1))]
+    """Returns the hidden states that a probe may read of an encoder with so many layers: each layer of up to 12, of more six at
+    equal distances. Not the embeddings: they relate no words to each other, and pass on which word it is."""
+    return [*range(1, count + 1)] if count <= ALL_LAYERS else [round(count * n / SOME) for n in range(1, SOME + 1)]
 
 
 def item_vectors(encoder: TextEncoder, data: ProbeData) -> np.ndarray:
@@ -43,7 +45,8 @@ def item_vectors(encoder: TextEncoder, data: ProbeData) -> np.ndarray:
     by_text: dict[int, list[int]] = {}
     for number, item in enumerate(items):
         by_text.setdefault(item.text, []).append(number)
-    used = sorted(by_text)
+    # chunks of like lengths need few programs
+    used = sorted(by_text, key=lambda place: len(data.texts[place]))
     for first in range(0, len(used), CHUNK):
         some = used[first : first + CHUNK]
         texts = [data.texts[place] for place in some]
@@ -145,45 +148,60 @@ def ridge_scores(
 def told_by_words(data: ProbeData, train: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Returns bool of `others`: True for each item whose label words tell, by classifiers that are trained on `train`.
 
-    One naive Bayes reads the letters of the item's own words in groups of two to four, another all words of its text, and of
-    whole sentences so does a ridge classifier, as the probe is one; any is enough. None of them knows how frequent a label
-    is: that is what the constant answer knows.
+    They read the letters of the item's own words, or of its text, in groups of two to four, all words of its text, and facts of
+    length and place, all together: naive Bayes, and ridge classifiers, as the probe is one; any is enough. None of them knows
+    how frequent a label is: that is what the constant answer knows.
     """
+    from scipy.sparse import hstack
     from sklearn.feature_extraction.text import CountVectorizer
     from sklearn.linear_model import RidgeClassifier
     from sklearn.naive_bayes import MultinomialNB
 
     label_N = np.array([item.label for item in data.items])
-
-    def own_letters(number: int) -> list[str]:
-        item = data.items[number]
-        words = [f"{place}<{data.texts[item.text][slice(*span)].lower()}>" for place, span in enumerate(item.spans)]
-        return [
-            word[0] + word[at : at + size]
-            for word in words
-            for size in (2, 3, 4)
-            for at in range(1, len(word) - size + 1)
-        ]
-
-    def all_words(number: int) -> list[str]:
-        return data.texts[data.items[number].text].lower().split()
-
-    solved = np.zeros(len(others), bool)
-    # a random encoder passes on both: the pieces of the item, and through its attention the words around it
-    for bag in (own_letters, all_words):
-        if bag is own_letters and not data.items[0].spans:
-            continue
-        analyzer: Any = bag
+    # a random encoder passes on all of these: the pieces of the item, where it is, and through attention the words around it
+    tables = []
+    for bag in (_own_letters, _all_words, _shape):
+        analyzer: Any = functools.partial(bag, data)
         counter: Any = CountVectorizer(analyzer=analyzer, binary=True)
-        trained, scored = counter.fit_transform(train.tolist()), counter.transform(others.tolist())
-        models: list[Any] = [MultinomialNB(fit_prior=False)]
-        if not data.items[0].spans:
-            models += [
-                RidgeClassifier(alpha=alpha, class_weight="balanced", solver="sparse_cg") for alpha in (3.0, 30.0)
-            ]
-        for model in models:
-            solved |= model.fit(trained, label_N[train]).predict(scored) == label_N[others]
+        tables.append((counter.fit_transform(train.tolist()), counter.transform(others.tolist())))
+    trained, scored = (hstack(parts, "csr") for parts in zip(*tables, strict=True))
+    solved = np.zeros(len(others), bool)
+    models: list[Any] = [MultinomialNB(fit_prior=False)]
+    models += [RidgeClassifier(alpha=alpha, class_weight="balanced", solver="sparse_cg") for alpha in (3.0, 30.0)]
+    for model in models:
+        solved |= model.fit(trained, label_N[train]).predict(scored) == label_N[others]
     return solved
+
+
+def _own_letters(data: ProbeData, number: int) -> list[str]:
+    """Groups of letters of an item's words: of its spans, each apart, or of its whole text."""
+    item = data.items[number]
+    text = data.texts[item.text].lower()
+    words = [f"{place}<{text[slice(*span)]}>" for place, span in enumerate(item.spans)]
+    words = words or [f" <{word}>" for word in text.split()]
+    return [
+        word[0] + word[at : at + size] for word in words for size in (2, 3, 4) for at in range(1, len(word) - size + 1)
+    ]
+
+
+def _all_words(data: ProbeData, number: int) -> list[str]:
+    return data.texts[data.items[number].text].lower().split()
+
+
+def _shape(data: ProbeData, number: int) -> list[str]:
+    """Facts beside letters: length of the text, and of every span its length, its place, and its capital letters and digits."""
+    item = data.items[number]
+    text = data.texts[item.text]
+    found = [f"text {min(len(text.split()) // 3, 12)}"]
+    for place, (start, end) in enumerate(item.spans):
+        span = text[start:end]
+        before, behind = len(text[:start].split()), len(text[end:].split())
+        kind = "".join("A" if c.isupper() else "a" if c.islower() else "0" if c.isdigit() else c for c in span)
+        found += [f"{place} before {min(before, 12)}", f"{place} behind {min(behind, 12)}"]
+        found += [f"{place} words {len(span.split())}", f"{place} letters {min(len(span) // 3, 8)}"]
+        # Aa for a name, A for one in capitals
+        found.append(f"{place} form {''.join(sign for sign, _ in itertools.groupby(kind))}")
+    return found
 
 
 def balanced(
