@@ -73,7 +73,7 @@ class TextEncoder:
             if pooling == "cls":
                 return hidden_KBLD[:, :, 0]
             if pooling == "mean":
-                return jnp.sum(hidden_KBLD * used_BL[:, :, None], axis=2) / jnp.maximum(count_B, 1)[:, None]
+                return jnp.sum(hidden_KBLD * used_BL[None, :, :, None], axis=2) / jnp.maximum(count_B, 1)[None, :, None]
             return hidden_KBLD
 
         self._run = jax.jit(vectors, static_argnames=("pooling", "layers"))

@@ -233,9 +233,10 @@ def divided(data: ProbeData, seed: int) -> dict[str, np.ndarray]:
     if len(names) < 2:
         return parts
     chance = min(0.5, float(counts.max() / counts.sum()))
-    for name in ("choose", "report"):
-        solved = told_by_words(data, parts["train"], parts[name])
-        parts[name] = balanced(parts[name], labels, solved, str(names[counts.argmax()]), chance, seed)
+    # one training of the classifiers serves both parts
+    solved = told_by_words(data, parts["train"], np.concatenate([parts["choose"], parts["report"]]))
+    for name, own in zip(("choose", "report"), np.split(solved, [len(parts["choose"])]), strict=True):
+        parts[name] = balanced(parts[name], labels, own, str(names[counts.argmax()]), chance, seed)
     return parts
 
 
