@@ -150,6 +150,7 @@ class QuickSuite:
         vectors, layers = self._vectors(opened, part), probes.probed_layers(opened.model.encoder.layers)
         for seed in seeds:
             parts = self.divided(part, seed)
+            # thinning can leave nothing of a small file
             empty = [name for name, numbers in parts.items() if len(numbers) < 2]
             if empty:
                 raise ValueError(

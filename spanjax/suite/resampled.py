@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from spanjax.json_files import read_json
 from spanjax.scoring.resampling import Difference, Interval, Units, differences, intervals
 from spanjax.storage.local import write_whole
 
@@ -30,11 +31,11 @@ class Resampled:
         self.used: dict[str, Any] = {}
         if self.file and self.file.is_file():
             try:
-                content = json.loads(self.file.read_text("utf-8"))
-            except ValueError:
-                content = {}  # a damaged file costs its computation
-            if isinstance(content, dict) and content.get("version") == VERSION:
-                self.before = content["figures"]
+                content = read_json(self.file)
+                if content.get("version") == VERSION:
+                    self.before = dict(content["figures"])
+            except (ValueError, KeyError, TypeError):
+                pass  # a damaged file costs its computation
 
     def interval(self, units: Units, samples: int) -> Interval:
         """Returns the bootstrap interval of the units' score."""
