@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import threading
@@ -43,10 +44,7 @@ def test_records_of_any_places_come_in_the_order_asked(tmp_path: pathlib.Path) -
 def in_a_process(code: str, path: pathlib.Path) -> str:
     """Output of the code in a Python of its own, whose limits it may change; the path is its argument."""
     done = subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
