@@ -281,7 +281,7 @@ def _argument_problems(texts: Any, pooling: str, spans: Any, batch_size: int, la
 
 
 def _is_state(number: Any, states: int) -> bool:
-    return isinstance(number, int | np.integer) and not isinstance(number, bool) and -states <= number < states
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and -states <= int(number) < states
 
 
 def _token_spans(

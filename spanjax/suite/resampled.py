@@ -58,7 +58,7 @@ class Resampled:
             arrays = [value for value in vars(each).values() if isinstance(value, np.ndarray)]
             digest.update(repr((type(each).__name__, [(a.shape, a.dtype.str) for a in arrays])).encode())
             for array in arrays:
-                digest.update(np.ascontiguousarray(array))
+                digest.update(array.tobytes())
         key = digest.hexdigest()
         if key not in self.used:
             self.used[key] = self.before[key] if key in self.before else compute()
