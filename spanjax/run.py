@@ -39,8 +39,6 @@ from spanjax.training.trackers import Tracking
 
 STORES = ("data.rows", "init_from", "objective.train", "objective.dev", "objective.vocabulary")
 """Settings that may be addresses of object stores."""
-RANDOM = "random:"
-"""Prefix of weights in `init_from` of a task, and in a suite: their architecture and vocabulary with newly sampled weights."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,9 +25,10 @@ from spanjax.nn.config import Execution, Regularization
 from spanjax.objectives.base import Mean
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run import RANDOM, Run, with_defaults
+from spanjax.run import Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, own_classes
 from spanjax.sharding import to_global
+from spanjax.storage.objects import RANDOM
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
     Batch,

@@ -33,9 +33,10 @@ from spanjax.objectives.base import Mean, Pretraining
 from spanjax.objectives.loss_terms import canonical
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run import RANDOM, Data, Run, with_defaults
+from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, row_sharding, to_global
+from spanjax.storage.objects import RANDOM
 from spanjax.suite.during import probe_problems, probe_scores
 from spanjax.training.loop import Outcome
 

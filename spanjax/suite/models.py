@@ -13,7 +13,7 @@ from flax import nnx
 from spanjax.objectives.loss_terms import canonical
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-from spanjax.run import RANDOM
+from spanjax.storage.objects import RANDOM
 
 
 def random_model(model: Model, seed: int) -> Model:
