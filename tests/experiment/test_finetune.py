@@ -118,7 +118,7 @@ def test_random_weights_have_the_sizes_of_others_and_depend_on_the_seed(
     capsys: pytest.CaptureFixture,
 ) -> None:
     model, found = load_model(run_folder), []
-    for seed in (0, 1):
+    for seed in (5, 6):  # that of the run samples what the run began with
         workdir = tmp_path / str(seed)
         more = (f"--init-from=random:{run_folder}", f"--seed={seed}", "--steps=1", "--optimizer.learning-rate=1e-9")
         assert train.main(arguments(files, run_folder, workdir, *more)) == 0
