@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 
-from spanjax.storage.objects import has_store
+from spanjax.storage.objects import RANDOM, has_store
 
 if TYPE_CHECKING:
     import rich.console
@@ -360,7 +360,8 @@ def parse_options(
         + ("paths of this machine, gs:// and s3://" if named(name, stores) else "only paths of this machine")
         + " are read and written; copy the files here, mount the bucket and give its folder, or write ./ before the name of a"
         " local folder"
-        for name, value in _texts(options)
+        for name, given in _texts(options)
+        for value in [given.removeprefix(RANDOM)]
         if _SCHEME.match(value) and not named(name, elsewhere) and not (named(name, stores) and has_store(value))
     ]
     if problems:

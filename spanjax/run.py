@@ -87,7 +87,8 @@ class Run:
     optimizer: Optimizer = AdamW()
     """Learning rate, decay, clipping."""
     init_from: Annotated[str, tyro.conf.arg(metavar="FOLDER")] = ""
-    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them."""
+    """Weights to start from: a run directory, a checkpoint, or a folder of PyTorch weights; empty samples all of them. Of a task
+    also random:FOLDER, sizes and vocabulary of those weights, and weights that are sampled by `seed`."""
     mesh: MeshConfig = MeshConfig()
     """Shape of the device mesh."""
     cadence: Cadence = Cadence()

@@ -78,13 +78,13 @@ class Encoders(NamedTuple):
 
 
 def _encoders(options: Suite) -> Encoders:
-    """Returns the checkpoints by their names, sweeps replaced by their runs, and with the floor of the quick suite."""
+    """Returns the checkpoints by their names, sweeps replaced by their runs, and with the floor."""
     from spanjax.suite.arms import expand
     from spanjax.suite.models import RANDOM, names_of
 
     paths, members = expand(options.checkpoints, options.every_checkpoint)
     floor = f"{RANDOM}{paths[0]}"
-    if options.suite == "quick" and options.floor and floor not in paths and not paths[0].startswith(RANDOM):
+    if options.floor and floor not in paths and not paths[0].startswith(RANDOM):
         paths.append(floor)
     names = dict(zip(names_of(paths), paths, strict=True))
     return Encoders(names, {name: members[path] for name, path in names.items() if path in members})
@@ -110,8 +110,10 @@ def _open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     file = folder / "settings.json"
     if file.is_file():
         before = read_json(file, dict, "remove the folder to begin anew")
+        before = {"protocol": 1, **before}  # folders before version 2 do not name it
         problems = [
             f"{name} was {before.get(name)}, now {value}"
+            + (": the rules have changed, and scores of both cannot be compared" if name == "protocol" else "")
             for name, value in settings.items()
             if name != "encoders" and before.get(name) != value
         ]
@@ -169,12 +171,16 @@ def _quick(options: Suite, given: Encoders, folder: pathlib.Path) -> tuple[int, 
     random = {name for name, path in names.items() if path.startswith(models.RANDOM)}
     with sole_run(folder):
         digests = {part: {f.name: file_checksum(f, "sha256") for f in some} for part, some in files.items()}
-        settings = _settings(options, names) | {"share": options.share, "files": digests}
+        settings = _settings(options, names) | {
+            "protocol": quick.PROTOCOL,
+            "share": options.share,
+            "files": digests,
+        }
         _open_folder(folder, settings)
         with Progress("suite", unit="results") as progress:
             quick.run_quick(suite, encoders, random, folder / "quick", progress)
         results = quick.read_results(folder / "quick", list(names), suite.parts)
-        table = build_table(results, suite.parts, suite)
+        table = build_table(results, suite.parts, suite, folder / "quick")
         scores = {
             name: {part: each.mean for part, each in by_part.items() if each.mean is not None}
             for name, by_part in table.measures.items()
@@ -187,13 +193,11 @@ def _quick(options: Suite, given: Encoders, folder: pathlib.Path) -> tuple[int, 
 
 def _tuned(options: Suite, given: Encoders, folder: pathlib.Path) -> tuple[int, list[Any]]:
     """Trains and writes a fine-tuning suite; 4 where a run failed."""
-    from spanjax.suite import arms, models, tuned
+    from spanjax.suite import arms, tuned
     from spanjax.suite.tuned_table import tuned_blocks, tuned_json
     from spanjax.training.workdir import sole_run
 
     names = given.names
-    random = [path for path in names.values() if path.startswith(models.RANDOM)]
-    raise_problems([f"{path}: random weights are of --suite quick; name weights" for path in random])
     tasks, grid = (
         tuned.read_tasks(options.tasks) if options.tasks else (tuned.SUITES[options.suite], tuned.DEFAULT_GRID)
     )

@@ -28,6 +28,7 @@ from spanjax.pretrained.model import Model
 from spanjax.run import Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, own_classes
 from spanjax.sharding import row_shards, to_global
+from spanjax.storage.objects import RANDOM
 from spanjax.tasks.base import SCORE, Examples, Task
 from spanjax.tasks.rows import (
     Batch,
@@ -174,7 +175,8 @@ class TaskSession(CompiledRun):
         """Implements `training.loop.Session.about`, with the numbers of examples."""
         sizes = {"train": len(self.training.examples), "dev": len(self.dev.examples) if self.dev else 0}
         own = {"kind": "task", "own_classes": own_classes(self.run), "report_row": self.task.report_row._asdict()}
-        return {**own, "examples": sizes, "pretrained": self.model.name if self.model else ""}
+        sampled = RANDOM if self.run.init_from.startswith(RANDOM) else ""
+        return {**own, "examples": sizes, "pretrained": f"{sampled}{self.model.name}" if self.model else ""}
 
     def statistics(self, batch: Batch) -> dict[str, float]:
         """Figures of a batch for logs."""
@@ -189,7 +191,8 @@ class TaskSession(CompiledRun):
 
     def initial_weights(self) -> InitialWeights | None:
         """Implements `training.loop.Session.initial_weights`."""
-        if self.model is None:
+        # of random weights the model gives sizes and vocabulary alone
+        if self.model is None or self.run.init_from.startswith(RANDOM):
             return None
         params, labels = self.abstract.params, self.task.label_names
         return start_from(self.model, self.run.encoder, self.vocabulary, params, self.run.seed, labels, self.task)
@@ -340,7 +343,7 @@ def unlabelled_problems(task: Task, examples: Examples, what: str) -> list[str]:
 def _vocabulary(run: Run, task: Task) -> tuple[Model | None, Vocabulary | None, list[str]]:
     try:
         if run.init_from:
-            model = load_model(run.data.local_copy(run.init_from))
+            model = load_model(run.data.local_copy(run.init_from.removeprefix(RANDOM)))
             if model.vocabulary is None:
                 raise ValueError(
                     f"--init-from {run.init_from} has no vocabulary: put the tokenizer's files beside the weights"

@@ -36,6 +36,7 @@ from spanjax.pretrained.model import Model
 from spanjax.run import Data, Run, with_defaults
 from spanjax.run_format import MODEL_TYPE, ORDER_VERSION, STAGES, describe, own_classes
 from spanjax.sharding import replicated, row_sharding, to_global
+from spanjax.storage.objects import RANDOM
 from spanjax.suite.during import probe_problems, probe_scores
 from spanjax.training.loop import Outcome
 
@@ -341,6 +342,13 @@ def _with_sizes(
     """Returns the run with the sizes of the weights that it starts from, their family, notes, and problems."""
     if not run.init_from or (is_branch(run) and stored is None):  # `open_branch` reports a run that cannot be read
         return run, family, [], []
+    if run.init_from.startswith(RANDOM):
+        return (
+            run,
+            family,
+            [],
+            [f"--init-from {run.init_from} is of tasks: pretraining samples weights without --init-from"],
+        )
     try:
         # a run that resumes needs the weights no more: they may be gone
         model = None if stored else load_model(run.data.local_copy(run.init_from))

@@ -7,8 +7,9 @@
     encoder.encode(["a text", "another"])                     # [2, D], by default the mean over tokens
     encoder.encode(["a text"], pooling="none")[0].offsets     # characters of every token
     encoder.encode(["a text"], spans=[[(2, 6)]])[0]           # [1, D], the mean over the tokens of "text"
+    encoder.encode(["a text"], layers=[0, -1])                # two times [1, D]: embeddings and last layer
 
-Shapes: B texts, L positions, T tokens of a text, S spans of a text, D hidden size.
+Shapes: K layers, B texts, L positions, T tokens of a text, S spans of a text, D hidden size.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,8 @@ from spanjax.sharding import map_named, named_leaves
 Pooling = Literal["mean", "cls", "none", "endpoints"]
 CharacterSpan = tuple[int, int]
 """[start, end) in characters of a text."""
+Layers = tuple[int, ...] | None
+"""Hidden states by number, 0 for the embeddings; None: those of the last layer, without keeping the others."""
 BATCH_SIZE, SHORTEST, PROBLEMS = 32, 16, 8
 
 
@@ -36,7 +39,7 @@ class TokenVectors(NamedTuple):
     """The tokens of one text, with [CLS] before and [SEP] behind them."""
 
     vectors_TD: np.ndarray
-    """float32: hidden states of the last layer."""
+    """float32: hidden states of a layer, by default the last."""
     offsets_T2: np.ndarray
     """int32: [start, end) of each token in characters of the text; (0, 0) of [CLS] and [SEP]."""
     tokens: list[str]
@@ -57,20 +60,25 @@ class TextEncoder:
         self._params = map_named(lambda name, _: jnp.asarray(leaves[name]), nnx.to_pure_dict(abstract))
 
         # weights are an argument: as constants they would be compiled into every program
-        def vectors(params: Any, tokens_BL: jax.Array, count_B: jax.Array, pooling: Pooling) -> jax.Array:
+        def vectors(
+            params: Any, tokens_BL: jax.Array, count_B: jax.Array, pooling: Pooling, layers: Layers
+        ) -> jax.Array:
             used_BL = (jnp.arange(tokens_BL.shape[1])[None] < count_B[:, None]).astype(jnp.int32)
             positions_BL = jnp.arange(tokens_BL.shape[1], dtype=jnp.int32)[None] * used_BL
             encoder: Any = nnx.merge(structure, params)
-            hidden_BLD = encoder(tokens_BL, used_BL, positions_BL, jnp.zeros_like(tokens_BL))
+            given = tokens_BL, used_BL, positions_BL, jnp.zeros_like(tokens_BL)
+            hidden_KBLD = (
+                encoder(*given)[None] if layers is None else encoder.every_state(*given)[np.array(layers, np.int32)]
+            )
             if pooling == "cls":
-                return hidden_BLD[:, 0]
+                return hidden_KBLD[:, :, 0]
             if pooling == "mean":
-                return jnp.sum(hidden_BLD * used_BL[:, :, None], axis=1) / jnp.maximum(count_B, 1)[:, None]
-            return hidden_BLD
+                return jnp.sum(hidden_KBLD * used_BL[None, :, :, None], axis=2) / jnp.maximum(count_B, 1)[None, :, None]
+            return hidden_KBLD
 
-        self._run = jax.jit(vectors, static_argnames="pooling")
-        self.programs = set[tuple[str, int, int]]()
-        """Compiled programs: pooling, rows and length of each."""
+        self._run = jax.jit(vectors, static_argnames=("pooling", "layers"))
+        self.programs = set[tuple[str, Layers, int, int]]()
+        """Compiled programs: pooling, layers, rows and length of each."""
 
     @overload
     def encode(
@@ -103,15 +111,50 @@ class TextEncoder:
         truncate: bool = False,
     ) -> list[np.ndarray]: ...
 
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        pooling: Literal["mean", "cls"] | None = None,
+        *,
+        layers: Sequence[int],
+        batch_size: int = BATCH_SIZE,
+        truncate: bool = False,
+    ) -> list[np.ndarray]: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        pooling: Literal["none"],
+        *,
+        layers: Sequence[int],
+        batch_size: int = BATCH_SIZE,
+        truncate: bool = False,
+    ) -> list[list[TokenVectors]]: ...
+
+    @overload
+    def encode(
+        self,
+        texts: Sequence[str],
+        pooling: Literal["mean", "endpoints"] | None = None,
+        *,
+        spans: Sequence[Sequence[CharacterSpan]],
+        layers: Sequence[int],
+        batch_size: int = BATCH_SIZE,
+        truncate: bool = False,
+    ) -> list[list[np.ndarray]]: ...
+
     def encode(
         self,
         texts: Sequence[str],
         pooling: Pooling | None = None,
         *,
         spans: Sequence[Sequence[CharacterSpan]] | None = None,
+        layers: Sequence[int] | None = None,
         batch_size: int = BATCH_SIZE,
         truncate: bool = False,
-    ) -> np.ndarray | list[TokenVectors] | list[np.ndarray]:
+    ) -> Any:
         """Returns float32 vectors of texts, in their order.
 
         Without `spans`: "mean" over all tokens of a text, [CLS] and [SEP] included as in sentence-transformers, or "cls", the
@@ -121,29 +164,41 @@ class TextEncoder:
         "mean", [S, D] for every text, or "endpoints", the first and the last of them concatenated as in SpanBERT's coreference
         and relation models, [S, 2 D].
 
+        With `layers`, a list with one such result for each, from one pass: numbers as in the `hidden_states` of transformers, 0
+        for the embeddings, 1 for the first layer, -1 for the last. Without, the last layer alone is kept in memory.
+
         `truncate` reads the first tokens of a text that is longer than the model's positions. ValueError lists all texts that
         are too long without it, and all spans without a token.
         """
         pooling = pooling or ("mean" if spans is not None else self.model.pooling)
-        raise_problems(_argument_problems(texts, pooling, spans, batch_size))
+        states = self.model.encoder.layers + 1
+        raise_problems(_argument_problems(texts, pooling, spans, batch_size, layers, states))
+        chosen = None if layers is None else tuple(int(number) % states for number in layers)
         located = pieces_of(texts, self.vocabulary) if pooling == "none" or spans is not None else None
         pieces = (
             [each.ids_T for each in located] if located else self.vocabulary.encode([clean(text) for text in texts])
         )
         ids = self._with_specials(pieces, truncate)
-        if located is None:
-            return self._pooled(ids, pooling, batch_size)
         # before anything is computed, so that a wrong span costs nothing
-        places = None if spans is None else _token_spans(located, [len(each) for each in ids], spans)
-        vectors: list[Any] = [None] * len(ids)
-        for numbers, hidden_BLD in self._batches(ids, "none", batch_size):
-            for row, number in enumerate(numbers):
-                vectors_TD = hidden_BLD[row, : len(ids[number])]
-                if places is None:
-                    vectors[number] = self._token_vectors(vectors_TD.copy(), ids[number], located[number])
-                else:
-                    vectors[number] = _span_vectors(vectors_TD, places[number], pooling)
-        return vectors
+        places = None if spans is None else _token_spans(located or [], [len(each) for each in ids], spans)
+        count = 1 if chosen is None else len(chosen)
+        found: list[Any] = [[None] * len(ids) for _ in range(count)]
+        if located is None:
+            found = [*np.empty((count, len(ids), self.model.encoder.hidden_size), np.float32)]
+
+        def result(vectors: np.ndarray, number: int) -> Any:
+            if located is None:
+                return vectors
+            vectors_TD = vectors[: len(ids[number])]
+            if places is not None:
+                return _span_vectors(vectors_TD, places[number], pooling)
+            return self._token_vectors(vectors_TD.copy(), ids[number], located[number])
+
+        for numbers, of_layers in self._batches(ids, "none" if located else pooling, chosen, batch_size):
+            for own, of_batch in zip(found, of_layers, strict=True):
+                for row, number in enumerate(numbers):
+                    own[number] = result(of_batch[row], number)
+        return found[0] if layers is None else found
 
     def _with_specials(self, pieces: Sequence[np.ndarray], truncate: bool) -> list[np.ndarray]:
         """[CLS] pieces [SEP] of every text; ValueError lists texts that are too long, unless they are to be cut."""
@@ -158,14 +213,8 @@ class TextEncoder:
             )
         return [np.concatenate([cls, each[:most], sep]).astype(np.int32) for each in pieces]
 
-    def _pooled(self, ids: Sequence[np.ndarray], pooling: Pooling, batch_size: int) -> np.ndarray:
-        vectors_BD = np.empty((len(ids), self.model.encoder.hidden_size), np.float32)
-        for numbers, found_BD in self._batches(ids, pooling, batch_size):
-            vectors_BD[numbers] = found_BD[: len(numbers)]
-        return vectors_BD
-
     def _batches(
-        self, ids: Sequence[np.ndarray], pooling: Pooling, batch_size: int
+        self, ids: Sequence[np.ndarray], pooling: Pooling, layers: Layers, batch_size: int
     ) -> Iterator[tuple[list[int], np.ndarray]]:
         """Yields the indices of texts and their vectors, the longest texts first, so that memory runs out at once or never."""
         order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
@@ -179,8 +228,8 @@ class TextEncoder:
             for row, number in enumerate(numbers):
                 count_B[row] = len(ids[number])
                 tokens_BL[row, : count_B[row]] = ids[number]
-            self.programs.add((pooling, rows, length))
-            result = self._run(self._params, tokens_BL, count_B, pooling=pooling)
+            self.programs.add((pooling, layers, rows, length))
+            result = self._run(self._params, tokens_BL, count_B, pooling=pooling, layers=layers)
             # the device computes this batch while the host takes the one before
             if pending:
                 yield pending[0], np.asarray(pending[1])
@@ -208,8 +257,8 @@ def bucket(length: int, most: int) -> int:
     return min(max(SHORTEST, -(-length // step) * step), most)
 
 
-def _argument_problems(texts: Any, pooling: str, spans: Any, batch_size: int) -> list[str]:
-    """Wrong arguments of `encode`, one line each."""
+def _argument_problems(texts: Any, pooling: str, spans: Any, batch_size: int, layers: Any, states: int) -> list[str]:
+    """Wrong arguments of `encode`, one line each; `states` is the number of hidden states."""
     if isinstance(texts, str):
         return [f"texts is {texts[:40]!r}, one text: expected a list, write [text]"]
     wrong = [(number, text) for number, text in enumerate(texts) if not isinstance(text, str)]
@@ -220,9 +269,19 @@ def _argument_problems(texts: Any, pooling: str, spans: Any, batch_size: int) ->
         found.append(f"pooling is {pooling!r}: expected one of {', '.join(expected)} {given}")
     if spans is not None and len(spans) != len(texts):
         found.append(f"spans has {len(spans)} items for {len(texts)} texts: give a list of (start, end) for each")
+    if layers is not None and (
+        isinstance(layers, int) or not [*layers] or not all(_is_state(n, states) for n in layers)
+    ):
+        found.append(
+            f"layers is {layers!r}: expected numbers from 0, the embeddings, to {states - 1}, the last layer, or -{states} to -1"
+        )
     if batch_size < 1:
         found.append(f"batch_size is {batch_size}: expected at least 1")
     return found
+
+
+def _is_state(number: Any, states: int) -> bool:
+    return isinstance(number, int | np.integer) and not isinstance(number, bool) and -states <= int(number) < states
 
 
 def _token_spans(

@@ -56,6 +56,8 @@ _VARIABLES = {
     "gs": ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"),
     "memory": (),
 }  # fmt: skip
+RANDOM = "random:"
+"""Prefix of weights in `init_from` of a task, and in a suite: their architecture and vocabulary with newly sampled weights."""
 
 
 class Absent(enum.Enum):

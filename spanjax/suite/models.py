@@ -13,9 +13,7 @@ from flax import nnx
 from spanjax.objectives.loss_terms import canonical
 from spanjax.pretrained.load import load_model
 from spanjax.pretrained.model import Model
-
-RANDOM = "random:"
-"""Prefix of a model whose weights are sampled anew, by the seed."""
+from spanjax.storage.objects import RANDOM
 
 
 def random_model(model: Model, seed: int) -> Model:

@@ -5,16 +5,18 @@ Shapes: N units, R samples, F facts.
 
 import dataclasses
 import math
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words
-from spanjax.scoring.resampling import Difference, Figures, Interval, Summed, Units, differences, intervals
+from spanjax.scoring.resampling import Difference, Figures, Interval, Summed, Units
 from spanjax.scoring.spread import Spread
 from spanjax.suite.probes import partial_spearman
 from spanjax.suite.quick import PROBES, QuickSuite
+from spanjax.suite.resampled import Resampled
 
 TITLE = "Evaluation suite of spanjax"
 SAMPLES, PERMUTATIONS = 1000, 10_000
@@ -100,7 +102,7 @@ def units_of(part: str, results: Mapping[int, Any], suite: QuickSuite) -> Units 
     return Summed(np.stack([np.sum(values, axis=0), np.full(len(values[0]), float(len(values)))], axis=1), _ratio)
 
 
-def measured(part: str, results: Mapping[int, Any], suite: QuickSuite) -> Measured:
+def measured(part: str, results: Mapping[int, Any], suite: QuickSuite, resampled: Resampled) -> Measured:
     """Returns the scores of a part and their bootstrap interval over its units."""
     values = {seed: float(result["score"]) for seed, result in results.items() if result["score"] is not None}
     if not values:
@@ -109,18 +111,18 @@ def measured(part: str, results: Mapping[int, Any], suite: QuickSuite) -> Measur
     baselines = [float(result["baseline"]) for result in results.values()]
     # the correlation takes milliseconds for each sample
     samples = SAMPLES // 5 if part == "similarity" else SAMPLES
-    interval = intervals(units, samples)["score"] if units else None
+    interval = resampled.interval(units, samples) if units else None
     return Measured(values, math.fsum(baselines) / len(baselines), interval, units)
 
 
-def compared(base: Measured, other: Measured, part: str) -> Difference | None:
+def compared(base: Measured, other: Measured, part: str, resampled: Resampled) -> Difference | None:
     """Returns other minus base on the units of both, tested; None where one has no score, or other seeds."""
     if base.units is None or other.units is None or base.units.count != other.units.count:
         return None
     if part in PROBES and base.values.keys() != other.values.keys():
         return None
     fewer = 5 if part == "similarity" else 1
-    return differences(other.units, base.units, SAMPLES // fewer, PERMUTATIONS // (10 * fewer))["score"]
+    return resampled.difference(other.units, base.units, SAMPLES // fewer, PERMUTATIONS // (10 * fewer))
 
 
 class SuiteTable(NamedTuple):
@@ -133,15 +135,21 @@ class SuiteTable(NamedTuple):
     """Encoder but the first -> part -> difference from the first."""
 
 
-def build_table(results: Results, parts: Sequence[str], suite: QuickSuite) -> SuiteTable:
-    """Measures every part of every encoder, and compares with the first encoder."""
+def build_table(
+    results: Results, parts: Sequence[str], suite: QuickSuite, folder: pathlib.Path | None = None
+) -> SuiteTable:
+    """Measures every part of every encoder, and compares with the first encoder; `folder` keeps what was resampled."""
+    resampled = Resampled(folder)
     measures = {
-        name: {part: measured(part, by_part[part], suite) for part in parts} for name, by_part in results.items()
+        name: {part: measured(part, by_part[part], suite, resampled) for part in parts}
+        for name, by_part in results.items()
     }
     base, *others = measures
     found = {
-        name: {part: compared(measures[base][part], measures[name][part], part) for part in parts} for name in others
+        name: {part: compared(measures[base][part], measures[name][part], part, resampled) for part in parts}
+        for name in others
     }
+    resampled.write()
     return SuiteTable(parts, measures, found)
 
 
@@ -202,6 +210,7 @@ def _details(results: Results, parts: Sequence[str]) -> list[Block]:
             str(seed),
             f"{result['score']:.2f}",
             f"{result['baseline']:.2f}",
+            "none" if result["layer"] is None else str(result["layer"]),
             str(result["penalty"] or "infinite"),
         ]
         for name, by_part in results.items()
@@ -210,7 +219,7 @@ def _details(results: Results, parts: Sequence[str]) -> list[Block]:
         for seed, result in by_part[part].items()
     ]
     if seeds:
-        head = ["Encoder", "Probe", "Seed", "Score", "Baseline", "Penalty"]
+        head = ["Encoder", "Probe", "Seed", "Score", "Baseline", "Layer", "Penalty"]
         blocks.append(Folded("Probes by seed", [Table(head, seeds, names=2)]))
     for part, key, head in (
         ("similarity", "spearman", ["Encoder", "Spearman's correlation of cosines"]),
@@ -254,6 +263,7 @@ def suite_json(table: SuiteTable, settings: Mapping[str, Any], results: Results)
                 "baseline": finite(each.baseline),
                 "interval": [finite(each.interval.low), finite(each.interval.high)] if each.interval else None,
                 "seeds": {str(seed): value for seed, value in each.values.items()},
+                **({"layers": {str(s): r["layer"] for s, r in results[name][part].items()}} if part in PROBES else {}),
                 **{
                     k: v
                     for k, v in next(iter(results[name][part].values()), {}).items()

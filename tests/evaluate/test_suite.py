@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spanjax.evaluate import main as evaluate
-from spanjax.suite import quick
+from spanjax.suite import quick, resampled
 from tests.suite.made_data import made_folder
 
 PARTS = ["tags", "entities", "relations", "sentences", "similarity", "pairs", "fills"]
@@ -43,6 +43,7 @@ def test_the_table_has_every_part_and_the_floor(done: pathlib.Path) -> None:
     assert list(found["encoders"]["run"]) == PARTS and found["differences"].keys() == {"random-run"}
     tags = found["encoders"]["run"]["tags"]
     assert tags["seeds"].keys() == {"0", "1"} and tags["interval"][0] <= tags["mean"] <= tags["interval"][1]
+    assert set(tags["layers"].values()) <= {None, *range(1, 20)} and tags["layers"].keys() == {"0", "1"}
     # relations of the made data are random: nobody knows more than the constant answer
     for encoder in found["encoders"].values():
         assert encoder["relations"]["mean"] == pytest.approx(encoder["relations"]["baseline"], abs=8)
@@ -109,6 +110,45 @@ def test_messages(
     with mock.patch.dict("sys.modules", {"sklearn": None}):
         assert suite(run_folder, data, tmp_path / "w") == 2
     assert "pip install 'spanjax[suite]'" in capsys.readouterr().err
+
+
+def test_results_of_older_rules_are_not_mixed(
+    done: pathlib.Path,
+    run_folder: pathlib.Path,
+    data: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    workdir = tmp_path / "work"
+    shutil.copytree(done, workdir)
+    settings = json.loads((workdir / "settings.json").read_text())
+    del settings["protocol"]  # as version 1 wrote it
+    (workdir / "settings.json").write_text(json.dumps(settings))
+    assert suite(run_folder, data, workdir) == 2
+    assert "protocol was 1, now 2: the rules have changed" in capsys.readouterr().err
+
+
+def test_what_was_resampled_is_not_computed_again(
+    done: pathlib.Path, run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    workdir = tmp_path / "work"
+    shutil.copytree(done, workdir)
+    with (
+        mock.patch.object(resampled, "intervals", side_effect=AssertionError("computes")),
+        mock.patch.object(resampled, "differences", side_effect=AssertionError("computes")),
+    ):
+        assert suite(run_folder, data, workdir) == 0
+    assert tables(workdir) == tables(done)
+    # other results have other figures, whatever the file holds; a damaged file costs its computation
+    file = workdir / "quick/run/sentences/0.json"
+    result = json.loads(file.read_text())
+    file.write_text(json.dumps({**result, "right": "1" * len(result["right"])}))
+    assert suite(run_folder, data, workdir) == 0
+    found, before = (json.loads((each / "suite.json").read_text())["encoders"]["run"] for each in (workdir, done))
+    assert found["sentences"]["interval"] != before["sentences"]["interval"] and found["tags"] == before["tags"]
+    file.write_text(json.dumps(result))
+    (workdir / "quick/resampled.json").write_text("{")
+    assert suite(run_folder, data, workdir) == 0 and tables(workdir) == tables(done)
 
 
 def test_an_older_command_line_is_run(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,6 +111,31 @@ def test_a_run_that_was_stopped_goes_on_exactly(
 
 
 @pytest.mark.slow
+def test_random_weights_have_the_sizes_of_others_and_depend_on_the_seed(
+    files: tuple[pathlib.Path, pathlib.Path],
+    run_folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    model, found = load_model(run_folder), []
+    for seed in (5, 6):  # that of the run samples what the run began with
+        workdir = tmp_path / str(seed)
+        more = (f"--init-from=random:{run_folder}", f"--seed={seed}", "--steps=1", "--optimizer.learning-rate=1e-9")
+        assert train.main(arguments(files, run_folder, workdir, *more)) == 0
+        tuned = load_model(workdir)
+        assert tuned.encoder.layers == model.encoder.layers and tuned.vocabulary is not None and model.vocabulary
+        assert tuned.vocabulary.fingerprint == model.vocabulary.fingerprint
+        assert tuned.meta["pretrained"].startswith("random:")
+        found.append(named_leaves(tuned.params)["encoder/embeddings/token/embedding"])
+    trained = named_leaves(model.params)["encoder/embeddings/token/embedding"]
+    for one, other in ((found[0], trained), (found[0], found[1])):
+        assert abs(np.corrcoef(np.ravel(one), np.ravel(other))[0, 1]) < 0.1, "one has nothing of the other"
+    capsys.readouterr()
+    words = [f"--config={ROOT}/configs/pretrain/tiny.py", f"--init-from=random:{run_folder}", "--rows", str(tmp_path)]
+    assert train.main([*words, "--workdir", str(tmp_path / "none")]) == 2
+    assert "pretraining samples weights without --init-from" in capsys.readouterr().err
+
+
 def test_patience_ends_a_run(
     files: tuple[pathlib.Path, pathlib.Path],
     run_folder: pathlib.Path,

@@ -107,7 +107,7 @@ def test_a_program_is_compiled_once_for_a_bucket(model: Model, monkeypatch: pyte
     for seed in range(3):
         encoder.encode(random.Random(seed).sample(texts, len(texts)), batch_size=4)
     assert traced == [(4, 32), (4, 28), (4, 24), (4, 20), (4, 16), (2, 16)], "two texts are left for the last batch"
-    assert encoder.programs == {("mean", *shape) for shape in traced}
+    assert encoder.programs == {("mean", None, *shape) for shape in traced}
     for count in (3, 5):
         encoder.encode(texts[:count], batch_size=4)
     assert traced[6:] == [(1, 16)], "three texts have the program of four rows, the fifth text one of its own"
@@ -159,6 +159,13 @@ def test_truncation_is_asked_for(encoder: TextEncoder) -> None:
 def test_wrong_arguments_are_listed(model: Model, encoder: TextEncoder) -> None:
     call: Any = encoder.encode
     for arguments, settings, message in (
+        (
+            (["a"],),
+            {"layers": []},
+            "layers is []: expected numbers from 0, the embeddings, to 2, the last layer, or -3 to -1",
+        ),
+        ((["a"],), {"layers": [0, 3]}, "layers is [0, 3]: expected numbers from 0"),
+        ((["a"],), {"layers": 1}, "layers is 1: expected numbers"),
         (("a text",), {}, "texts is 'a text', one text: expected a list, write [text]"),
         ((["a", 3],), {"batch_size": 0}, "texts[1] is 3: expected a text\nbatch_size is 0: expected at least 1"),
         ((["a"], "max"), {}, "pooling is 'max': expected one of mean, cls, none without spans"),
@@ -192,6 +199,35 @@ def test_vectors_are_those_of_transformers(model: Model, encoder: TextEncoder, t
     close(encoder.encode(TEXTS, "cls"), hidden_BLD[:, 0])
     mean_BD = (hidden_BLD * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
     close(encoder.encode(TEXTS), mean_BD)
+
+
+def test_layers_are_the_hidden_states_of_transformers(
+    model: Model, encoder: TextEncoder, tmp_path: pathlib.Path
+) -> None:
+    torch: Any = pytest.importorskip("torch", reason=REASON)
+    transformers: Any = pytest.importorskip("transformers", reason=REASON)
+    save(exportable(model), ToTorch("made", str(tmp_path / "hf")))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    peer = transformers.AutoModel.from_pretrained(tmp_path / "hf", add_pooling_layer=False).eval()
+    layers, spans = [-1, 0, 1], [[(0, 4)], [(4, 7)], [(0, 4), (0, 2)]]
+    texts = TEXTS[:3]
+    tokens = encoder.encode(texts, "none", layers=layers, batch_size=2)
+    means, firsts = encoder.encode(texts, layers=layers), encoder.encode(texts, "cls", layers=layers)
+    of_spans = encoder.encode(texts, "endpoints", spans=spans, layers=layers)
+    for number, text in enumerate(texts):
+        with torch.no_grad():
+            states = peer(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+        assert len(states) == CONFIG.layers + 1
+        for place, layer in enumerate(layers):
+            expected = states[layer][0].numpy()
+            close(tokens[place][number].vectors_TD, expected)
+            close(means[place][number], expected.mean(axis=0))
+            close(firsts[place][number], expected[0])
+            (whole,) = encoder.encode([text], "endpoints", spans=[spans[number]], layers=[layer])[0]
+            close(of_spans[place][number], whole)
+    close(means[0], encoder.encode(texts))
+    assert np.abs(means[1] - means[2]).max() > 0.1, "layers differ"
+    assert [each.shape for each in encoder.encode([], layers=layers)] == [(0, 16)] * 3
 
 
 @pytest.mark.parametrize("settings", [{"rope_theta": 100.0, "norm_first": True}, {"relative_attention": True}])

@@ -19,7 +19,9 @@ def made_folder(folder: pathlib.Path, size: int = 500, seed: int = 0) -> pathlib
         noun, verb, name = rng.choice(nouns), rng.choice(verbs), rng.choice(names).capitalize()
         place, other = rng.choice(names).capitalize(), rng.choice(nouns)
         columns += ["the DT I-NP O", f"{noun} NN I-NP O", f"{verb} VB I-VP O", "near IN I-PP O"]
-        columns += [f"{name} NNP I-NP I-PER", "in IN I-PP O", f"{place} NNP I-NP I-LOC", ""]
+        # in either order: an entity's place in the sentence must not tell its type
+        called = rng.sample([f"{name} NNP I-NP I-PER", f"{place} NNP I-NP I-LOC"], 2)
+        columns += [called[0], "in IN I-PP O", called[1], ""]
         first, second = rng.sample((f"<e1>{noun}</e1>", f"<e2>{other}</e2>"), 2)
         kind = rng.choice(["Cause-Effect(e1,e2)", "Component-Whole(e2,e1)", "Other"])
         relations += [f'{number}\t"The {first} {verb} the {second} ."', kind, "Comment:", ""]

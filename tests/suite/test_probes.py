@@ -13,25 +13,66 @@ def parts(count: int) -> dict[str, np.ndarray]:
     return dict(zip(("train", "choose", "report"), np.split(order, [count // 2, 3 * count // 4]), strict=True))
 
 
+def signal(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    vectors = rng.normal(size=(len(labels), 20))
+    for place, label in enumerate("xyz"):
+        vectors[labels == label, place] += 4.0
+    return vectors
+
+
 def test_signal_is_found_and_noise_is_the_constant_answer() -> None:
     rng = np.random.default_rng(0)
     labels = rng.choice(["x", "y", "z"], p=[0.5, 0.3, 0.2], size=800)
-    vectors = rng.normal(size=(800, 20))
-    for place, label in enumerate("xyz"):
-        vectors[labels == label, place] += 4.0
+    vectors = np.stack([rng.normal(size=(800, 20)), signal(labels, rng), rng.normal(size=(800, 20))]).astype(np.float16)
     divided = parts(800)
-    predicted, penalty = probes.probe(vectors.astype(np.float32), labels.tolist(), divided)
-    assert np.mean(predicted == labels[divided["report"]]) > 0.85 and np.isfinite(penalty)
-    noise, penalty = probes.probe(rng.normal(size=(800, 20)).astype(np.float32), labels.tolist(), divided)
-    assert penalty == np.inf and {*noise} == {"x"}
-    again, _ = probes.probe(vectors.astype(np.float32), labels.tolist(), divided)
-    assert np.array_equal(again, predicted)
+    found = probes.probe(vectors, labels.tolist(), divided)
+    assert np.mean(found.predicted == labels[divided["report"]]) > 0.85 and np.isfinite(found.penalty)
+    assert found.layer == 1, "the layer that knows the labels is read"
+    noise = probes.probe(vectors[[0, 2]], labels.tolist(), divided)
+    assert noise.penalty == np.inf and noise.layer is None and {*noise.predicted} == {"x"}
+    again = probes.probe(vectors, labels.tolist(), divided)
+    assert np.array_equal(again.predicted, found.predicted)
+
+
+def test_the_reported_items_choose_no_layer() -> None:
+    """Two layers: one knows the labels of training and choice, the other those of training and report."""
+    rng = np.random.default_rng(1)
+    labels = rng.choice(["x", "y", "z"], size=600)
+    divided, known = parts(600), [signal(labels, rng) for _ in range(2)]
+    known[0][divided["report"]] = rng.normal(size=(len(divided["report"]), 20))
+    known[1][divided["choose"]] = rng.normal(size=(len(divided["choose"]), 20))
+    found = probes.probe(np.stack(known), labels.tolist(), divided)
+    assert found.layer == 0 and np.mean(found.predicted == labels[divided["report"]]) < 0.5
+
+
+@pytest.mark.parametrize("names", ["xy", "xyz"])
+def test_scores_are_those_of_scikit_learn(names: str) -> None:
+    from sklearn.linear_model import RidgeClassifier
+
+    rng = np.random.default_rng(3)
+    labels, divided = rng.choice([*names], size=300), parts(300)
+    vectors, train, report = signal(labels, rng) * 3 + 1, divided["train"], divided["report"]
+    target = np.where(labels[train][:, None] == np.array([*names]), 1.0, -1.0)
+    scaled = (vectors - vectors[train].mean(axis=0)) / vectors[train].std(axis=0)
+    for penalty, (found,) in probes.ridge_scores(vectors, target, train, [report]):
+        model = RidgeClassifier(alpha=penalty * len(train)).fit(scaled[train], labels[train])
+        expected = model.decision_function(scaled[report])
+        np.testing.assert_allclose(found[:, 1] if len(names) == 2 else found, expected, atol=1e-9)
 
 
 def test_a_column_without_spread_and_a_single_label() -> None:
-    vectors = np.ones((40, 3), np.float32)
-    predicted, penalty = probes.probe(vectors, ["a"] * 40, parts(40))
-    assert {*predicted} == {"a"} and penalty == np.inf
+    found = probes.probe(np.ones((2, 40, 3), np.float16), ["a"] * 40, parts(40))
+    assert {*found.predicted} == {"a"} and found.penalty == np.inf
+    flat = probes.probe(np.ones((1, 40, 3), np.float16), ["a", "b"] * 20, parts(40))
+    assert len(flat.predicted) == 10
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(2, [1, 2]), (12, [*range(1, 13)]), (24, [4, 8, 12, 16, 20, 24]), (13, [2, 4, 6, 9, 11, 13])],
+)
+def test_probed_layers(count: int, expected: list[int]) -> None:
+    assert probes.probed_layers(count) == expected
 
 
 def test_partial_correlation() -> None:

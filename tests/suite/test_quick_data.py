@@ -77,6 +77,20 @@ def test_naive_bayes_tells_what_a_word_or_an_ending_tells() -> None:
     assert probes.told_by_words(spans, np.arange(40), np.arange(40, 80)).mean() > 0.9
 
 
+def test_a_place_tells_as_a_word_does() -> None:
+    """The same words in one order or the other: only the place of the item tells its label."""
+    rng = np.random.default_rng(0)
+    texts, items = [], []
+    for number in range(120):
+        name, filler = f"n{rng.integers(1000)}", f"f{rng.integers(1000)}"
+        first = number % 2 == 0
+        texts.append(f"{name} so {filler}" if first else f"{filler} so {name}")
+        start = texts[-1].index(name)
+        items.append(quick_data.Item(number, ((start, start + len(name)),), "01"[first], (name,)))
+    data = quick_data.ProbeData(texts, items)
+    assert probes.told_by_words(data, np.arange(80), np.arange(80, 120)).all()
+
+
 def test_passages_and_bands(data: pathlib.Path) -> None:
     found = quick_data.passages([data / "wiki/validation.jsonl.gz"], 60)
     assert {each.hidden for each in found} == {1, 2, 3} and len(found) <= 60

@@ -100,5 +100,11 @@ def test_a_small_suite(run_folder: pathlib.Path, tmp_path: pathlib.Path, capfd: 
     table = (workdir / "suite.md").read_text()
     assert evaluate([*words, "--workdir", str(workdir)]) == 0  # nothing is left to train
     assert (workdir / "suite.md").read_text() == table
-    assert evaluate(["suite", f"random:{run_folder}", *words[2:], "--workdir", str(workdir)]) == 2
-    assert "random weights are of --suite quick" in capfd.readouterr().err
+    floor = json.loads((workdir / "suite.json").read_text())["encoders"]["random-run"]["clocks"]
+    assert floor["seeds"].keys() == {"0", "1"}
+    started = {
+        name: json.loads((workdir / f"tuned/clocks/{name}=low/0/run.json").read_text())["init_from"]
+        for name in ("run", "random-run")
+    }
+    assert started == {"run": str(run_folder), "random-run": f"random:{run_folder}"}
+    assert "| random-run |" in table and "random-run" in capfd.readouterr().out
