@@ -82,10 +82,11 @@ def test_the_threshold_comes_from_the_checkpoint(run: pathlib.Path, tmp_path: pa
     assert list(other.answers(QUESTIONS[:1]))[0]["prediction"] == "Bonn"
 
 
-def test_documents_go_through_one_by_one_where_nobody_says_otherwise(run: pathlib.Path) -> None:
-    """An empty row of coreference costs as much as a whole document."""
+def test_documents_are_bounded_by_positions_where_nobody_says_otherwise(run: pathlib.Path) -> None:
+    """A row of coreference is a whole document."""
     assert open_model(run).batch_size == 32 and open_model(run, 4).batch_size == 4
-    assert (Coref().rows_together, Questions().rows_together) == (1, 32)
+    assert (Coref().rows_together, Questions().rows_together) == (32, 32)
+    assert (Coref().positions_together, Questions().positions_together) == (12_288, 0)
 
 
 def test_progress_counts_the_batches_that_are_done(run: pathlib.Path) -> None:

@@ -61,7 +61,9 @@ def test_a_memory_of_all_spans_changes_nothing(head, mentions):
         count = int(expected["real_BM"][row].sum())
         assert int(outputs["real_BM"][row].sum()) == count > 0 and outputs["real_BM"][row][:count].all()
         for name, value in expected.items():
-            np.testing.assert_allclose(outputs[name][row][:count], value[row][:count], rtol=1e-4, atol=1e-5)
+            # scores are sums of parts of several hundred, so a small one has the rounding of a large one
+            atol = max(1e-5, 1e-6 * float(np.abs(value[row][:count].astype(np.float32)).max()))
+            np.testing.assert_allclose(outputs[name][row][:count], value[row][:count], rtol=1e-4, atol=atol)
 
 
 def test_a_small_memory_holds_the_newest_spans():
