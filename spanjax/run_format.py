@@ -87,6 +87,7 @@ RENAMED: Mapping[str, str] = {
         "training.loop": "Cadence",
         "training.nonfinite": "Guard",
         "training.optimizers": "AdamW Lamb Muon",
+        "training.optimizers.schedules": "Schedule",
         "training.profiler": "Profile",
         "training.trackers": "Tracking",
     }.items()
