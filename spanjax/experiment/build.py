@@ -209,7 +209,7 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
     return backend, reason
 
 
-def _for_distances(run: Run, device: jax.Device, length: int, head_size: int, dtype: Any) -> tuple[str, str]:
+def _for_distances(run: Run, device: Any, length: int, head_size: int, dtype: Any) -> tuple[str, str]:
     """`attention_backend` of relative attention."""
     platform, rate = platform_name(device.platform), run.encoder.attention_dropout
     memory = run.objective.memory_length

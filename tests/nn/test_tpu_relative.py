@@ -77,6 +77,7 @@ def results(
         layer = nnx.merge(graph, state)
         layer.backend = backend
         keyed = layer._keyed(hidden, memory[0] if memory else None, read)
+        assert read.slots is not None and read.slot_position_BK is not None
         streams = ((hidden, jnp.arange(length)[None], read.content), (slots, read.slot_position_BK, read.slots))
         return [
             layer._mixed(layer._split(layer.query(x)), place, keyed, read, mask, KEY, jnp.uint32(3 + number))
