@@ -224,7 +224,9 @@ def test_attention_by_distances_of_xlnet(tmp_path: pathlib.Path) -> None:
     masks = {("s8", (32, queries, 896)) for queries in (512, 88)}
     moved = [each for each in kernels if each.kind == MOVES and masks & set(shapes(each.result))]
     # the scheduler may bring a part of the small one into on-chip memory while the layer before computes (slice-start)
-    assert not [each for each in moved if each.runs > 1 and not each.name.split(".")[0].endswith(("-start", "-done"))], moved
+    assert not [
+        each for each in moved if each.runs > 1 and not each.name.split(".")[0].endswith(("-start", "-done"))
+    ], moved
     for dtype, dims in array_types(program):
         scores = dims[-1:] == (896,) and dtype in ("f32", "bf16") and 12 in dims
         assert not scores, (dtype, dims)
