@@ -57,10 +57,11 @@ def tpu(
     backward. One row key for all rows means that nothing is dropped.
     """
     read = [(kind, dims) for each in operands for kind, dims in shapes(each.result)]
-    if any(kind == "s8" and len(dims) == 3 for kind, dims in read):
+    levels = [dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5]
+    # splash has masks of bytes, too, and other operands before them
+    if levels and len(read) > 4 and read[2][0] == "s8" and [len(dims) for _, dims in read[:4]] == [1, 1, 3, 3]:
         return _tpu_by_distance(rates, line, read)
     wide = [dims for kind, dims in read if len(dims) == 3 and kind != "s32"]
-    levels = [dims for _, dims in [*shapes(line.result), *read] if len(dims) == 5]
     if len(wide) < 3 or not levels:
         return None
     (rows, length, width), backward = wide[0], len(wide) > 3
