@@ -169,7 +169,9 @@ def main() -> int:
         return 0
     figures: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     if found.resume and found.json and found.json.exists():
-        figures |= json.loads(found.json.read_text())["figures"]
+        before = json.loads(found.json.read_text())["figures"]
+        # rows of files before --resume do not say the size
+        figures = {kind: [row for row in before.get(kind, []) if "size" in row] for kind in KINDS}
     known = {(kind, row["size"], row["head"], row["words"]) for kind, rows in figures.items() for row in rows}
     wanted = lengths(found.most)
     for size, kind, head in itertools.product(found.size, found.kinds, HEADS):

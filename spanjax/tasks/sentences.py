@@ -161,9 +161,7 @@ class SentenceTask(Task):
         """The label and the probability of every class, or the number."""
         if self.regression:
             return {"prediction": prediction}
-        scores = outputs[0]["logits_BC"].astype(np.float64)
-        chances = np.exp(scores - scores.max())
-        named = zip(self.labels, (chances / chances.sum()).tolist(), strict=True)
+        named = zip(self.labels, probabilities(outputs[0]).tolist(), strict=True)
         return {"prediction": prediction, "probabilities": {label: round(chance, 6) for label, chance in named}}
 
     def predictions(self, examples: Sequence[Any], rows: Sequence[Row], outputs: Sequence[Outputs]) -> list[Any]:
@@ -175,6 +173,13 @@ class SentenceTask(Task):
         """Writes predictions.jsonl, which `scoring.compare` and the report read: a line {"id", "label", "prediction"} for every
         example, `label` null where it is not known. Subclasses add further files."""
         return [write_predictions(folder, examples, predictions)]
+
+
+def probabilities(output: Outputs) -> np.ndarray:
+    """Probabilities of the classes of a row, float64 [C]."""
+    scores_C = output["logits_BC"].astype(np.float64)
+    chances_C = np.exp(scores_C - scores_C.max())
+    return chances_C / chances_C.sum()
 
 
 def write_predictions(folder: pathlib.Path, examples: Sequence[Any], predictions: Sequence[Any]) -> pathlib.Path:

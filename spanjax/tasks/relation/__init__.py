@@ -27,7 +27,7 @@ from spanjax.tasks.base import Examples, Outputs, ReportRow
 from spanjax.tasks.relation.files import COLUMNS, Mentions, read_mentions, read_semeval, read_tacred, usual_names
 from spanjax.tasks.relation.markers import Marking, ids_of_text, marker_ids, marker_names, parts, placed_with_spans
 from spanjax.tasks.rows import Row
-from spanjax.tasks.sentences import SentenceTask
+from spanjax.tasks.sentences import SentenceTask, probabilities
 from spanjax.tasks.span_tuning import FIELD
 
 CHUNK = 1000  # sentences that are cut into pieces at once
@@ -189,7 +189,7 @@ class Relation(SentenceTask):
     def prediction_json(self, example: Mentions, prediction: str, outputs: Sequence[Outputs]) -> dict[str, Any]:
         """Adds to `SentenceTask.prediction_json` the confidence: the probability of the label behind the curve."""
         found = super().prediction_json(example, prediction, outputs)
-        confidence = calibrated([_probability(outputs[0])], self.calibration_curve)[0]
+        confidence = calibrated([probabilities(outputs[0]).max()], self.calibration_curve)[0]
         return {"prediction": prediction, "confidence": round(float(confidence), 6), **found}
 
     def calibration(
@@ -197,7 +197,7 @@ class Relation(SentenceTask):
     ) -> dict[str, float]:
         """Calibration of the confidences of all labels, that for no relation among them."""
         right = [each.label == prediction for each, prediction in zip(examples, predictions, strict=True)]
-        return calibration_scores([_probability(each) for each in outputs], right, self.calibration_curve)
+        return calibration_scores([probabilities(each).max() for each in outputs], right, self.calibration_curve)
 
     def inferred_settings(self, scores: Mapping[str, float]) -> dict[str, Any]:
         """The curve of confidences, where none was set."""
@@ -223,9 +223,3 @@ class Relation(SentenceTask):
 
 def _known(batch: Batch) -> dict[str, jax.Array]:
     return {**batch, "weight_B": batch["weight_B"] * batch["known_B"]}
-
-
-def _probability(output: Outputs) -> float:
-    """Probability of the label with the highest score."""
-    scores_C = output["logits_BC"].astype(np.float64)
-    return float(1 / np.exp(scores_C - scores_C.max()).sum())
