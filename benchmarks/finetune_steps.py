@@ -72,7 +72,7 @@ class Turns:
 
 
 def chosen_steps(lengths_S: np.ndarray, count: int) -> list[int]:
-    """Numbers of `count` of S full batches: equally many of every range of lengths, from the shortest to the longest."""
+    """Numbers of `count` of S full batches by the lengths of their longest rows: equally many of every range."""
     order_S = np.argsort(lengths_S, kind="stable")
     return order_S[((np.arange(count) + 0.5) * len(order_S) / count).astype(int)].tolist()
 
@@ -102,7 +102,7 @@ def own(pipe: Connection, work: Work) -> None:
     full = batches_of_epoch(len(packed), BATCH) - 1
     index_SB = [rows_of_step(packed, run.seed, step, BATCH) for step in range(full + 1)]
     index_SB = [index_B for index_B in index_SB if index_B.min() >= 0]
-    steps = chosen_steps(np.array([packed.length_of(index_B) for index_B in index_SB]), work.count)
+    steps = chosen_steps(np.array([packed.lengths_N[index_B].max() for index_B in index_SB]), work.count)
     batches = [host_share(packed, index_SB[step], 0, 1) for step in steps]
     examples = [session.training.examples[row] for step in steps for row in index_SB[step]]
     turns = Turns(pipe, work.count)

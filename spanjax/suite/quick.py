@@ -24,12 +24,15 @@ from spanjax.storage.local import write_whole
 from spanjax.suite import language, probes, quick_data
 from spanjax.suite.quick_data import ProbeData
 
-PROTOCOL = 2
-"""Version of the rules by which parts are scored: scores of two versions are not comparable. 1 probed the last layer alone."""
+PROTOCOL = 3
+"""Version of the rules by which parts are scored: scores of two versions are not comparable. 1 probed the last layer alone, 2 of
+sentences the label alone."""
 RESTORE = "remove it to compute it again"
 PROBES = ("tags", "entities", "relations", "sentences")
 SEEDED = (*PROBES,)
 """Parts that depend on the seed: it divides the words."""
+TASKS: Mapping[str, tuple[str, ...]] = {"sentences": ("sentences", "order")}
+"""Part -> the names of its files, each of which is probed for itself; of other parts their own name."""
 DEFAULT_FILES: Mapping[str, tuple[str, ...]] = {
     "tags": ("ner/conll2003/eng.train.gz", "ner/conll2003/eng.valid.gz"),
     "entities": ("ner/conll2003/eng.train.gz", "ner/conll2003/eng.valid.gz"),
@@ -38,16 +41,18 @@ DEFAULT_FILES: Mapping[str, tuple[str, ...]] = {
         "relation/semeval2010_task8/TEST_FILE_FULL.TXT.gz",
     ),
     "sentences": ("glue/SST-2/train.tsv", "glue/SST-2/dev.tsv"),
+    "order": ("wiki/validation.jsonl.gz",),
     "similarity": ("glue/STS-B/dev.tsv", "glue/STS-B/test_labelled.tsv"),
     "pairs": ("pairs/*.jsonl",),
     "fills": ("wiki/validation.jsonl.gz",),
 }
-"""Part -> its files in the data folder, patterns of names among them."""
+"""Part, or task of one -> its files in the data folder, patterns of names among them."""
 MOST = {
     "tags": 2500,
     "entities": 10_000,
     "relations": 8000,
     "sentences": 12_000,
+    "order": 6000,
     "similarity": 3000,
     "pairs": 200,
     "fills": 1000,
@@ -95,7 +100,12 @@ class QuickSuite:
     @property
     def parts(self) -> list[str]:
         """Parts that have files, in their order."""
-        return [part for part in DEFAULT_FILES if self.files.get(part)]
+        inner = {task for tasks in TASKS.values() for task in tasks} - TASKS.keys()
+        return [part for part in DEFAULT_FILES if part not in inner and self.tasks_of(part)]
+
+    def tasks_of(self, part: str) -> list[str]:
+        """Returns the names of a part's files that there are."""
+        return [task for task in TASKS.get(part, (part,)) if self.files.get(task)]
 
     def seeds_of(self, part: str, random: bool) -> list[int]:
         """Returns the seeds of a part: one where the seed changes nothing."""
@@ -107,6 +117,7 @@ class QuickSuite:
             "entities": quick_data.entities,
             "relations": quick_data.relations,
             "sentences": quick_data.sentences,
+            "order": quick_data.orders,
             "similarity": quick_data.similarity,
             "pairs": quick_data.minimal_pairs,
             "fills": quick_data.passages,
@@ -125,9 +136,9 @@ class QuickSuite:
         else:
             yield seeds[0], self._filled(opened, part)
 
-    def _vectors(self, opened: Opened, part: str) -> np.ndarray:
-        """Returns the vectors of a part's items in every probed layer, from the file of an earlier sitting if it is whole."""
-        data, file = self.read(part), opened.folder and opened.folder / f"{part}.npy"
+    def _vectors(self, opened: Opened, task: str) -> np.ndarray:
+        """Returns the vectors of a task's items in every probed layer, from the file of an earlier sitting if it is whole."""
+        data, file = self.read(task), opened.folder and opened.folder / f"{task}.npy"
         if file and file.is_file():
             try:
                 found = np.load(file, allow_pickle=False)
@@ -145,32 +156,40 @@ class QuickSuite:
         return vectors
 
     def _probed(self, opened: Opened, part: str, seeds: Sequence[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-        data: ProbeData = self.read(part)
-        labels = [item.label for item in data.items]
-        vectors, layers = self._vectors(opened, part), probes.probed_layers(opened.model.encoder.layers)
+        tasks, layers = self.tasks_of(part), probes.probed_layers(opened.model.encoder.layers)
+        vectors = {task: self._vectors(opened, task) for task in tasks}
         for seed in seeds:
-            parts = self.divided(part, seed)
-            # thinning can leave nothing of a small file
-            empty = [name for name, numbers in parts.items() if len(numbers) < 2]
-            if empty:
-                raise ValueError(
-                    f"{part}: {len(data.items):,} items leave none to {' and '.join(empty)}: name larger files"
-                )
-            found = probes.probe(vectors, labels, parts)
-            gold = np.array(labels)[parts["report"]]
-            names, counts = np.unique(np.array(labels)[parts["train"]], return_counts=True)
-            right = found.predicted == gold
-            yield (
-                seed,
-                {
-                    "score": 100 * float(right.mean()),
-                    "baseline": 100 * float((gold == names[counts.argmax()]).mean()),
+            figures, items, right, usual, before = dict[str, Any](), list[int](), "", 0, 0
+            for task in tasks:
+                labels = [item.label for item in self.read(task).items]
+                report, found, common = self._probe(task, seed, vectors[task])
+                gold = np.array(labels)[report]
+                own = found.predicted == gold
+                figures[task] = {
+                    "score": 100 * float(own.mean()),
+                    "baseline": 100 * float((gold == common).mean()),
                     "layer": None if found.layer is None else layers[found.layer],
                     "penalty": None if found.penalty == math.inf else found.penalty,
-                    "items": parts["report"].tolist(),
-                    "right": "".join("01"[int(each)] for each in right),
-                },
+                }
+                # the items of all tasks have one numbering
+                items += (report + before).tolist()
+                right += "".join("01"[int(each)] for each in own)
+                usual, before = usual + int((gold == common).sum()), before + len(labels)
+            score, baseline = (100 * count / len(items) for count in (right.count("1"), usual))
+            yield seed, {"score": score, "baseline": baseline, "tasks": figures, "items": items, "right": right}
+
+    def _probe(self, task: str, seed: int, vectors: np.ndarray) -> tuple[np.ndarray, probes.Probed, str]:
+        """Returns the reported items of a task, the probe's answers, and the most frequent label of training."""
+        data: ProbeData = self.read(task)
+        labels, parts = [item.label for item in data.items], self.divided(task, seed)
+        # thinning can leave nothing of a small file
+        empty = [name for name, numbers in parts.items() if len(numbers) < 2]
+        if empty:
+            raise ValueError(
+                f"{task}: {len(data.items):,} items leave none to {' and '.join(empty)}: name larger files"
             )
+        names, counts = np.unique(np.array(labels)[parts["train"]], return_counts=True)
+        return parts["report"], probes.probe(vectors, labels, parts), str(names[counts.argmax()])
 
     def _similar(self, opened: Opened) -> dict[str, Any]:
         pairs = self.read("similarity")
@@ -246,7 +265,8 @@ def run_quick(
                     write_whole(file, json.dumps(result) + "\n")
                     progress.done += 1
                 # vectors of finished parts would fill the disk
-                (vectors / f"{part}.npy").unlink(missing_ok=True)
+                for task in suite.tasks_of(part):
+                    (vectors / f"{task}.npy").unlink(missing_ok=True)
 
 
 def read_results(

@@ -177,6 +177,39 @@ def sentences(files: Sequence[pathlib.Path], most: int) -> ProbeData:
     return ProbeData([each.first for each in chosen], [Item(n, (), str(e.label), ()) for n, e in enumerate(chosen)])
 
 
+def orders(files: Sequence[pathlib.Path], most: int) -> ProbeData:
+    """Sentences of held-out text, in half of which two neighbours are exchanged: is one as it was written?
+
+    The bigram shift of Conneau et al., 2018. The same words are in either order, so no bag of words tells it. Only words of
+    small letters are exchanged, and not the first or the last one.
+    """
+    texts, items = list[str](), list[Item]()
+    for number, words in enumerate(sampled(_sentences_of(files, 8, 25), most)):
+        movable = [_LETTERS.fullmatch(word) is not None and word == word.lower() for word in words]
+        places = [
+            place
+            for place in range(1, len(words) - 2)
+            if movable[place] and movable[place + 1] and words[place] != words[place + 1]
+        ]
+        if not places:
+            continue
+        place = places[int(share_of("exchanged", str(number)) * len(places))]
+        exchanged = share_of("exchange", str(number)) < 0.5
+        if exchanged:
+            words = [*words[:place], words[place + 1], words[place], *words[place + 2 :]]
+        items.append(Item(len(texts), (), "exchanged" if exchanged else "written", ()))
+        texts.append(" ".join(words))
+    raise_problems([] if items else [f"{', '.join(map(str, files))}: no sentences of 8 to 25 words in `text`"])
+    return ProbeData(texts, items)
+
+
+def _sentences_of(files: Sequence[pathlib.Path], least: int, most: int) -> list[list[str]]:
+    """Words of the sentences of so many words, in the `text` of every record."""
+    texts = [str(record.get("text", "")) for file in files for _, record, _ in read_records(file) if record]
+    found = [part.split() for text in texts for line in text.split("\n") for part in _SENTENCE.split(line)]
+    return [words for words in found if least <= len(words) <= most]
+
+
 def similarity(files: Sequence[pathlib.Path], most: int) -> Pairs:
     """Pairs of sentences with a similarity, as STS-B has them."""
     found = sampled(_examples(Glue(task="STS-B"), files), most)
@@ -212,10 +245,8 @@ def passages(files: Sequence[pathlib.Path], most: int, words_around: int = 40) -
     texts = [str(record.get("text", "")) for file in files for _, record, _ in read_records(file) if record]
     counts = collections.Counter(word.lower() for text in texts for word in text.split() if _LETTERS.fullmatch(word))
     ranks = {word: rank for rank, (word, _) in enumerate(sorted(counts.items(), key=lambda each: (-each[1], each[0])))}
-    sentences_of = [part.split() for text in texts for line in text.split("\n") for part in _SENTENCE.split(line)]
-    long = [words for words in sentences_of if 12 <= len(words) <= words_around]
     found = list[Passage]()
-    for number, words in enumerate(sampled(long, 2 * most)):
+    for number, words in enumerate(sampled(_sentences_of(files, 12, words_around), 2 * most)):
         hidden = 1 if number % 2 == 0 else 2 + number // 2 % 2
         # the first and last words of a sentence are predicted from one side alone
         places = [

@@ -171,11 +171,11 @@ def _difference_cell(found: Difference | None) -> str:
 
 NOTE = (
     "Percent; a higher score is better. Mean over the seeds ± deviation, then the 95 % bootstrap interval over the items of all"
-    " seeds. tags, entities and relations are probed on words that training did not have, sentences on those that a bag of their"
-    " words tells as often as not, similarity is Spearman's correlation of cosines that the words of a pair leave unexplained;"
-    " pairs counts good sentences that are likelier, fills whole words that are the most probable ones. The baseline is the most"
-    " frequent label, no correlation, or chance. Differences are tested by paired permutation and are not corrected for their"
-    " number."
+    " seeds. tags, entities and relations are probed on words that training did not have, sentences (their labels, and whether"
+    " two words are exchanged) on those that a bag of their words tells as often as not, similarity is Spearman's correlation of"
+    " cosines that the words of a pair leave unexplained; pairs counts good sentences that are likelier, fills whole words that"
+    " are the most probable ones. The baseline is the most frequent label, no correlation, or chance. Differences are tested by"
+    " paired permutation and are not corrected for their number."
 )
 
 
@@ -206,17 +206,18 @@ def _details(results: Results, parts: Sequence[str]) -> list[Block]:
     seeds = [
         [
             name,
-            part,
+            task,
             str(seed),
-            f"{result['score']:.2f}",
-            f"{result['baseline']:.2f}",
-            "none" if result["layer"] is None else str(result["layer"]),
-            str(result["penalty"] or "infinite"),
+            f"{found['score']:.2f}",
+            f"{found['baseline']:.2f}",
+            "none" if found["layer"] is None else str(found["layer"]),
+            str(found["penalty"] or "infinite"),
         ]
         for name, by_part in results.items()
         for part in parts
         if part in PROBES
         for seed, result in by_part[part].items()
+        for task, found in result["tasks"].items()
     ]
     if seeds:
         head = ["Encoder", "Probe", "Seed", "Score", "Baseline", "Layer", "Penalty"]
@@ -263,7 +264,7 @@ def suite_json(table: SuiteTable, settings: Mapping[str, Any], results: Results)
                 "baseline": finite(each.baseline),
                 "interval": [finite(each.interval.low), finite(each.interval.high)] if each.interval else None,
                 "seeds": {str(seed): value for seed, value in each.values.items()},
-                **({"layers": {str(s): r["layer"] for s, r in results[name][part].items()}} if part in PROBES else {}),
+                **({"tasks": {str(s): r["tasks"] for s, r in results[name][part].items()}} if part in PROBES else {}),
                 **{
                     k: v
                     for k, v in next(iter(results[name][part].values()), {}).items()

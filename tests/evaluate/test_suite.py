@@ -43,7 +43,8 @@ def test_the_table_has_every_part_and_the_floor(done: pathlib.Path) -> None:
     assert list(found["encoders"]["run"]) == PARTS and found["differences"].keys() == {"random-run"}
     tags = found["encoders"]["run"]["tags"]
     assert tags["seeds"].keys() == {"0", "1"} and tags["interval"][0] <= tags["mean"] <= tags["interval"][1]
-    assert set(tags["layers"].values()) <= {None, *range(1, 20)} and tags["layers"].keys() == {"0", "1"}
+    assert tags["tasks"].keys() == {"0", "1"}
+    assert all(own["tags"]["layer"] in (None, *range(1, 20)) for own in tags["tasks"].values())
     # relations of the made data are random: nobody knows more than the constant answer
     for encoder in found["encoders"].values():
         assert encoder["relations"]["mean"] == pytest.approx(encoder["relations"]["baseline"], abs=8)
@@ -125,7 +126,7 @@ def test_results_of_older_rules_are_not_mixed(
     del settings["protocol"]  # as version 1 wrote it
     (workdir / "settings.json").write_text(json.dumps(settings))
     assert suite(run_folder, data, workdir) == 2
-    assert "protocol was 1, now 2: the rules have changed" in capsys.readouterr().err
+    assert "protocol was 1, now 3: the rules have changed" in capsys.readouterr().err
 
 
 def test_what_was_resampled_is_not_computed_again(
@@ -187,3 +188,28 @@ def test_units_of_two_encoders_are_the_same_items(done: pathlib.Path) -> None:
             ]
             assert files[0]["items"] == files[1]["items"]
             assert np.mean([each == "1" for each in files[0]["right"]]) * 100 == pytest.approx(files[0]["score"])
+
+
+def test_sentences_are_all_items_of_both_tasks(done: pathlib.Path) -> None:
+    result = json.loads((done / "quick/run/sentences/0.json").read_text())
+    assert result["tasks"].keys() == {"sentences", "order"} and len(set(result["items"])) == len(result["right"])
+    # 500 labelled sentences, then those of the order
+    of_order = [right for item, right in zip(result["items"], result["right"], strict=True) if item >= 500]
+    assert 0 < len(of_order) < len(result["items"])
+    assert 100 * np.mean([each == "1" for each in of_order]) == pytest.approx(result["tasks"]["order"]["score"])
+    assert 100 * np.mean([each == "1" for each in result["right"]]) == pytest.approx(result["score"])
+    low, high = sorted(each["baseline"] for each in result["tasks"].values())
+    assert low <= result["baseline"] <= high
+
+
+def test_a_part_of_two_tasks_needs_files_of_one(
+    run_folder: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    others = ("--no-floor", "--share", "0.4", "--files", "tags=", "entities=", "relations=", "fills=", "pairs=")
+    others += ("similarity=",)
+    assert suite(run_folder, data, tmp_path / "one", *others, "order=") == 0
+    alone = json.loads((tmp_path / "one/quick/run/sentences/0.json").read_text())
+    assert alone["tasks"].keys() == {"sentences"}
+    assert suite(run_folder, data, tmp_path / "other", *others, "sentences=") == 0
+    order = json.loads((tmp_path / "other/quick/run/sentences/0.json").read_text())
+    assert order["tasks"].keys() == {"order"} and order["score"] == order["tasks"]["order"]["score"]

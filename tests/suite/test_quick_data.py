@@ -91,6 +91,34 @@ def test_a_place_tells_as_a_word_does() -> None:
     assert probes.told_by_words(data, np.arange(80), np.arange(80, 120)).all()
 
 
+def test_half_of_the_sentences_have_two_neighbours_exchanged(tmp_path: pathlib.Path) -> None:
+    """The originals are found again by the words that they have; nothing else is changed."""
+    rng = np.random.default_rng(0)
+    written = [f"The {' '.join(f'w{chr(97 + n)}' for n in rng.permutation(20))} end." for _ in range(400)]
+    # words of two letters; digits, capitals and the ends are never exchanged
+    written += [f"A {number} Bb Cc {number}." for number in range(5)]
+    written = [text.replace("we", "We").replace("wf", "w9") for text in written]
+    file = tmp_path / "text.jsonl"
+    file.write_text("\n".join(json.dumps({"text": text}) for text in written))
+    data = quick_data.orders([file], 1000)
+    assert len(data.texts) == len(data.items) == 400
+    for text, original, item in zip(data.texts, written, data.items, strict=False):
+        words, before = text.split(), original.split()
+        apart = [place for place, pair in enumerate(zip(words, before, strict=True)) if pair[0] != pair[1]]
+        assert item.label == ("exchanged" if apart else "written") and sorted(words) == sorted(before)
+        if apart:
+            first, second = apart
+            assert second == first + 1 and 0 < first < len(words) - 2
+            assert all(words[place].isalpha() and words[place].islower() for place in apart)
+    share = np.mean([item.label == "exchanged" for item in data.items])
+    assert 0.4 < share < 0.6
+    # a bag of words knows nothing of it
+    told = probes.told_by_words(data, np.arange(250), np.arange(250, 400))
+    assert 0.3 < told.mean() < 0.95
+    with pytest.raises(ValueError, match="no sentences of 8 to 25 words"):
+        quick_data.orders([file], 0)
+
+
 def test_passages_and_bands(data: pathlib.Path) -> None:
     found = quick_data.passages([data / "wiki/validation.jsonl.gz"], 60)
     assert {each.hidden for each in found} == {1, 2, 3} and len(found) <= 60
