@@ -48,6 +48,7 @@ class Work:
     cores: int
     count: int
     """Batches of a pass."""
+    passes: int
     rows: tuple[tuple[str, str | None, str], ...] = ()
     """(first sentence, second, label) of every row of these batches, in their order; spanjax's process chooses them."""
 
@@ -61,7 +62,7 @@ class Turns:
 
     def before_step(self, finish: Callable[[], None]) -> None:
         """Called before every step; `finish` waits for the steps so far. EOFError when the benchmark has ended."""
-        if self._done % self._count == 0:
+        if self._done % (self._count + 1) == 0:
             finish()
             if self._begun:
                 wall, cpu = self._begun
@@ -99,6 +100,11 @@ def own(pipe: Connection, work: Work) -> None:
         dataclasses.replace(glue.RUN, objective=task, batch_size=BATCH, init_from=str(work.model))
     )
     packed, run = session.training.packed, session.run
+    if run.steps < work.passes * work.count:
+        raise ValueError(
+            f"{work.task}: {len(packed):,} rows are {run.steps} steps in {EPOCHS} epochs, and {work.passes} passes of"
+            f" {work.count} batches need {work.passes * work.count}: give fewer --batches or --repeats"
+        )
     full = batches_of_epoch(len(packed), BATCH) - 1
     index_SB = [rows_of_step(packed, run.seed, step, BATCH) for step in range(full + 1)]
     index_SB = [index_B for index_B in index_SB if index_B.min() >= 0]
@@ -275,7 +281,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             model = with_classifier(found.model or packaged_weights(), LABELS[task], folder / "model")
-            work = Work(model, found.glue, task, folder, found.cores, found.batches)
+            # one pass is the warm-up
+            work = Work(model, found.glue, task, folder, found.cores, found.batches, found.repeats + 1)
             figures[task] = measured(work, found.peers, found.repeats)
         rows = found.batches * BATCH
         for contender, values in figures[task]["seconds"].items():

@@ -84,7 +84,7 @@ def _failing(_: Connection, work: Work) -> None:
 
 def _work(folder: pathlib.Path, count: int) -> Work:
     (folder / "work").mkdir()
-    return Work(folder, folder, "RTE", folder / "work", 1, count)
+    return Work(folder, folder, "RTE", folder / "work", 1, count, 3)
 
 
 def test_contenders_take_passes_in_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,3 +134,6 @@ def test_all_of_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert {name: len(each) for name, each in figures["seconds"].items()} == {OURS: 5, GROUPED: 5}
     assert 0 < figures["tokens"] <= figures["padded"] == 2 * 16 * figures["lengths"][-1]
     assert [target["met"] for target in written["targets"]][1] is False, "Trainer did not run"
+    monkeypatch.setattr(sys, "argv", ["finetune_steps", *words, "--repeats", "15"])
+    with pytest.raises(RuntimeError, match="160 rows are 30 steps in 3 epochs, and 16 passes of 2 batches need 32"):
+        finetune_steps.main()
