@@ -62,7 +62,7 @@ class Turns:
 
     def before_step(self, finish: Callable[[], None]) -> None:
         """Called before every step; `finish` waits for the steps so far. EOFError when the benchmark has ended."""
-        if self._done % (self._count + 1) == 0:
+        if self._done % self._count == 0:
             finish()
             if self._begun:
                 wall, cpu = self._begun

@@ -39,7 +39,7 @@ def test_a_pass_waits_for_its_turn_and_ends_with_its_last_step() -> None:
                 return
             begun.append(number)
 
-    thread = threading.Thread(target=steps)
+    thread = threading.Thread(target=steps, daemon=True)
     thread.start()
     for passes in (1, 2):
         assert not here.poll(0.05) and len(begun) == 2 * (passes - 1)
