@@ -44,8 +44,17 @@ class TunedTask:
     """Column -> name of `spanjax.evaluate --task`, where it is not the task of the training."""
 
 
-def _glue(name: str, folder: str, tfds: str, *more: str) -> TunedTask:
-    dev = {name: (f"glue/{folder}/dev.tsv",)} if not more else {each: (f"glue/{folder}/{each}.tsv",) for each in more}
+SPLITS = {"MNLI-m": "validation_matched", "MNLI-mm": "validation_mismatched", "AX": ""}
+"""Column -> its split of TFDS where that is not `validation`; AX has no labels there."""
+
+
+def glue_task(name: str, folder: str, tfds: str, *more: str) -> TunedTask:
+    """Builds a task of GLUE with its folder of files and its data set of TFDS; `more` are its columns, where it has several."""
+    dev = {}
+    for column in more or (name,):
+        split = SPLITS.get(column, "validation")
+        dev[column] = (f"glue/{folder}/{column if more else 'dev'}.tsv",)
+        dev[column] += (f"{TFDS_PREFIX}glue/{tfds}@{split}",) if split else ()
     return TunedTask(
         "configs/finetune/glue.py",
         (f"glue/{folder}/train.tsv", f"{TFDS_PREFIX}glue/{tfds}@train"),
@@ -56,15 +65,15 @@ def _glue(name: str, folder: str, tfds: str, *more: str) -> TunedTask:
 
 
 GLUE: Mapping[str, TunedTask] = {
-    "CoLA": _glue("CoLA", "CoLA", "cola"),
-    "SST-2": _glue("SST-2", "SST-2", "sst2"),
-    "MRPC": _glue("MRPC", "MRPC", "mrpc"),
-    "STS-B": _glue("STS-B", "STS-B", "stsb"),
-    "QQP": _glue("QQP", "QQP", "qqp"),
-    "MNLI": _glue("MNLI-m", "MNLI", "mnli", "MNLI-m", "MNLI-mm", "AX"),
-    "QNLI": _glue("QNLI", "QNLI", "qnli"),
-    "RTE": _glue("RTE", "RTE", "rte"),
-    "WNLI": _glue("WNLI", "WNLI", "wnli"),
+    "CoLA": glue_task("CoLA", "CoLA", "cola"),
+    "SST-2": glue_task("SST-2", "SST-2", "sst2"),
+    "MRPC": glue_task("MRPC", "MRPC", "mrpc"),
+    "STS-B": glue_task("STS-B", "STS-B", "stsb"),
+    "QQP": glue_task("QQP", "QQP", "qqp"),
+    "MNLI": glue_task("MNLI-m", "MNLI", "mnli", "MNLI-m", "MNLI-mm", "AX"),
+    "QNLI": glue_task("QNLI", "QNLI", "qnli"),
+    "RTE": glue_task("RTE", "RTE", "rte"),
+    "WNLI": glue_task("WNLI", "WNLI", "wnli"),
 }
 SPANS: Mapping[str, TunedTask] = {
     "SQuAD 1.1": TunedTask(

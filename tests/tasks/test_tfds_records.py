@@ -16,6 +16,7 @@ from spanjax import train
 from spanjax.data.vocab.loading import save_vocabulary
 from spanjax.experiment.finetune import open_task_session, read_examples
 from spanjax.scoring import glue as scoring
+from spanjax.suite import tuned
 from spanjax.tasks.glue import TFDS_LABELS, Glue, GlueName, Sentences
 from spanjax.tasks.tfds_records import FOLDER, read_tfds
 from tests.running import ROOT, TINY
@@ -247,3 +248,33 @@ def test_a_run_on_a_data_set(folder: pathlib.Path, tmp_path: pathlib.Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == ["3", "False"]
+
+
+def test_the_suite_takes_what_is_prepared(
+    folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tasks without files those with a training and a validation split; a file comes before a data set."""
+    monkeypatch.setattr(tuned, "TFDS_PREFIX", "tfds:spanjax_")
+    tasks = {
+        name: tuned.glue_task(
+            name, name.removesuffix("-m"), config, *(("MNLI-m", "MNLI-mm", "AX") if config == "mnli" else ())
+        )
+        for name, config in TASKS
+    }
+    found, missing = tuned.existing(tasks, tmp_path)
+    assert [*found] == ["CoLA", "SST-2", "MRPC", "MNLI-m"] and missing == ["QQP", "STS-B", "QNLI", "RTE", "WNLI"]
+    splits = {column: names for column, names in found["MNLI-m"].dev.items()}
+    assert splits == {
+        "MNLI-m": ("tfds:spanjax_glue/mnli@validation_matched",),
+        "MNLI-mm": ("tfds:spanjax_glue/mnli@validation_mismatched",),
+    }
+    assert found["SST-2"].train == ("tfds:spanjax_glue/sst2@train",)
+    # each column reads its own split
+    examples = {
+        column: read_examples(Glue(task=column).reader(""), names, "dev")[0] for column, names in splits.items()
+    }
+    assert {column: each[0].first for column, each in examples.items()} == {"MNLI-m": "a b", "MNLI-mm": "a c"}
+    file = tmp_path / "glue/SST-2/dev.tsv"
+    file.parent.mkdir(parents=True)
+    file.write_text(FILES["SST-2/dev.tsv"])
+    assert tuned.existing(tasks, tmp_path)[0]["SST-2"].dev == {"SST-2": (str(file),)}
