@@ -48,7 +48,7 @@ DEFAULT_FILES: Mapping[str, tuple[str, ...]] = {
 }
 """Part, or task of one -> its files in the data folder, patterns of names among them."""
 MOST = {
-    "tags": 2500,
+    "tags": 7500,
     "entities": 10_000,
     "relations": 8000,
     "sentences": 12_000,
@@ -159,7 +159,7 @@ class QuickSuite:
         tasks, layers = self.tasks_of(part), probes.probed_layers(opened.model.encoder.layers)
         vectors = {task: self._vectors(opened, task) for task in tasks}
         for seed in seeds:
-            figures, items, right, usual, before = dict[str, Any](), list[int](), "", 0, 0
+            figures, items, right, before = dict[str, Any](), list[int](), "", 0
             for task in tasks:
                 labels = [item.label for item in self.read(task).items]
                 report, found, common = self._probe(task, seed, vectors[task])
@@ -170,13 +170,15 @@ class QuickSuite:
                     "baseline": 100 * float((gold == common).mean()),
                     "layer": None if found.layer is None else layers[found.layer],
                     "penalty": None if found.penalty == math.inf else found.penalty,
+                    "first": before,
                 }
                 # the items of all tasks have one numbering
                 items += (report + before).tolist()
                 right += "".join("01"[int(each)] for each in own)
-                usual, before = usual + int((gold == common).sum()), before + len(labels)
-            score, baseline = (100 * count / len(items) for count in (right.count("1"), usual))
-            yield seed, {"score": score, "baseline": baseline, "tasks": figures, "items": items, "right": right}
+                before += len(labels)
+            # a task with more items counts no more
+            means = {key: language.mean([each[key] for each in figures.values()]) for key in ("score", "baseline")}
+            yield seed, {**means, "tasks": figures, "items": items, "right": right}
 
     def _probe(self, task: str, seed: int, vectors: np.ndarray) -> tuple[np.ndarray, probes.Probed, str]:
         """Returns the reported items of a task, the probe's answers, and the most frequent label of training."""

@@ -3,6 +3,7 @@
 Shapes: N units, R samples, F facts.
 """
 
+import bisect
 import dataclasses
 import math
 import pathlib
@@ -77,7 +78,9 @@ class Measured(NamedTuple):
 
 
 def _ratio(sums_RS: np.ndarray) -> Figures:
-    return {"score": 100.0 * sums_RS[:, 0] / np.maximum(sums_RS[:, 1], 1e-9)}
+    """Mean over tasks of the share of right items; columns are right items and items of each task."""
+    shares = sums_RS[:, ::2] / np.maximum(sums_RS[:, 1::2], 1e-9)
+    return {"score": 100.0 * shares.mean(axis=1)}
 
 
 def units_of(part: str, results: Mapping[int, Any], suite: QuickSuite) -> Units | None:
@@ -85,10 +88,13 @@ def units_of(part: str, results: Mapping[int, Any], suite: QuickSuite) -> Units 
     if part in PROBES:
         sums: dict[int, list[float]] = {}
         for result in results.values():
+            # a task's items are numbered from its `first` on
+            firsts = [task["first"] for task in result["tasks"].values()]
             for item, right in zip(result["items"], result["right"], strict=True):
-                entry = sums.setdefault(int(item), [0.0, 0.0])
-                entry[0] += right == "1"
-                entry[1] += 1
+                column = 2 * (bisect.bisect_right(firsts, item) - 1)
+                entry = sums.setdefault(int(item), [0.0] * 2 * len(firsts))
+                entry[column] += right == "1"
+                entry[column + 1] += 1
         return Summed(np.array([sums[item] for item in sorted(sums)]), _ratio)
     values = [result["values"] for result in results.values() if result["score"] is not None]
     if not values:
