@@ -233,6 +233,12 @@ def test_auto_takes_the_first_that_can(platform: str, changes: dict[str, Any], c
         ("splash", "gpu", {}, "'splash' cannot be used: it runs on tpu, and these devices are gpu; take 'auto'"),
         ("cudnn", "gpu", {"dropout": 0.1}, "'cudnn' cannot .* set attention dropout to 0, or take 'auto'"),
         ("pallas_triton", "cpu", {}, "'pallas_triton' cannot be used: it runs on gpu"),
+        (
+            "cudnn_packed",
+            "gpu",
+            {"length": 511, "window": 8},
+            "an even length, not 511; it has no windows on both sides",
+        ),
     ],
 )
 def test_a_backend_that_cannot_is_refused(wanted: str, platform: str, changes: dict[str, Any], message: str) -> None:

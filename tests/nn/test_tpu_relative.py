@@ -195,6 +195,14 @@ XLNET = Request("tpu", 512, 64, jnp.bfloat16, RATE, "TPU v5 lite")
         ({}, 64, "its memory is a multiple of 128 positions, not 64"),
         ({"length": 2048}, 384, "a row and its memory have at most 2048 positions together here, not 2432"),
         ({"head_size": 48}, 0, "its head size is 32, 64 or 128, not 48"),
+        (
+            {"length": 200, "head_size": 48},
+            64,
+            "its length is a multiple of 128, not 200; its head size is 32, 64 or 128, not 48;"
+            " its memory is a multiple of 128 positions, not 64",
+        ),
+        # on another device nothing else is of use
+        ({"platform": "gpu", "length": 200}, 64, "it runs on tpu, and these devices are gpu"),
     ],
 )
 def test_refuses_what_it_cannot_compute(changes: dict[str, Any], memory: int, reason: str) -> None:

@@ -8,14 +8,14 @@ import math
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.request import NEW_GPUS, Request, first_reason, is_one_of
+from spanjax.nn.attention.request import NEW_GPUS, Request, is_one_of, reasons
 from spanjax.nn.attention.xla import visible
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why cuDNN's fused attention cannot compute this; None if it can."""
+    """Returns the reasons why cuDNN's fused attention cannot compute this; None if it can."""
     widest = 256 if is_one_of(request.device_kind, NEW_GPUS) else 128
-    return first_reason(
+    return reasons(
         request.other_platform("gpu"),
         request.not_nvidia(),
         request.drops(),

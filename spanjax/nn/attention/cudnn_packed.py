@@ -14,15 +14,18 @@ import jax.numpy as jnp
 from spanjax.distributed.jax_internals import packed_cudnn_attention
 from spanjax.nn.attention import cudnn
 from spanjax.nn.attention.on_device import compare
-from spanjax.nn.attention.request import NEW_GPUS, Request, first_reason, is_one_of
+from spanjax.nn.attention.request import NEW_GPUS, Request, is_one_of, reasons
 
 BLOCKS = 17
 """Room for blocks where a run does not know its rows: 16, as `spanjax.prepare` packs them, and the padding."""
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why cuDNN's packed attention cannot compute this; None if it can."""
-    return cudnn.supports(request) or first_reason(
+    """Returns the reasons why cuDNN's packed attention cannot compute this; None if it can."""
+    of_cudnn = cudnn.supports(request)
+    return reasons(
+        request.other_platform("gpu"),
+        (of_cudnn is not None, of_cudnn or ""),
         (
             bool(request.device_kind) and not is_one_of(request.device_kind, NEW_GPUS),
             f"it needs an NVIDIA GPU of compute capability 9.0 or later, not {request.device_kind}",

@@ -16,14 +16,14 @@ from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention.on_device import trial
 from spanjax.nn.attention.reach import reaches
-from spanjax.nn.attention.request import HOPPER, KEPT, Request, first_reason, is_one_of
+from spanjax.nn.attention.request import HOPPER, KEPT, Request, is_one_of, reasons
 from spanjax.nn.attention.xla import drawn
 from spanjax.nn.dropout import DropoutKey
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why the project's kernel for sm90 cannot compute this; None if it can."""
-    return first_reason(
+    """Returns the reasons why the project's kernel for sm90 cannot compute this; None if it can."""
+    return reasons(
         request.other_platform("gpu"),
         (
             not is_one_of(request.device_kind, HOPPER),

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention.on_device import trial
 from spanjax.nn.attention.reach import Reach, reaches
-from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, TILE, Request, first_reason
+from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, TILE, Request, reasons
 from spanjax.nn.dropout import DropoutKey, row_keys
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _LONGEST_TILE = 512
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why the kernels cannot compute this; None if they can."""
+    """Returns the reasons why the kernels cannot compute this; None if they can."""
     longest = ROOM.get(request.device_kind, (LONGEST, LONGEST))[jnp.dtype(request.dtype) == jnp.float32]
-    return first_reason(
+    return reasons(
         request.other_platform("tpu"),
         request.other_type(jnp.bfloat16, jnp.float32),
         request.uneven_length(),
@@ -53,11 +53,12 @@ def supports(request: Request) -> str | None:
 
 
 def supports_distances(request: Request, memory: int) -> str | None:
-    """Returns the reason why the kernels cannot compute attention by distances with a memory of so many positions."""
+    """Returns the reasons why the kernels cannot compute attention by distances with a memory of so many positions."""
     longest = DISTANCES.get(request.device_kind, (LONGEST_DISTANCES,) * 2)[jnp.dtype(request.dtype) == jnp.float32]
-    keys = request.length + memory
-    return first_reason(
-        (supports(request) is not None, supports(request) or ""),
+    keys, of_rows = request.length + memory, supports(request)
+    return reasons(
+        request.other_platform("tpu"),
+        (of_rows is not None, of_rows or ""),
         (memory % TILE != 0, f"its memory is a multiple of {TILE} positions, not {memory}"),
         (keys > longest, f"a row and its memory have at most {longest} positions together here, not {keys}"),
     )

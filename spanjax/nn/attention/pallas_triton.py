@@ -20,7 +20,7 @@ from jax.experimental import pallas as pl
 from spanjax.nn.attention import pallas_hopper
 from spanjax.nn.attention.on_device import trial
 from spanjax.nn.attention.reach import Reach
-from spanjax.nn.attention.request import Request, first_reason
+from spanjax.nn.attention.request import Request, reasons
 from spanjax.nn.attention.xla import HIDDEN
 from spanjax.nn.dropout import Draws, DropoutKey, kept
 
@@ -29,8 +29,8 @@ _LOG2E = math.log2(math.e)
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why the project's kernel compiled by Triton cannot compute this; None if it can."""
-    return first_reason(
+    """Returns the reasons why the project's kernel compiled by Triton cannot compute this; None if it can."""
+    return reasons(
         request.other_platform("gpu"),
         request.not_nvidia(),
         request.other_type(jnp.bfloat16, jnp.float16),

@@ -59,9 +59,10 @@ class Request:
         return other, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {self.device_kind}"
 
 
-def first_reason(*checks: tuple[bool, str]) -> str | None:
-    """The reason of the first check that holds; None where none does."""
-    return next((reason for is_true, reason in checks if is_true), None)
+def reasons(platform: tuple[bool, str], *limits: tuple[bool, str]) -> str | None:
+    """The reasons of all checks that hold, separated by semicolons; None where none does. On another platform that alone."""
+    found = [reason for is_true, reason in ([platform] if platform[0] else limits) if is_true]
+    return "; ".join(found) or None
 
 
 def is_one_of(device_kind: str, names: tuple[str, ...]) -> bool:

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from spanjax.nn.attention.request import TILE, Request, first_reason
+from spanjax.nn.attention.request import TILE, Request, reasons
 
 
 def supports(request: Request) -> str | None:
-    """Returns the reason why splash attention cannot compute this; None if it can."""
-    return first_reason(
+    """Returns the reasons why splash attention cannot compute this; None if it can."""
+    return reasons(
         request.other_platform("tpu"),
         request.drops(),
         request.other_type(jnp.bfloat16, jnp.float32),
