@@ -1,7 +1,6 @@
 """Builds a fine-tuning session from a `Run` with a task: examples, labels, initial weights, evaluation by scores."""
 
 import collections
-import concurrent.futures
 import dataclasses
 import math
 import operator
@@ -43,7 +42,6 @@ from spanjax.tasks.rows import (
     rows_in_order,
     rows_of_step,
 )
-from spanjax.training.compilation_cache import usable_cores
 from spanjax.training.loop import AUTO, Outcome
 from spanjax.training.step import StepBuilder, mesh_platform
 
@@ -216,15 +214,10 @@ class TaskSession(CompiledRun):
         packed, run, jitted = self.training.packed, self.run, self.train_step()
         lengths = sorted(lengths_of_steps(packed, run.seed, range(start, run.steps), run.batch_size))
         empty_B = np.full(run.batch_size, -1)
-
-        def program(length: int) -> Callable[..., Any]:
+        compiled = {}
+        for length in lengths:
             share = host_share(packed, empty_B, jax.process_index(), jax.process_count(), length)
-            return jitted.lower(self.abstract, to_global(share, self.mesh)).compile()
-
-        # XLA compiles a CPU's program on one thread; for accelerators it uses many, and tries kernels on the device
-        at_once = usable_cores() if mesh_platform(self.mesh) == "cpu" and jax.process_count() == 1 else 1
-        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-            compiled = dict(zip(lengths, threads.map(program, lengths), strict=True))
+            compiled[length] = jitted.lower(self.abstract, to_global(share, self.mesh)).compile()
         return lambda state, batch: compiled[batch["tokens_BL"].shape[1]](state, batch, jitted.seed)
 
     def evaluator(self) -> Callable[[Any, Callable[[], None]], dict[str, float]]:

@@ -81,11 +81,6 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> pathlib.Path:
     return base / "compiled" / machine_kind()
 
 
-def usable_cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def machine_kind(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
     """Name of this kind of host, such as x86_64-2-1f0c6d3a: processor, cores of this process, digest of its instructions.
 
@@ -97,7 +92,8 @@ def machine_kind(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
         lines = cpuinfo.read_text(errors="replace").splitlines()
         # "flags" of x86, "Features" of Arm
         features = next((line for line in lines if line.startswith(("flags", "Features"))), features)
-    return f"{platform.machine()}-{usable_cores()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{platform.machine()}-{cores}-{hashlib.sha256(features.encode()).hexdigest()[:8]}"
 
 
 def open_folder(folder: pathlib.Path) -> None:

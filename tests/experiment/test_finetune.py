@@ -1,10 +1,8 @@
 """Fine-tuning through the command line: it learns, resumes exactly, keeps the best, and says what is wrong all at once."""
 
-import itertools
 import json
 import pathlib
 import shutil
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +12,12 @@ import pytest
 
 from spanjax import train
 from spanjax.evaluate import main as evaluate
-from spanjax.experiment import finetune
 from spanjax.experiment.finetune import distinct, example_text, open_task_session
 from spanjax.inference.task_model import open_model
 from spanjax.nn.dropout import DropoutKey
 from spanjax.predict import main as predict
 from spanjax.pretrained.load import load_model
-from spanjax.sharding import named_leaves, to_global
+from spanjax.sharding import named_leaves
 from spanjax.tasks.base import LOSS
 from spanjax.tasks.glue import Sentences
 from spanjax.training.state import abstract_module
@@ -178,33 +175,6 @@ def test_more_padding_changes_nothing(files: tuple[pathlib.Path, pathlib.Path], 
     assert float(one) == pytest.approx(float(other), rel=1e-6) and one > 0
     for name, leaf in named_leaves(gradient).items():
         np.testing.assert_allclose(leaf, named_leaves(longer)[name], atol=2e-6, err_msg=name)
-
-
-def test_programs_of_all_lengths_are_compiled_at_the_same_time(
-    files: tuple[pathlib.Path, pathlib.Path], run_folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each compilation of a CPU waits for the other one; then every batch finds the program of its length."""
-    command = arguments(files, run_folder, pathlib.Path("unused"), "--objective.length=64")
-    session = open_task_session(train.parse(command).run)
-    packed, run = session.training.packed, session.run
-    packed.buckets = lengths = (int(np.median(packed.lengths_N)), 64)
-    both = threading.Barrier(2, timeout=60)
-    monkeypatch.setattr(finetune, "usable_cores", lambda: 2)
-    lowered = jax.stages.Lowered.compile
-
-    def compile_together(program: Any, *options: Any, **more: Any) -> Any:
-        both.wait()
-        return lowered(program, *options, **more)
-
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compile_together)
-    step = session.open_step(0)
-    monkeypatch.undo()
-    state, seen = session.fresh_state(session.initial_weights()), set[int]()
-    for batch in itertools.islice(session.feed(0), run.steps):
-        seen.add(batch["tokens_BL"].shape[1])
-        state, values = step(state, to_global(batch, session.mesh))
-        assert all(np.isfinite(value).all() for value in jax.tree.leaves(values))
-    assert seen == {*lengths}
 
 
 def test_everything_wrong_is_said_at_once(
