@@ -184,7 +184,7 @@ def orders(files: Sequence[pathlib.Path], most: int) -> ProbeData:
     small letters are exchanged, and not the first or the last one.
     """
     texts, items = list[str](), list[Item]()
-    for number, words in enumerate(sampled(_sentences_of(files, 8, 25), most)):
+    for number, words in enumerate(sampled(_sentences_of(_texts_of(files), 8, 25), most)):
         movable = [_LETTERS.fullmatch(word) is not None and word == word.lower() for word in words]
         places = [
             place
@@ -203,9 +203,13 @@ def orders(files: Sequence[pathlib.Path], most: int) -> ProbeData:
     return ProbeData(texts, items)
 
 
-def _sentences_of(files: Sequence[pathlib.Path], least: int, most: int) -> list[list[str]]:
-    """Words of the sentences of so many words, in the `text` of every record."""
-    texts = [str(record.get("text", "")) for file in files for _, record, _ in read_records(file) if record]
+def _texts_of(files: Sequence[pathlib.Path]) -> list[str]:
+    """The `text` of every record."""
+    return [str(record.get("text", "")) for file in files for _, record, _ in read_records(file) if record]
+
+
+def _sentences_of(texts: Sequence[str], least: int, most: int) -> list[list[str]]:
+    """Words of the sentences of so many words."""
     found = [part.split() for text in texts for line in text.split("\n") for part in _SENTENCE.split(line)]
     return [words for words in found if least <= len(words) <= most]
 
@@ -242,11 +246,11 @@ def passages(files: Sequence[pathlib.Path], most: int, words_around: int = 40) -
 
     Hidden words are of letters alone; the rarest one gives the band.
     """
-    texts = [str(record.get("text", "")) for file in files for _, record, _ in read_records(file) if record]
+    texts = _texts_of(files)
     counts = collections.Counter(word.lower() for text in texts for word in text.split() if _LETTERS.fullmatch(word))
     ranks = {word: rank for rank, (word, _) in enumerate(sorted(counts.items(), key=lambda each: (-each[1], each[0])))}
     found = list[Passage]()
-    for number, words in enumerate(sampled(_sentences_of(files, 12, words_around), 2 * most)):
+    for number, words in enumerate(sampled(_sentences_of(texts, 12, words_around), 2 * most)):
         hidden = 1 if number % 2 == 0 else 2 + number // 2 % 2
         # the first and last words of a sentence are predicted from one side alone
         places = [
