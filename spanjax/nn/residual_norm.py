@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from spanjax.nn.attention.on_device import check, shortest
-from spanjax.nn.attention.request import OLD_GPUS, is_one_of
+from spanjax.nn.attention.request import OLD_GPUS, is_one_of, reasons
 from spanjax.nn.dropout import Draws, DropoutKey, draws_of, dropout, kept, step_key
 from spanjax.nn.pointwise import normalise
 
@@ -27,6 +27,7 @@ WARPS = 8
 ROWS, LENGTH = 16, 512  # of the trial
 NARROWEST = 128  # columns of a part: parts are powers of 2, as Triton wants them
 """The kernels' sizes. No device has tuned them."""
+TYPES = ("bfloat16", "float16", "float32")
 
 
 class Options(NamedTuple):
@@ -38,16 +39,17 @@ class Options(NamedTuple):
 
 
 def supports(platform: str, device_kind: str, width: int, dtype: Any) -> str | None:
-    """Returns the reason why the kernel cannot compute this; None if it can."""
-    if platform != "gpu":
-        return f"it runs on gpu, and these devices are {platform}"
-    if is_one_of(device_kind, OLD_GPUS):
-        return f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {device_kind}"
-    if jnp.dtype(dtype) not in (jnp.bfloat16, jnp.float16, jnp.float32):
-        return f"its types are bfloat16, float16 and float32, not {jnp.dtype(dtype)}"
-    if _columns(width) < NARROWEST:
-        return f"its width is a multiple of {NARROWEST}, not {width}"
-    return None
+    """Returns the reasons why the kernel cannot compute this; None if it can."""
+    name = jnp.dtype(dtype).name
+    return reasons(
+        (platform != "gpu", f"it runs on gpu, and these devices are {platform}"),
+        (
+            is_one_of(device_kind, OLD_GPUS),
+            f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {device_kind}",
+        ),
+        (name not in TYPES, f"its types are {', '.join(TYPES)}, not {name}"),
+        (_columns(width) < NARROWEST, f"its width is a multiple of {NARROWEST}, not {width}"),
+    )
 
 
 def plain(

@@ -27,10 +27,10 @@ def lengths_up_to(most: int) -> tuple[int, ...]:
     return (*(length for length in LENGTHS if length < most), most)
 
 
-def with_middles(lengths: Sequence[int]) -> tuple[int, ...]:
-    """Ascending lengths and the multiple of 8 in the middle between each two neighbours, where there is one."""
-    middles = {(low + high) // 2 for low, high in itertools.pairwise(lengths)}
-    return (*sorted({*lengths, *(middle for middle in middles if middle % 8 == 0)}),)
+def finer_lengths(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Ascending lengths, and below the last one the multiples of 4 up to 64, of 8 up to 128, and of 16."""
+    between = (*range(4, 64, 4), *range(64, 128, 8), *range(128, lengths[-1], 16))
+    return (*sorted({*lengths, *(length for length in between if length < lengths[-1])}),)
 
 
 class Row(NamedTuple):
@@ -99,15 +99,15 @@ class TaskRows:
     ) -> None:
         """Keeps the lengths that are worth a program in `steps` batches, by default in one pass over the rows.
 
-        Lengths in `compiled` have a program already; the chosen ones are added. With `finer` the choice includes the middles
-        between neighbours. It is a function of the rows' lengths and of these arguments. It changes how far a batch is padded,
-        never which rows it holds.
+        Lengths in `compiled` have a program already; the chosen ones are added. With `finer` the choice includes
+        those of `finer_lengths`. It is a function of the rows' lengths and of these arguments. It changes how far a batch is
+        padded, never which rows it holds.
         """
         # rows of a batch are about equally long, in training as in evaluation
         longest_S = np.sort(self.lengths_N)[::-1][::batch_size]
         tokens = batch_size if steps is None else batch_size * steps / max(1, len(longest_S))
         compiled = set() if compiled is None else compiled
-        candidates = with_middles(self._lengths) if finer else self._lengths
+        candidates = finer_lengths(self._lengths) if finer else self._lengths
         self.buckets = few_lengths(longest_S, candidates, tokens, compiled)
         compiled.update(self.buckets)
 

@@ -107,7 +107,7 @@ class StepBuilder:
             targets = means[next(iter(self.objective.loss_weights()))].count
 
             def updated() -> tuple[Any, Any, Any, Any]:
-                updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets)
+                updates, opt_state = optimizer.update(grads, state.opt_state, state.params, targets=targets, norm=norm)
                 params = optax.apply_updates(state.params, updates)
                 averaged = average(state.averaged, params, state.step - state.skipped) if average else ()
                 return params, opt_state, handed_on or (), averaged

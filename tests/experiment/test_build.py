@@ -160,6 +160,12 @@ def norm_of(
         ({"norm_first": True}, {}, "xla", "do not use it"),
         ({"remat": "dots"}, {}, "xla", "encoder.remat"),
         ({"hidden_size": 312}, {}, "xla", "multiple of 128, not 312"),
+        (
+            {"remat": "dots", "norm_first": True},
+            {"tensor": 2},
+            "xla",
+            "its width; layers of this kind do not use it; encoder.remat",
+        ),
     ],
 )
 def test_the_kernel_of_norms_is_taken_where_it_fits(

@@ -121,8 +121,19 @@ def test_the_comparison_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -
         ("gpu", "Tesla V100-SXM2-16GB", 768, "bfloat16", "compute capability 8.0"),
         ("gpu", "NVIDIA H200", 312, "bfloat16", "multiple of 128, not 312"),
         ("gpu", "NVIDIA H200", 768, "float64", "not float64"),
+        (
+            "gpu",
+            "Tesla V100-SXM2-16GB",
+            312,
+            "bfloat16",
+            "not Tesla V100-SXM2-16GB; its width is a multiple of 128, not 312",
+        ),
     ],
 )
 def test_what_it_cannot_compute(platform: str, kind: str, width: int, dtype: str, reason: str | None) -> None:
     problem = residual_norm.supports(platform, kind, width, dtype)
     assert problem is None if reason is None else reason in (problem or "")
+
+
+def test_another_platform_is_the_only_reason() -> None:
+    assert residual_norm.supports("tpu", "TPU v5e", 312, "float64") == "it runs on gpu, and these devices are tpu"

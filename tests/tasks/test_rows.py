@@ -15,13 +15,13 @@ from spanjax.tasks.rows import (
     TaskRows,
     batches_of_epoch,
     few_lengths,
+    finer_lengths,
     host_share,
     lengths_of_steps,
     lengths_up_to,
     rows_by_positions,
     rows_in_order,
     rows_of_step,
-    with_middles,
 )
 
 PAD = 7
@@ -181,18 +181,23 @@ def test_lengths_with_a_program_are_taken_again() -> None:
     assert rows.buckets == (48,), "a program for 32 would save 256 tokens"
 
 
-def test_middles_are_multiples_of_8_between_neighbours() -> None:
-    assert with_middles((16, 32, 48, 128)) == (16, 24, 32, 40, 48, 88, 128)
-    assert with_middles((112, 121)) == (112, 121) and with_middles((24,)) == (24,)
-    assert [*with_middles(lengths_up_to(128))] == [*range(16, 129, 8)]
-    lengths = np.random.default_rng(0).integers(8, 128, 4000).tolist()
-    rows, finer = made(lengths, most=128), made(lengths, most=128)
+def test_finer_lengths_lie_between_those_of_the_task() -> None:
+    assert finer_lengths((16, 30)) == (4, 8, 12, 16, 20, 24, 28, 30) and finer_lengths((3,)) == (3,)
+    assert [*finer_lengths(lengths_up_to(128))] == [*range(4, 65, 4), *range(72, 129, 8)]
+    assert [*finer_lengths(lengths_up_to(512))[-25:]] == [*range(128, 513, 16)]
+
+
+@pytest.mark.parametrize(("longest", "share"), [(128, 0.6), (40, 0.4)])
+def test_finer_lengths_save_padding_in_a_long_run(longest: int, share: float) -> None:
+    """Of the padding beyond the longest rows of batches, at most this share is left."""
+    lengths = np.random.default_rng(0).integers(4, longest, 4000).tolist()
+    rows, more = made(lengths, most=128), made(lengths, most=128)
     rows.use_few_lengths(16, steps=2000)
-    finer.use_few_lengths(16, steps=2000, finer=True)
+    more.use_few_lengths(16, steps=2000, finer=True)
     index_SB = [rows_of_step(rows, 0, step, 16) for step in range(batches_of_epoch(4000, 16))]
-    padded, less = (sum(each.length_of(index_B) for index_B in index_SB) for each in (rows, finer))
-    longest = sum(int(rows.lengths_N[index_B].max()) for index_B in index_SB)
-    assert less - longest < 0.6 * (padded - longest), (longest, less, padded)
+    padded, less = (sum(each.length_of(index_B) for index_B in index_SB) for each in (rows, more))
+    needed = sum(int(rows.lengths_N[index_B].max()) for index_B in index_SB)
+    assert less - needed < share * (padded - needed), (needed, less, padded)
 
 
 @given(sizes)

@@ -1,6 +1,7 @@
 """AdamW against a step written by hand, the schedule's corners, decay by name; LAMB and Muon on stacked layers."""
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 from spanjax.run import load
 from spanjax.sharding import map_named, named_leaves
-from spanjax.training.optimizers import AdamW, Lamb, Muon, Optimizer
+from spanjax.training.optimizers import AdamW, Lamb, Muon, Optimizer, clip_by_global_norm
 
 
 def rates(optimizer: AdamW, steps: int) -> list[float]:
@@ -276,6 +277,28 @@ def test_heads_have_a_rate_of_their_own():
         updates: Any = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)[0]
         np.testing.assert_allclose(-updates["encoder"]["kernel"], 0.01 / 4, rtol=1e-5)
         np.testing.assert_allclose(-updates["head"]["kernel"], first, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0.01, 3.0])
+def test_clipping_is_that_of_optax(size: float) -> None:
+    """A norm that is given is taken in place of that of the gradients, unless they were scaled since it was measured."""
+    grads = {"encoder": {"a": jnp.array([[3.0, -4.0]]) * size}, "head": {"b": jnp.array([12.0]) * size}}
+    one, _ = clip_by_global_norm(1.0, measured=True).update(grads, optax.EmptyState(), norm=13.0 * size)
+    other, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), one, other)
+    double, _ = clip_by_global_norm(1.0, measured=True).update(grads, optax.EmptyState(), norm=26.0)
+    np.testing.assert_allclose(double["head"]["b"], 12.0 * size / 26)
+    settings: Any = {"learning_rate": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "epsilon": 1e-3}
+    for changes, taken in (
+        ({}, 26.0),
+        ({"gradient_scale": 2.0}, 26.0 * size),
+        ({"sample_size_workers": 2}, 26.0 * size),
+    ):
+        transform = optax.with_extra_args_support(AdamW(**settings, **changes).transformation(10))
+        updates, _ = transform.update(grads, transform.init(grads), grads, norm=26.0, targets=1.0)
+        scale = 2.0 if changes else 1.0
+        clipped = scale * 12 * size / max(taken, 1.0)
+        np.testing.assert_allclose(updates["head"]["b"], -clipped / (clipped + 1e-3), rtol=1e-5)
 
 
 def test_clipping_apart():

@@ -168,7 +168,8 @@ class Optimizer(abc.ABC):
     def transformation(self, steps: int) -> optax.GradientTransformation:
         """Builds the optax chain for a run of `steps` updates.
 
-        With `sample_size_workers` its update takes the extra argument `targets`: the targets of the whole batch.
+        Its update takes extra arguments: `norm`, the global norm of the gradients, which it computes itself where none is given,
+        and with `sample_size_workers` also `targets`, the targets of the whole batch.
         """
         scale, workers = self.gradient_scale, self.sample_size_workers
         return optax.chain(
@@ -188,7 +189,8 @@ class Optimizer(abc.ABC):
             return optax.identity()
         if self.clip_per_parameter:
             return clip_per_parameter(self.clip_norm)
-        clip = optax.clip_by_global_norm(self.clip_norm)
+        scaled = self.gradient_scale != 1 or self.sample_size_workers > 0
+        clip = clip_by_global_norm(self.clip_norm, measured=not (scaled or self.clip_apart))
         return optax.partition({"encoder": clip, "heads": clip}, parameter_groups) if self.clip_apart else clip
 
     def _scaled(self, steps: int) -> optax.GradientTransformation:
@@ -370,6 +372,22 @@ def norms_of_parameters(name: str, leaf: jax.Array) -> jax.Array:
     """L2 norm of a parameter with its axes kept as 1: of each layer's own tensor if layers are stacked, else of the whole."""
     axes = tuple(range(1 if STACKED in name else 0, leaf.ndim))
     return jnp.sqrt(jnp.sum(leaf * leaf, axis=axes, keepdims=True))
+
+
+def clip_by_global_norm(most: float, measured: bool) -> optax.GradientTransformationExtraArgs:
+    """Multiplies gradients whose global norm is larger than `most` by their quotient.
+
+    With `measured` the update may be given this norm as `norm`. Optax's divides and multiplies, and XLA's compiler for CPUs keeps
+    these quotients in memory for both moments, where it computes products twice.
+    """
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+        del params
+        norm = extra["norm"] if measured and "norm" in extra else optax.tree.norm(updates)
+        factor = jnp.where(norm > most, most / norm, 1.0)
+        return jax.tree.map(lambda gradient: gradient * factor, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.identity().init, update)
 
 
 def clip_per_parameter(most: float) -> optax.GradientTransformation:
