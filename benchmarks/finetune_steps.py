@@ -155,7 +155,7 @@ def serve(contender: Callable[[Connection, Work], None], pipe: Connection, work:
     with log.open("w") as lines, contextlib.redirect_stdout(lines), contextlib.redirect_stderr(lines):
         try:
             contender(pipe, work)
-        except EOFError:
+        except (EOFError, BrokenPipeError):  # the benchmark has ended
             return
         except Exception as error:  # noqa: BLE001  (the benchmark reports it)
             traceback.print_exc()
