@@ -49,6 +49,11 @@ class ProbeData(NamedTuple):
     first_piece: bool = False
     """Read the first piece of a span, which says less of its ending than all of them."""
 
+    def reads_as(self, other: "ProbeData") -> bool:
+        """True if its vectors are those of the other: only labels differ."""
+        mine, theirs = ([item[:2] for item in data.items] for data in (self, other))
+        return self.texts == other.texts and self.first_piece == other.first_piece and mine == theirs
+
 
 class Pairs(NamedTuple):
     """Sentence pairs with a similarity, or a good and a bad sentence."""
@@ -122,7 +127,8 @@ def _columns(file: pathlib.Path, column: int) -> Iterator[tuple[list[str], list[
 
 
 def tags(files: Sequence[pathlib.Path], most: int, column: int = 1) -> ProbeData:
-    """Tags of words: part of speech in the second column of CoNLL-2003. At most two occurrences of each word count."""
+    """Tags of words: part of speech in the second column of CoNLL-2003, chunks in the third. At most two occurrences of each word
+    count."""
     sentences = [each for file in files for each in _columns(file, column) if len(each[0]) <= LONGEST]
     texts, items, seen = list[str](), list[Item](), collections.Counter[str]()
     for words, values in sampled(sentences, most):
@@ -134,6 +140,7 @@ def tags(files: Sequence[pathlib.Path], most: int, column: int = 1) -> ProbeData
             if _LETTERS.fullmatch(word) and place[0] and seen[key] < OF_A_WORD:
                 seen[key] += 1
                 items.append(Item(len(texts) - 1, (place,), value, (key,)))
+    raise_problems([] if items else [f"{', '.join(map(str, files))}: no words with tags in column {column + 1}"])
     return ProbeData(texts, items, first_piece=True)
 
 

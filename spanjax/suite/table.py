@@ -177,11 +177,11 @@ def _difference_cell(found: Difference | None) -> str:
 
 NOTE = (
     "Percent; a higher score is better. Mean over the seeds ± deviation, then the 95 % bootstrap interval over the items of all"
-    " seeds. tags, entities and relations are probed on words that training did not have, sentences (their labels, and whether"
-    " two words are exchanged) on those that a bag of their words tells as often as not, similarity is Spearman's correlation of"
-    " cosines that the words of a pair leave unexplained; pairs counts good sentences that are likelier, fills whole words that"
-    " are the most probable ones. The baseline is the most frequent label, no correlation, or chance. Differences are tested by"
-    " paired permutation and are not corrected for their number."
+    " seeds. tags (parts of speech, and chunks), entities and relations are probed on words that training did not have,"
+    " sentences (their labels, and whether two words are exchanged) on those that a bag of their words tells as often as not,"
+    " similarity is Spearman's correlation of cosines that the words of a pair leave unexplained; pairs counts good sentences"
+    " that are likelier, fills whole words that are the most probable ones. The baseline is the most frequent label, no"
+    " correlation, or chance. Differences are tested by paired permutation and are not corrected for their number."
 )
 
 

@@ -34,6 +34,21 @@ def test_items_are_words_of_the_texts(data: pathlib.Path) -> None:
     assert {*fewer.texts} <= {*tags.texts}
 
 
+def test_chunks_are_other_labels_of_the_same_words(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    file = data / "ner/conll2003/eng.train.gz"
+    tags, chunks = (quick_data.tags([file], 50, column) for column in (1, 2))
+    assert chunks.reads_as(tags) and {item.label for item in chunks.items} == {"I-NP", "I-VP", "I-PP"}
+    assert not quick_data.tags([file], 49, 2).reads_as(tags)
+    first, *others = tags.items
+    elsewhere = first._replace(spans=((0, 1),))
+    assert not tags._replace(items=[elsewhere, *others]).reads_as(tags)
+    assert not tags._replace(first_piece=False).reads_as(tags)
+    two = tmp_path / "two.txt"
+    two.write_text("the DT\nword NN\n")
+    with pytest.raises(ValueError, match="two.txt: no words with tags in column 3"):
+        quick_data.tags([two], 50, 2)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_word_of_training_is_scored(data: pathlib.Path, seed: int) -> None:
     for read in (
