@@ -375,7 +375,7 @@ def norms_of_parameters(name: str, leaf: jax.Array) -> jax.Array:
 
 
 def clip_by_global_norm(most: float, measured: bool) -> optax.GradientTransformationExtraArgs:
-    """Multiplies gradients whose global norm is larger than `most` by their quotient.
+    """Multiplies gradients by most / norm where their global norm is larger than `most`.
 
     With `measured` the update may be given this norm as `norm`. Optax's divides and multiplies, and XLA's compiler for CPUs keeps
     these quotients in memory for both moments, where it computes products twice.
