@@ -286,16 +286,13 @@ def test_clipping_is_that_of_optax(size: float) -> None:
     one, _ = clip_by_global_norm(1.0, measured=True).update(grads, optax.EmptyState(), norm=13.0 * size)
     other, _ = optax.clip_by_global_norm(1.0).update(grads, optax.EmptyState())
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), one, other)
-    double, _ = clip_by_global_norm(1.0, measured=True).update(grads, optax.EmptyState(), norm=26.0)
+    double: Any = clip_by_global_norm(1.0, measured=True).update(grads, optax.EmptyState(), norm=26.0)[0]
     np.testing.assert_allclose(double["head"]["b"], 12.0 * size / 26)
     settings: Any = {"learning_rate": 1.0, "warmup_steps": 0, "weight_decay": 0.0, "epsilon": 1e-3}
-    for changes, taken in (
-        ({}, 26.0),
-        ({"gradient_scale": 2.0}, 26.0 * size),
-        ({"sample_size_workers": 2}, 26.0 * size),
-    ):
+    cases: Any = [({}, 26.0), ({"gradient_scale": 2.0}, 26.0 * size), ({"sample_size_workers": 2}, 26.0 * size)]
+    for changes, taken in cases:
         transform = optax.with_extra_args_support(AdamW(**settings, **changes).transformation(10))
-        updates, _ = transform.update(grads, transform.init(grads), grads, norm=26.0, targets=1.0)
+        updates: Any = transform.update(grads, transform.init(grads), grads, norm=26.0, targets=1.0)[0]
         scale = 2.0 if changes else 1.0
         clipped = scale * 12 * size / max(taken, 1.0)
         np.testing.assert_allclose(updates["head"]["b"], -clipped / (clipped + 1e-3), rtol=1e-5)
