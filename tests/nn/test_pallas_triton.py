@@ -32,7 +32,7 @@ def both(segments: jax.Array, given: Any, rate: float, window: int = 0, causal: 
 
 def check(segments: jax.Array, rate: float, window: int = 0, causal: bool = False, **of_arrays: Any) -> None:
     got, right = both(segments, arrays(segments, **of_arrays), rate, window, causal)
-    np.testing.assert_allclose(got[0], right[0], rtol=0, atol=2e-6 * np.abs(right[0]).max())
+    np.testing.assert_allclose(got[0], right[0], rtol=0, atol=1e-6 * np.abs(right[0]).max())
     for one, other in zip(got[1:], right[1:], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
 
