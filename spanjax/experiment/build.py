@@ -231,14 +231,13 @@ def norm_backend(run: Run, mesh: Mesh) -> tuple[str, str]:
     wanted, width = encoder.residual_norm, encoder.hidden_size
     if wanted == "xla":
         return "xla", "requested"
-    unfit = residual_norm.supports(platform_name(device.platform), device.device_kind, width, dtype)
-    checks = (
-        (mesh.shape["tensor"] > 1, "mesh.tensor splits its width"),
-        (encoder.norm_first or encoder.relative_attention, "layers of this kind do not use it"),
-        (encoder.remat != "none", "encoder.remat would keep its results"),
-        (unfit is not None, unfit),
+    problems = (
+        "mesh.tensor splits its width" if mesh.shape["tensor"] > 1 else None,
+        "layers of this kind do not use it" if encoder.norm_first or encoder.relative_attention else None,
+        "encoder.remat would keep its results" if encoder.remat != "none" else None,
+        residual_norm.supports(platform_name(device.platform), device.device_kind, width, dtype),
     )
-    problem = "; ".join(text for holds, text in checks if holds and text)
+    problem = "; ".join(filter(None, problems))
     if problem and wanted != "auto":
         raise ValueError(f"encoder.residual_norm {wanted!r} cannot be used: {problem}; take 'auto' or 'xla', which can")
     if problem:
