@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 
 from spanjax.nn.attention.on_device import check, shortest
-from spanjax.nn.attention.request import OLD_GPUS, is_one_of, reasons
+from spanjax.nn.attention.request import not_nvidia, reasons
 from spanjax.nn.dropout import Draws, DropoutKey, draws_of, dropout, kept, step_key
 from spanjax.nn.pointwise import normalise
 
@@ -43,10 +43,7 @@ def supports(platform: str, device_kind: str, width: int, dtype: Any) -> str | N
     name = jnp.dtype(dtype).name
     return reasons(
         (platform != "gpu", f"it runs on gpu, and these devices are {platform}"),
-        (
-            is_one_of(device_kind, OLD_GPUS),
-            f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {device_kind}",
-        ),
+        not_nvidia(device_kind),
         (name not in TYPES, f"its types are {', '.join(TYPES)}, not {name}"),
         (_columns(width) < NARROWEST, f"its width is a multiple of {NARROWEST}, not {width}"),
     )

@@ -119,6 +119,7 @@ def test_the_comparison_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -
         ("gpu", "NVIDIA A100-SXM4-80GB", 1024, "float32", None),
         ("tpu", "TPU v5e", 768, "bfloat16", "it runs on gpu"),
         ("gpu", "Tesla V100-SXM2-16GB", 768, "bfloat16", "compute capability 8.0"),
+        ("gpu", "AMD Instinct MI300X", 768, "bfloat16", "an NVIDIA GPU of compute capability 8.0"),
         ("gpu", "NVIDIA H200", 312, "bfloat16", "multiple of 128, not 312"),
         ("gpu", "NVIDIA H200", 768, "float64", "not float64"),
         (

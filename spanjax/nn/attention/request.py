@@ -54,9 +54,14 @@ class Request:
         return self.length < TILE or self.length % TILE != 0, f"its length is a multiple of {TILE}, not {self.length}"
 
     def not_nvidia(self) -> tuple[bool, str]:
-        """A check: no NVIDIA GPU of compute capability 8.0 or later."""
-        other = self.device_kind.startswith(("AMD", "Radeon", "Instinct")) or is_one_of(self.device_kind, OLD_GPUS)
-        return other, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {self.device_kind}"
+        """`not_nvidia` of the request's device."""
+        return not_nvidia(self.device_kind)
+
+
+def not_nvidia(device_kind: str) -> tuple[bool, str]:
+    """A check: no NVIDIA GPU of compute capability 8.0 or later."""
+    other = device_kind.startswith(("AMD", "Radeon", "Instinct")) or is_one_of(device_kind, OLD_GPUS)
+    return other, f"it needs an NVIDIA GPU of compute capability 8.0 or later, not {device_kind}"
 
 
 def reasons(platform: tuple[bool, str], *limits: tuple[bool, str]) -> str | None:
