@@ -284,6 +284,27 @@ def test_own_attention_of_a_small_step(length: int, tmp_path: pathlib.Path, mach
 
 
 @pytest.mark.slow
+def test_local_layers_of_a_small_step_skip_what_they_do_not_see(tmp_path: pathlib.Path) -> None:
+    """Global layers by cuDNN, local ones by three kernels that are priced by their windows; and so less than by cuDNN."""
+    local = ("--encoder.layers=3", "--encoder.local-window=64", "--encoder.global-every=3")
+    longer = ("--preset=fast", "--length=2048", "--encoder.positions=2048", "--batch-size=32", *local)
+    found, program = planned(tmp_path, "h200:8", *SMALL, *longer)
+    assert (found["attention"], found["local_backend"]) == ("cudnn", "pallas_hopper")
+    calls = [line for body in program.computations.values() for line in body if HOPPER in line.rest]
+    assert len(calls) == 2 * 3 and all("attention_window_64" in line.rest for line in calls)
+    assert sum("__cudnn$fmha" in name for name in custom_calls(program)) == 2
+    masked, _ = planned(tmp_path, "h200:8", *SMALL, *longer, "--encoder.attention=cudnn")
+    assert masked["local_backend"] == "cudnn"
+    assert attention_seconds(found) < 0.6 * attention_seconds(masked)
+    assert found["memory"]["peak"] <= 1.02 * masked["memory"]["peak"]
+
+
+def attention_seconds(found: dict[str, Any]) -> float:
+    """Modelled seconds of the kernels of attention."""
+    return next(kind["seconds"] for kind in found["kinds"] if kind["kind"] == ATTENTION)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.parametrize("config", [BASE, LARGE], ids=["base", "large"])
 def test_own_attention_of_the_models(config: str, tmp_path: pathlib.Path, machine_code: pathlib.Path) -> None:

@@ -17,6 +17,7 @@ from spanjax.nn import relative, residual_norm
 from spanjax.nn.attention import (
     choose_backend,
     choose_for_distances,
+    choose_local_backend,
     cudnn_packed,
     pallas_hopper,
     pallas_tpu,
@@ -110,11 +111,13 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
     """Builds the functions of a run for rows of at most this length."""
     assert run.steps > 0 and run.optimizer.warmup_steps >= 0, "the run has its defaults: run.with_defaults"
     backend, reason = attention_backend(run, mesh, length)
+    local, local_reason = local_backend(run, mesh, length, backend)
+    described = f"{backend} ({reason})" + f"; of local layers {local} ({local_reason})" * bool(run.encoder.local_window)
     # what a run leaves to its devices is decided here, so that everything after reads the values in use
     unroll, layers = layers_unrolled(run, mesh)
     norm, why = norm_backend(run, mesh)
     layers += f"; dropout, sum and LayerNorm by {norm} ({why})"
-    chosen: dict[str, Any] = {"attention": backend, "unroll": unroll, "residual_norm": norm}
+    chosen: dict[str, Any] = {"attention": backend, "local_backend": local, "unroll": unroll, "residual_norm": norm}
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **chosen))
     structure, params = abstract_module(run.objective, run.encoder)
     optimizer = run.optimizer.transformation(run.steps)
@@ -140,7 +143,7 @@ def build(run: Run, length: int, mesh: Mesh) -> CompiledRun:
         fsdp=run.mesh.fsdp,
         layerwise=gathered_layerwise(run, mesh),
     )
-    return CompiledRun(run, mesh, optimizer, builder, laid_out, f"{backend} ({reason})", layers)
+    return CompiledRun(run, mesh, optimizer, builder, laid_out, described, layers)
 
 
 def layers_unrolled(run: Run, mesh: Mesh) -> tuple[int, str]:
@@ -207,6 +210,38 @@ def attention_backend(run: Run, mesh: Mesh, length: int) -> tuple[str, str]:
 
         return tried(wanted, reason, trial, backend, other)
     return backend, reason
+
+
+def local_backend(run: Run, mesh: Mesh, length: int, backend: str) -> tuple[str, str]:
+    """Chooses the backend of local layers where `backend` is that of the others; "auto" without local layers.
+
+    ValueError if the requested one cannot run.
+    """
+    encoder, device = run.encoder, mesh.devices.flat[0]
+    if not encoder.local_window:
+        return "auto", "none are local"
+    if encoder.local_backend != "auto":
+        asked = dataclasses.replace(encoder, attention=encoder.local_backend)
+        try:
+            return attention_backend(dataclasses.replace(run, encoder=asked), mesh, length)
+        except ValueError as error:
+            raise ValueError(f"encoder.local_backend: {error}") from None
+    if encoder.attention != "auto":
+        return backend, "as the other layers"
+    head_size, name = encoder.hidden_size // encoder.heads, jnp.dtype(run.compute_dtype).name
+    timed = (length, head_size, name, encoder.local_window, encoder.attention_dropout, backend)
+    platform, kind = platform_name(device.platform), device.device_kind
+    local, reason = choose_local_backend(
+        backend,
+        Request(platform, length, head_size, name, encoder.attention_dropout, kind, encoder.local_window),
+    )
+    if local == backend or device not in jax.devices():
+        return local, reason
+
+    def trial() -> tuple[float, float]:
+        return remembered(f"{local} of local layers", timed, lambda: OWN[local].verify(*timed))
+
+    return tried("auto", reason, trial, local, backend, "encoder.local_backend")
 
 
 def _for_distances(run: Run, device: Any, length: int, head_size: int, dtype: Any) -> tuple[str, str]:

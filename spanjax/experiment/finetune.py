@@ -18,7 +18,7 @@ from spanjax.data.sources.tables import quoted
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.data.vocab.loading import load_vocabulary
 from spanjax.experiment.branch import is_branch
-from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
+from spanjax.experiment.build import CompiledRun, attention_backend, build, local_backend, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from
 from spanjax.experiment.summary import plan_lines, start_lines, tuned_commands
 from spanjax.nn.config import Execution, Regularization
@@ -456,16 +456,27 @@ def _longest(task: Task, packed: TaskRows) -> int:
 
 
 def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
-    """Falls back to `xla` if the auto-selected kernel does not support every bucket length."""
+    """Falls back to `xla` if the auto-selected kernel does not support every bucket length, and local layers to the backend of
+    the others if theirs does not."""
     encoder, task = run.encoder, run.objective
     assert isinstance(task, Task)
     backend, _ = attention_backend(run, mesh, _longest(task, packed))
     asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
+    lengths = {task.attended_length(length) for length in packed.buckets}
     try:
-        for length in {task.attended_length(length) for length in packed.buckets}:
+        for length in lengths:
             attention_backend(asked, mesh, length)
     except ValueError:
         if encoder.attention != "auto":
             raise
         return dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention="xla"))
+    local, _ = local_backend(run, mesh, _longest(task, packed), backend)
+    asked = dataclasses.replace(run, encoder=dataclasses.replace(asked.encoder, local_backend=local))
+    try:
+        for length in lengths:
+            local_backend(asked, mesh, length, backend)
+    except ValueError:
+        if encoder.local_backend != "auto":
+            raise
+        return dataclasses.replace(run, encoder=dataclasses.replace(encoder, local_backend=backend))
     return run

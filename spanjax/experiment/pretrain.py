@@ -25,7 +25,7 @@ from spanjax.data.shards.remote import local_rows
 from spanjax.data.sources.corpus import INSTALLED_DOCS
 from spanjax.data.vocab.base import Vocabulary
 from spanjax.experiment.branch import Branch, branch_line, is_branch, open_branch
-from spanjax.experiment.build import CompiledRun, attention_backend, build, open_mesh
+from spanjax.experiment.build import CompiledRun, attention_backend, build, local_backend, open_mesh
 from spanjax.experiment.init_from import InitialWeights, start_from, with_sizes_of
 from spanjax.experiment.summary import filled_text, hidden_phrase, plan_lines, pretrained_commands, start_lines
 from spanjax.nn.config import EncoderConfig
@@ -200,7 +200,7 @@ class PretrainingSession(CompiledRun):
 
     def probes(self, weights: Any) -> dict[str, float]:
         """Implements `training.loop.Session.probes` by `suite.during`."""
-        encoder = dataclasses.replace(self.run.encoder, attention="auto", remat="none")
+        encoder = self.run.encoder.off_its_devices()
         params = canonical(jax.tree.map(np.asarray, jax.device_get(weights)))
         model = Model(encoder, params, self.vocabulary, pathlib.Path("this run"), trained=self.objective)
         return probe_scores(model, self.run.cadence.probe_data)
@@ -389,7 +389,7 @@ def open_pretraining_session(
     if rows is not None and mesh is not None and not problems:
         problems += _row_problems(run, rows, validation)
         try:
-            attention_backend(run, mesh, rows.length)
+            local_backend(run, mesh, rows.length, attention_backend(run, mesh, rows.length)[0])
         except ValueError as error:
             problems.append(str(error))
     raise_problems(problems)

@@ -17,6 +17,11 @@ POSITION_SCORES = {"none": 0, "c2p": 1, "p2c": 1, "both": 2}
 REMAT = ("none", "elementwise", "dots", "full")
 
 
+Backend = Literal[
+    "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class Architecture:
     """Settings that decide what a tree of parameters means: another value needs other weights."""
@@ -242,13 +247,14 @@ class Execution:
     unroll: AtLeast0 = 0
     """Layers unrolled in one step of the scan over layers: 1 compiles fastest, `layers` runs fastest on CPU and GPU; 0 takes what
     fits the devices of the run, and outside of a run 1. With local layers a step takes whole groups of global_every layers."""
-    attention: Literal[
-        "auto", "xla", "xla_chunked", "splash", "cudnn", "cudnn_packed", "pallas_hopper", "pallas_tpu", "pallas_triton"
-    ] = "auto"
+    attention: Backend = "auto"
     """Attention backend; auto takes the best one for the devices of the mesh, and outside of a run xla. cudnn_packed and
     pallas_hopper, which have run on no GPU yet, are compared with xla before the first step; cudnn_packed must be named."""
     attention_blocks: AtLeast0 = 0
     """Most blocks of a row, padding included, for cudnn_packed; 0 takes those of the rows of a pretraining run, and else 17."""
+    local_backend: Backend = "auto"
+    """Attention backend of local layers; auto takes that of the others. Where that is cudnn, which computes pairs outside of the
+    window too, and was not named, auto takes a kernel of the project that skips them, if it is faster before the first step."""
     residual_norm: Literal["auto", "xla", "pallas"] = "auto"
     """Backend of what follows each part of a layer: dropout, the sum and LayerNorm. pallas is the project's own kernel for GPUs;
     auto takes it where it fits and is faster in a trial before the first step, and outside of a run xla."""
@@ -274,9 +280,15 @@ class EncoderConfig(Execution, Regularization, Architecture):
             for name, (used, able) in by_distance.items()
             if used and self.attention not in able
         ]
+        if self.local_backend != "auto" and not self.local_window:
+            found.append(f"encoder.local_backend is {self.local_backend!r}: expected auto without encoder.local_window")
         if self.remat not in REMAT:
             found.append(f"encoder.remat is {self.remat!r}: expected one of {', '.join(REMAT)}")
         return found
+
+    def off_its_devices(self) -> "EncoderConfig":
+        """Returns this encoder without the settings that a run chose for its devices."""
+        return dataclasses.replace(self, attention="auto", local_backend="auto", residual_norm="auto", remat="none")
 
     def with_settings_of(self, other: "EncoderConfig", *groups: type) -> "EncoderConfig":
         """Returns this encoder with the settings of these groups taken from the other one."""

@@ -102,6 +102,7 @@ class Layer(nnx.Module):
         self.heads, self.rate, self.attention_rate = config.heads, config.dropout, config.attention_dropout
         self.activation, self.gated_mlp, self.norm_first = config.activation, config.gated_mlp, config.norm_first
         self.backend = "xla" if config.attention == "auto" else config.attention
+        self.local_backend = self.backend if config.local_backend == "auto" else config.local_backend
         self.blocks = config.attention_blocks
         self.fused_norm = config.residual_norm == "pallas"
 
@@ -196,7 +197,7 @@ class Layer(nnx.Module):
             rate=self.attention_rate,
             dropout_key=key,
             site=site,
-            backend=self.backend,
+            backend=self.local_backend if window else self.backend,
             window=window,
             causal=causal,
             blocks=self.blocks,

@@ -143,6 +143,7 @@ def lowered(command: Any, run: Any, topology: places.Topology, found: list[Any])
         "state": sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves),
         "state_arrays": len(leaves),
         "attention": session.run.encoder.attention,
+        "local_backend": session.run.encoder.local_backend,
         "layers": session.layers,
     }
     with places.cudnn_answered(topology.chip):
@@ -233,9 +234,11 @@ def lines(summary: dict[str, Any]) -> list[str]:
     mesh = " ".join(f"{name}={size}" for name, size in summary["mesh"].items())
     settings = ", ".join(f"{name} {value}" for name, value in summary["settings"].items())
     peak = f"{memory['peak'] / gib:.2f} GiB" if memory["peak"] else "more than there is"
+    local = summary["local_backend"]
+    beside = f" (local layers by {local})" if local not in ("auto", summary["attention"]) else ""
     printed = [
-        f"{summary['topology']}: {summary['devices']} devices, mesh {mesh}, {settings}, attention by {summary['attention']},"
-        f" layers {summary['layers']}",
+        f"{summary['topology']}: {summary['devices']} devices, mesh {mesh}, {settings}, attention by"
+        f" {summary['attention']}{beside}, layers {summary['layers']}",
         f"fits        {'yes' if summary['fits'] else 'NO'}: peak {peak}, a device has {summary['limit'] / gib:.2f} GiB",
     ]
     if "collectives" not in summary:  # the compiler refused the program, so nothing but its memory is known

@@ -37,9 +37,11 @@ _WINDOW = re.compile(rf'op_name="[^"]*{_SCOPE}(\d+)')
 
 def met(line: Instruction, length: int, blocks: int, tile: int) -> int:
     """Keys that a query of a full row of equal blocks meets on average, in whole tiles on both sides of its own with a window."""
+    from spanjax.nn.attention.reach import keys_met
+
     window = _WINDOW.search(line.rest)
     of_block = max(math.ceil(length / blocks), tile)
-    reached = tile * (2 * math.ceil(int(window.group(1)) / tile) + 1) if window else of_block
+    reached = keys_met(int(window.group(1)), tile) if window else of_block
     return min(length, of_block, reached)
 
 

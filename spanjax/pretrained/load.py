@@ -142,9 +142,7 @@ def _stored_encoder(folder: pathlib.Path, meta: Mapping[str, Any]) -> EncoderCon
         )
     try:
         # the backend and what is recomputed were chosen for the run's devices
-        encoder = dataclasses.replace(
-            restored(found, EncoderConfig), attention="auto", residual_norm="auto", remat="none"
-        )
+        encoder = restored(found, EncoderConfig).off_its_devices()
     except ValueError as error:
         raise ValueError(f"{folder}: {error} ({written}, this is {own})") from error
     problems = type_problems(encoder, "encoder.") or encoder.problems()

@@ -136,15 +136,100 @@ def test_rows_divide_over_the_devices() -> None:
     assert "batch_size 6 does not divide over 4 device(s)" in problems(MeshConfig(), 4, batch_size=6)[0]
 
 
-def norm_of(
+def elsewhere(
     changes: dict[str, Any], platform: str = "cuda", kind: str = "NVIDIA H200", tensor: int = 1
-) -> tuple[str, str]:
-    """The choice of `residual_norm` for devices that are not here."""
+) -> tuple[Any, Any]:
+    """(a run in bfloat16 with these settings of its encoder, a mesh of a device that is not here)."""
     run = dataclasses.replace(Run(), compute_dtype="bfloat16")
     run = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, **changes))  # pyright: ignore
     device = types.SimpleNamespace(platform=platform, device_kind=kind)
-    mesh = types.SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
-    return build.norm_backend(run, mesh)  # pyright: ignore[reportArgumentType]
+    return run, types.SimpleNamespace(shape={"tensor": tensor}, devices=np.array([device]))
+
+
+def norm_of(changes: dict[str, Any], **where: Any) -> tuple[str, str]:
+    """The choice of `residual_norm` for devices that are not here."""
+    return build.norm_backend(*elsewhere(changes, **where))
+
+
+LOCAL = {"local_window": 64, "global_every": 3, "attention_dropout": 0.0}
+
+
+def local_of(changes: dict[str, Any], length: int = 512, **where: Any) -> tuple[str, str]:
+    """The choice of `local_backend` for rows of this length."""
+    run, mesh = elsewhere({**LOCAL, **changes}, **where)
+    return build.local_backend(run, mesh, length, build.attention_backend(run, mesh, length)[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "backend", "reason"),
+    [
+        ({}, {}, "pallas_hopper", "cudnn computes whole rows"),
+        ({}, {"length": 256}, "cudnn", "short for a window of 64"),
+        ({"attention": "cudnn"}, {}, "cudnn", "as the other layers"),
+        ({"attention": "xla"}, {}, "xla", "as the other layers"),
+        ({"attention": "cudnn", "local_backend": "pallas_triton"}, {}, "pallas_triton", "requested"),
+        ({"attention_dropout": 0.1}, {}, "pallas_hopper", "as the other layers"),
+        ({}, {"tensor": 2}, "xla", "as the other layers"),
+        ({}, {"platform": "tpu", "kind": "TPU v5e"}, "splash", "as the other layers"),
+        ({"local_window": 0, "global_every": 0}, {}, "auto", "none are local"),
+    ],
+)
+def test_local_layers_take_the_kernel_that_skips(
+    changes: dict[str, Any], where: dict[str, Any], backend: str, reason: str
+) -> None:
+    found, why = local_of(changes, **where)
+    assert found == backend and reason in why, why
+
+
+def test_a_backend_of_local_layers_that_cannot_run_is_named() -> None:
+    with pytest.raises(ValueError, match="^encoder.local_backend: .*'cudnn_packed' cannot be used: it has no windows"):
+        local_of({"local_backend": "cudnn_packed"})
+
+
+def test_the_kernel_of_local_layers_is_tried_beside_what_it_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = here(monkeypatch)
+    monkeypatch.setattr(build.pallas_hopper, "verify", lambda *shape: asked.append(shape) or (2e-3, 1e-3))
+    found, why = local_of({})
+    assert found == "cudnn" and why.startswith("not pallas_hopper: it is slower than cudnn on this device: 2.00 ms"), why
+    assert asked == [(512, 64, "bfloat16", 64, 0.0, "cudnn")]
+    monkeypatch.setattr(build.pallas_hopper, "verify", lambda *shape: (1e-3, 2e-3))
+    assert local_of({})[0] == "pallas_hopper"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "changes", "local"),
+    [
+        ((128, 512), {}, "auto"),  # what `build` makes of the longest
+        ((64, 512), {}, "cudnn"),
+        ((64, 512), {"attention": "xla"}, "auto"),
+    ],
+)
+def test_local_layers_of_a_task_have_one_backend_for_all_lengths(
+    lengths: tuple[int, ...], changes: dict[str, Any], local: str
+) -> None:
+    run, mesh = elsewhere({**LOCAL, **changes})
+    run = dataclasses.replace(run, objective=Glue(length=512))
+    packed: Any = types.SimpleNamespace(buckets=dict.fromkeys(lengths))
+    assert finetune._with_attention(run, packed, mesh).encoder.local_backend == local
+    named = dataclasses.replace(run, encoder=dataclasses.replace(run.encoder, local_backend="pallas_hopper"))
+    if 64 in lengths:
+        with pytest.raises(ValueError, match=r"encoder.local_backend: .* its length is a multiple of 128, not 64"):
+            finetune._with_attention(named, packed, mesh)
+    else:
+        assert finetune._with_attention(named, packed, mesh) == named
+
+
+def here(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Has every device count as one of this process, and no trial remembered; returns an empty list."""
+    import jax
+
+    class Everything:
+        def __contains__(self, _: Any) -> bool:
+            return True
+
+    monkeypatch.setattr(jax, "devices", Everything)
+    monkeypatch.setattr(build, "remembered", lambda name, shape, trial: trial())
+    return []
 
 
 @pytest.mark.parametrize(
@@ -179,14 +264,7 @@ def test_the_kernel_of_norms_is_taken_where_it_fits(
 
 
 def test_the_kernel_of_norms_is_tried_on_devices_that_are_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    import jax
-
-    class Everything:
-        def __contains__(self, _: Any) -> bool:
-            return True
-
-    monkeypatch.setattr(jax, "devices", Everything)
-    monkeypatch.setattr(build, "remembered", lambda name, shape, trial: trial())
+    here(monkeypatch)
     monkeypatch.setattr(build.residual_norm, "verify", lambda *shape: (2e-3, 1e-3) if shape[0] == 768 else (1e-3, 2e-3))
     assert norm_of({}) == (
         "xla",

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from spanjax.nn.attention import KERNELS, choose_backend
+from spanjax.nn import layer
+from spanjax.nn.attention import KERNELS, attention, choose_backend, choose_local_backend
 from spanjax.nn.attention.bands import Bands
+from spanjax.nn.attention.request import Request
 from spanjax.nn.config import EncoderConfig
 from spanjax.nn.dropout import DropoutKey, step_key
 from spanjax.nn.encoder import Encoder
@@ -234,6 +236,49 @@ def test_two_kinds_of_layers_in_one_scan_equal_one_call_a_layer(changes: dict[st
         assert float(jnp.abs(found[-1] - same(**packed()))[0, :9].max()) > 1e-2
 
 
+@pytest.mark.parametrize("unroll", [1, 5])
+def test_local_layers_can_have_a_backend_of_their_own(unroll: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = set()
+
+    def recorded(*arrays: Any, **options: Any) -> jax.Array:
+        calls.add((options["backend"], options["window"]))
+        return attention(*arrays, **options)
+
+    monkeypatch.setattr(layer, "attention", recorded)
+    config = dataclasses.replace(CONFIG, unroll=unroll)
+    states = [
+        Encoder(dataclasses.replace(config, attention="xla", local_backend=local), nnx.Rngs(0))(**packed(), key=KEY)
+        for local in ("auto", "xla_chunked")
+    ]
+    np.testing.assert_allclose(*states, atol=1e-5)
+    assert calls == {("xla", 0), ("xla", 2), ("xla_chunked", 2)}
+
+
+def local_layers(**changes: Any) -> Request:
+    """A request of the local layers of `modern_base` on an H200, with these changes."""
+    made = Request("gpu", 512, 64, jnp.bfloat16, 0.0, "NVIDIA H200", 64)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "chosen", "reason"),
+    [
+        ("cudnn", {}, "pallas_hopper", "cudnn computes whole rows"),
+        ("cudnn", {"length": 384}, "cudnn", "rows of 384 are short for a window of 64"),
+        ("cudnn", {"window": 65}, "cudnn", "rows of 512 are short for a window of 65"),
+        ("cudnn", {"window": 65, "length": 1024}, "pallas_hopper", "whole rows"),
+        ("cudnn", {"head_size": 128}, "pallas_triton", "whole rows"),
+        ("cudnn", {"device_kind": "NVIDIA A100-SXM4-80GB"}, "pallas_triton", "whole rows"),
+        ("cudnn", {"length": 1000}, "cudnn", "not pallas_hopper: .*; not pallas_triton: its length"),
+        ("splash", {"platform": "tpu", "device_kind": "TPU v5e"}, "splash", "as the other layers"),
+        ("pallas_hopper", {"dropout": 0.1}, "pallas_hopper", "as the other layers"),
+    ],
+)
+def test_local_layers_skip_what_they_do_not_see(backend: str, changes: dict, chosen: str, reason: str) -> None:
+    name, why = choose_local_backend(backend, local_layers(**changes))
+    assert name == chosen and re.search(reason, why), why
+
+
 @pytest.mark.parametrize(
     "changes", [{"remat": "full"}, pytest.param({"remat": "dots", "unroll": 5}, marks=pytest.mark.slow)], ids=str
 )
@@ -269,6 +314,10 @@ def test_settings_of_local_layers_go_together() -> None:
     for changes, words in (
         ({"global_every": 1}, "encoder.global_every is 1: expected 2 or more with encoder.local_window"),
         ({"local_window": 0}, "encoder.global_every is 2: expected 0 without encoder.local_window"),
+        (
+            {"local_window": 0, "global_every": 0, "local_rope_theta": 0.0, "local_backend": "xla"},
+            "encoder.local_backend is 'xla': expected auto without encoder.local_window",
+        ),
         ({"local_rope_theta": 0.0}, "encoder.local_rope_theta is 0: expected a base above 0"),
         ({"rope_theta": 0.0}, "encoder.local_rope_theta is 10: expected 0 unless there are encoder.local_window and"),
         ({"local_window": -1}, "encoder.local_window is -1"),

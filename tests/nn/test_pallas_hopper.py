@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 
 from spanjax.distributed.jax_internals import gpu_interpreter
-from spanjax.nn.attention import KERNELS, attention, choose_backend, hopper_kernels, on_device, pallas_hopper, xla
+from spanjax.nn.attention import (
+    KERNELS,
+    attention,
+    choose_backend,
+    cudnn,
+    hopper_kernels,
+    on_device,
+    pallas_hopper,
+    xla,
+    xla_chunked,
+)
 from spanjax.nn.attention.reach import reaches
 from spanjax.nn.attention.xla import STRIDE, visible
 from spanjax.nn.dropout import DropoutKey, dropout, step_key, threshold
@@ -273,3 +283,20 @@ def test_both_are_timed_with_their_gradients() -> None:
 
     found = on_device.times(counted, 64, 16, "float32", window=5, rate=0.25)
     assert min(found) > 0 and len(calls) == on_device.TIMED + 1
+
+
+@pytest.mark.parametrize("other", ["xla", "xla_chunked", "cudnn"])
+def test_what_a_kernel_would_replace_is_timed(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN by its function, which no CPU can run."""
+    asked = []
+    # where each has its queries
+    modules = {"xla": (xla, "attend", 0), "xla_chunked": (xla_chunked, "attend", 2), "cudnn": (cudnn, "run", 0)}
+    for name, (module, function, place) in modules.items():
+        monkeypatch.setattr(module, function, lambda *a, name=name, place=place: asked.append(name) or a[place] * 2)
+
+    def own(query: jax.Array, *_: Any) -> jax.Array:
+        return query * 2
+
+    monkeypatch.setattr(on_device, "shortest", lambda function, arrays: function(*arrays)[0].size)
+    assert on_device.times(own, 64, 16, "bfloat16", window=5, other=other)[1] > 0
+    assert asked == [other]

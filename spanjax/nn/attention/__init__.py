@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from spanjax.nn.attention import cudnn, cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton, splash, xla, xla_chunked
+from spanjax.nn.attention.reach import keys_met
 from spanjax.nn.attention.request import CHUNKED_FROM, KEPT, WINDOW, Request
 from spanjax.nn.dropout import DropoutKey
 
@@ -29,6 +30,13 @@ KERNELS: dict[str, types.ModuleType] = {
 DROPPING = ("pallas_hopper", "pallas_tpu", "pallas_triton")
 """Fused kernels that drop probabilities: their `run` also takes `rate`, `dropout_key` and `site`."""
 BACKENDS = ("xla", "xla_chunked", *KERNELS)
+WHOLE_ROWS = ("cudnn",)
+"""Fused kernels that compute pairs outside of a window, too."""
+SKIPPING = ("pallas_hopper", "pallas_triton")
+"""Kernels for the same devices that do not."""
+LOCAL_TILE, LOCAL_SHARE = 64, 0.4
+"""A kernel of `SKIPPING` meets keys in tiles of so many. By the price of `spanjax.plan` it is faster than cuDNN where it meets at
+most this share of a row."""
 CANDIDATES = {
     "cpu": ("xla_chunked", "xla"),
     "gpu": ("cudnn", "pallas_hopper", "pallas_triton", "xla"),
@@ -79,6 +87,25 @@ def choose_backend(
         refused.append(f"not {name}: {problem}")
     # not reached: the candidates of every platform end with xla, which supports all requests
     raise AssertionError(f"no backend for {request}")
+
+
+def choose_local_backend(backend: str, request: Request) -> tuple[str, str]:
+    """Chooses the backend of local layers where "auto" took `backend` for the others; also returns the reason.
+
+    Of a backend that computes whole rows it takes the place where the price of a kernel that skips the pairs outside of the
+    window is lower (docs/plan.md).
+    """
+    if backend not in WHOLE_ROWS:
+        return backend, "as the other layers"
+    if keys_met(request.window, LOCAL_TILE) > LOCAL_SHARE * request.length:
+        return backend, f"rows of {request.length} are short for a window of {request.window}"
+    refused = []
+    for name in SKIPPING:
+        problem = _problem(name, request)
+        if problem is None:
+            return name, f"{backend} computes whole rows"
+        refused.append(f"not {name}: {problem}")
+    return backend, "; ".join(refused)
 
 
 def choose_for_distances(wanted: str, request: Request, memory: int) -> tuple[str, str]:

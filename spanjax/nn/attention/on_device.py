@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from spanjax.nn.attention import xla, xla_chunked
+from spanjax.nn.attention import cudnn, xla, xla_chunked
 from spanjax.nn.dropout import DropoutKey, step_key
 
 ALLOWED = 0.02  # of the largest value, in outputs and gradients: bfloat16 has steps of 0.4 %
@@ -51,6 +51,12 @@ class _Case:
     def plain(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """The same by `xla`."""
         return xla.attend(query, key, value, self.segments, self.rate, self.drop, 3, self.window)
+
+    def beside(self, name: str) -> Callable[..., jax.Array]:
+        """The same by the backend with this name that a kernel would replace."""
+        if name == "cudnn":
+            return self.kernel(cudnn.run)
+        return self.chunked if name == "xla_chunked" else self.plain
 
     def chunked(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         """The same by `xla_chunked`."""
@@ -110,15 +116,16 @@ def times(
     *,
     window: int = 0,
     rate: float = 0.0,
-    chunked: bool = False,
+    other: str = "xla",
 ) -> tuple[float, float]:
-    """Seconds of forward and backward pass by `run` and by `xla`, or `xla_chunked`, on this process's first device, after the
-    first call."""
+    """Seconds of forward and backward pass by `run` and by the backend `other`, on this process's first device, after the first
+    call."""
     heads = max(1, min(12, SCORES // length**2))
     case = _Case((max(1, min(8, SCORES // length**2 // heads)), length, heads, head_size), dtype, window, rate)
-    plain = case.chunked if chunked else case.plain
-    own, other = (shortest(case.with_gradients(attend), case.arrays) for attend in (case.kernel(run), plain))
-    return own, other
+    own, plain = (
+        shortest(case.with_gradients(attend), case.arrays) for attend in (case.kernel(run), case.beside(other))
+    )
+    return own, plain
 
 
 def trial(
@@ -129,9 +136,9 @@ def trial(
     dtype: str,
     window: int,
     rate: float,
-    chunked: bool = False,
+    other: str = "xla",
 ) -> tuple[float, float]:
-    """Compares `run` with and without the window, and returns the seconds of both; ValueError as of `compare`."""
+    """Compares `run` with and without the window, and returns its seconds and those of `other`; ValueError as of `compare`."""
     for reach in {0, window}:
         compare(name, run, length, head_size, dtype, window=reach, rate=rate)
-    return times(run, length, head_size, dtype, window=window, rate=rate, chunked=chunked)
+    return times(run, length, head_size, dtype, window=window, rate=rate, other=other)

@@ -82,12 +82,15 @@ def run(
 
 
 @functools.cache
-def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
-    """Compares the kernel with `xla` on this process's first device, with and without a window; returns the seconds of both.
+def verify(
+    length: int, head_size: int, dtype: str, window: int, rate: float, other: str = "xla"
+) -> tuple[float, float]:
+    """Compares the kernel with `xla` on this process's first device, with and without a window; returns its seconds and those of the
+    backend `other`.
 
     ValueError if they are not equal. Once a process.
     """
-    return trial("pallas_hopper", run, length, head_size, dtype, window, rate)
+    return trial("pallas_hopper", run, length, head_size, dtype, window, rate, other)
 
 
 def _forward(

@@ -59,9 +59,11 @@ def run(
 
 
 @functools.cache
-def verify(length: int, head_size: int, dtype: str, window: int, rate: float) -> tuple[float, float]:
+def verify(
+    length: int, head_size: int, dtype: str, window: int, rate: float, other: str = "xla"
+) -> tuple[float, float]:
     """Compares the kernel with `xla` on this process's first device, as `pallas_hopper.verify`."""
-    return trial("pallas_triton", run, length, head_size, dtype, window, rate)
+    return trial("pallas_triton", run, length, head_size, dtype, window, rate, other)
 
 
 class _Settings(NamedTuple):

@@ -3,6 +3,7 @@
 Shapes: B rows, L positions (Q and K where the two sides differ), T tiles of a row.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,11 @@ class Reach(NamedTuple):
         first_BT = self.first_BL.reshape(rows, -1, size).min(axis=2) // size
         behind_BT = (self.behind_BL.reshape(rows, -1, size).max(axis=2) + size - 1) // size
         return jnp.stack([first_BT, behind_BT], axis=2)
+
+
+def keys_met(window: int, tile: int) -> int:
+    """Keys that a query of a local layer meets in whole tiles, those of the window on both sides of its own."""
+    return tile * (2 * math.ceil(window / tile) + 1)
 
 
 def reaches(segments_BL: jax.Array, window: int, causal: bool) -> tuple[Reach, Reach]:
