@@ -226,7 +226,7 @@ def local_backend(run: Run, mesh: Mesh, length: int, backend: str) -> tuple[str,
             return attention_backend(dataclasses.replace(run, encoder=asked), mesh, length)
         except ValueError as error:
             raise ValueError(f"encoder.local_backend: {error}") from None
-    if encoder.attention != "auto":
+    if encoder.attention != "auto":  # who names one wants it everywhere
         return backend, "as the other layers"
     head_size, name = encoder.hidden_size // encoder.heads, jnp.dtype(run.compute_dtype).name
     timed = (length, head_size, name, encoder.local_window, encoder.attention_dropout, backend)

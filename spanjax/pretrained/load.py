@@ -1,7 +1,6 @@
 """Weights from run directories, checkpoints and folders of PyTorch weights, as one `Model`."""
 
 import base64
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any, get_args

@@ -190,7 +190,9 @@ def test_the_kernel_of_local_layers_is_tried_beside_what_it_replaces(monkeypatch
     asked = here(monkeypatch)
     monkeypatch.setattr(build.pallas_hopper, "verify", lambda *shape: asked.append(shape) or (2e-3, 1e-3))
     found, why = local_of({})
-    assert found == "cudnn" and why.startswith("not pallas_hopper: it is slower than cudnn on this device: 2.00 ms"), why
+    assert found == "cudnn" and why.startswith("not pallas_hopper: it is slower than cudnn on this device: 2.00 ms"), (
+        why
+    )
     assert asked == [(512, 64, "bfloat16", 64, 0.0, "cudnn")]
     monkeypatch.setattr(build.pallas_hopper, "verify", lambda *shape: (1e-3, 2e-3))
     assert local_of({})[0] == "pallas_hopper"

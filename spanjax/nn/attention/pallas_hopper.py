@@ -85,8 +85,8 @@ def run(
 def verify(
     length: int, head_size: int, dtype: str, window: int, rate: float, other: str = "xla"
 ) -> tuple[float, float]:
-    """Compares the kernel with `xla` on this process's first device, with and without a window; returns its seconds and those of the
-    backend `other`.
+    """Compares the kernel with `xla` on this process's first device, with and without a window; returns its seconds and those of
+    the backend `other`.
 
     ValueError if they are not equal. Once a process.
     """
