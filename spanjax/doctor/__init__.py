@@ -27,7 +27,8 @@ import tyro
 from spanjax.distributed import tpu_chips
 from spanjax.distributed.launchers import detect
 from spanjax.distributed.meeting import loopback_note
-from spanjax.doctor import checks
+from spanjax.doctor import checks, kernels
+from spanjax.doctor.kernels import check_kernels
 from spanjax.doctor.storage import check_storage
 from spanjax.pretrained.packaged import packaged_models
 
@@ -77,8 +78,10 @@ class Options:
     """Fail unless every device is of this platform."""
     storage: tuple[str, ...] = ()
     """Folders in buckets (gs://BUCKET/FOLDER, s3://...): try to list, write on a condition, read and delete there."""
+    kernels: bool = False
+    """Try the project's kernels on the first device, each in a process of its own: whether they are right and faster there."""
     timeout: float = 120.0
-    """Seconds to wait for each import that is tried."""
+    """Seconds to wait for each import and each kernel that is tried."""
 
 
 def run_probe(program: str, timeout: float) -> tuple[Any, str]:
@@ -246,6 +249,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     findings = checks.diagnose(facts)
     findings += checks.check_expected(facts, options.expect_devices, options.expect_platform)
     findings += [finding for address in options.storage for finding in check_storage(address)]
+    if options.kernels:
+        findings += check_kernels(lambda call: run_probe(kernels.PROGRAM.format(mark=MARK, call=call), options.timeout))
     if options.json:
         print(as_json(facts, findings))
     else:
