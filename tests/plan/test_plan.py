@@ -134,6 +134,7 @@ def test_what_does_not_fit_is_searched(capsys: pytest.CaptureFixture, monkeypatc
             **{
                 "mesh": {},
                 "attention": "xla",
+                "local_backend": "auto",
                 "layers": "in a scan",
                 "figures": figures,
                 "memory": {"peak": peak},

@@ -69,11 +69,11 @@ def test_outputs_and_losses_are_those_of_one_at_a_time(head, together):
     )
     for number, row in enumerate(rows):
         mean, alone = judged(model, batch_of(all_rows, [number], LENGTH))
-        # rounding is that of the largest scores
+        # rounding is that of the largest scores, enlarged by LayerNorms of small vectors: 2.2e-6 on a CPU with AVX-512
         scale = max(1.0, float(jnp.abs(alone["mention_BM"]).max()))
         total += float(mean[LOSS].total)
         for name, value in alone.items():
-            atol = 1e-6 * scale if name in ("mention_BM", "linked_BM") else 0
+            atol = 5e-6 * scale if name in ("mention_BM", "linked_BM") else 0
             np.testing.assert_allclose(outputs[name][number], value[0], rtol=0, atol=atol, err_msg=name)
         (expected,) = task.predictions([examples[number]], [row], [{n: np.asarray(v[0]) for n, v in alone.items()}])
         assert predictions[number].clusters == expected.clusters
