@@ -10,6 +10,7 @@ from spanjax import doctor
 from spanjax.doctor import kernels
 from spanjax.nn import relative, residual_norm
 from spanjax.nn.attention import cudnn_packed, pallas_hopper, pallas_tpu, pallas_triton
+from tests.doctor.test_doctor import HEALTHY
 
 HOPPER = ["pallas_hopper", "pallas_hopper, window 64", "pallas_triton", "pallas_triton, window 64"]
 
@@ -88,7 +89,8 @@ def test_jax_that_does_not_start_is_one_failure() -> None:
     assert (finding.status, finding.message) == ("fail", "no backend")
 
 
-def test_the_command_on_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_on_a_cpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "collect", lambda _: HEALTHY)
     doctor.main(["--kernels", "--json"])
     findings = {each["name"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
     assert findings["kernels"]["status"] == "note" and "for this device (cpu)" in findings["kernels"]["message"]
