@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text, Words
+from spanjax.pages.document import Block, Cell, Folded, Heading, Table, Text
 from spanjax.scoring.paired import Paired
 from spanjax.scoring.spread import Spread
 from spanjax.suite.table import TITLE
@@ -17,13 +17,13 @@ NOTE = (
 )
 
 
-def score_cell(values: Iterable[float]) -> Cell:
+def score_cell(values: Iterable[float]) -> str:
     """Returns mean and deviation of scores; a dash without any."""
     found = Spread.of(values)
     if found is None:
         return "–"
     spread = "" if math.isnan(found.deviation) else f" ± {found.deviation:.1f}"
-    return [Words(f"{found.mean:.1f}{spread}", "value")]
+    return f"{found.mean:.1f}{spread}"
 
 
 def difference_cell(found: Paired | None) -> str:
