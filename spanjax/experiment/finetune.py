@@ -469,9 +469,10 @@ def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
     except ValueError:
         if encoder.attention != "auto":
             raise
-        return dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention="xla"))
+        backend, encoder = "xla", dataclasses.replace(encoder, attention="xla")
+        run = dataclasses.replace(run, encoder=encoder)
     local, _ = local_backend(run, mesh, _longest(task, packed), backend)
-    asked = dataclasses.replace(run, encoder=dataclasses.replace(asked.encoder, local_backend=local))
+    asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend, local_backend=local))
     try:
         for length in lengths:
             local_backend(asked, mesh, length, backend)
