@@ -462,6 +462,7 @@ def _with_attention(run: Run, packed: TaskRows, mesh: Mesh) -> Run:
     assert isinstance(task, Task)
     backend, _ = attention_backend(run, mesh, _longest(task, packed))
     asked = dataclasses.replace(run, encoder=dataclasses.replace(encoder, attention=backend))
+    # what suits the longest rows may refuse shorter ones, and a run has one choice for all
     lengths = {task.attended_length(length) for length in packed.buckets}
     try:
         for length in lengths:
